@@ -32,7 +32,7 @@ FRONT    := $(or $(PROXY),$(if $(FAST),$(if $(filter 0,$(FAST)),serve,haproxy)))
 SERVER   := $(CHOSEN) --port $(PORT) $(if $(FRONT),--proxy $(call quote,$(FRONT)))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-base setup-dev setup-learning setup-browser setup-site console serve demo stop test test-live test-slow test-all browser-test check fix bench prove prove-ledger prove-records prove-outages prove-chaos prove-overload prove-hedging prove-tools prove-lists prove-schemas prove-seams soak fuzz fuzz-api fuzz-streams clients load siege fuzz-policy capacity eval check-cluster train-tiny train-conductor docs site doctor faults lock clean
+.PHONY: help setup setup-base setup-dev setup-learning setup-browser setup-site console serve demo stop test test-live test-slow test-all browser-test check lint fix bench prove prove-ledger prove-records prove-outages prove-chaos prove-overload prove-hedging prove-tools prove-lists prove-schemas prove-seams soak fuzz fuzz-api fuzz-streams clients load siege fuzz-policy capacity eval check-cluster train-tiny train-conductor docs site doctor faults lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 16
@@ -70,10 +70,12 @@ demo: setup ## start it, ask one question, show plan, answer, cost and trace, st
 stop: setup-base ## end what a crashed or forgotten `make serve` of this checkout left running
 	@$(BIN)/podium stop
 
-check: setup-learning ## format, lint, types, arrows between packages, plain English, size (a minute)
+check: lint ## format, lint, types, arrows between packages, plain English, size (two minutes)
+	@$(BIN)/basedpyright --level error
+
+lint: setup-learning
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
-	@$(BIN)/basedpyright --level error
 	@$(BIN)/lint-imports
 	@$(BIN)/python -m tests.plain_english
 	@$(BIN)/python -m tests.growth
@@ -81,7 +83,7 @@ check: setup-learning ## format, lint, types, arrows between packages, plain Eng
 # pytest rewrites every assertion anew where no bytecode may be written: 12 s of CPU in each of its processes.
 test test-live test-slow: export PYTHONDONTWRITEBYTECODE =
 
-test: check ## check, and the tests that run in minutes: all in-process ones, and one real start of the default
+test: lint ## check, with the types beside the tests, and the tests that run in minutes: all in-process ones, and one real start of the default
 	@$(BIN)/python -m pytest $(FAST_TESTS) -m "not live and not slow"
 
 test-live: setup-learning ## the other tests that start servers: HAProxy, keys, two nodes, reload, draining

@@ -26,16 +26,7 @@ def row(
     learned: Mapping[str, Any],
     stopped: str,
 ) -> Json:
-    """Return the figures of one strategy.
-
-    Args:
-        label: the strategy's name.
-        about: the strategy's description.
-        results: the strategy's results, one per question.
-        n_questions: the number of questions in the evaluation.
-        learned: the parameters that the strategy learned or chose.
-        stopped: the reason why it stopped before the last question, or "" if it did not.
-    """
+    """Return the figures of one strategy. `stopped` is the reason why it ended early, or ""."""
     outcomes = [result.outcome for result in results]
     errors = Counter(outcome.error for outcome in outcomes if outcome.error is not None)
     cost = total([outcome.cost_usd for outcome in outcomes])
@@ -66,10 +57,7 @@ def row(
 
 
 def comparisons(results: Mapping[str, Mapping[str, Result]], seed: int) -> list[Json]:
-    """Compare every two strategies on the questions for which both have results.
-
-    In each pair, the more accurate strategy comes first.
-    """
+    """Compare every two strategies on the questions that both answered. The more accurate one comes first."""
     pairs: list[Json] = []
     for one, other in combinations([label for label, each in results.items() if each], 2):
         both = [question for question in results[one] if question in results[other]]

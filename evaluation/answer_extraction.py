@@ -29,19 +29,13 @@ def answer_tag(text: str) -> str | None:
 
 
 def answer_tag_or_all(text: str) -> str | None:
-    """Return the text between the last pair of answer tags, or the whole text if it has no tags.
-
-    Return None if the result is empty.
-    """
+    """Return the text between the last answer tags, or all of it without tags, or None if that is empty."""
     content = _last_tagged(text)
     return (text if content is None else content).strip() or None
 
 
 def _last_tagged(text: str) -> str | None:
-    """Return the text between the last pair of answer tags.
-
-    Each tag is visited once, because the text of a worker may contain thousands.
-    """
+    """Return the text between the last pair of answer tags. Each of thousands of tags is visited once."""
     content, begin = None, None
     for tag in _TAG.finditer(text):
         is_end = bool(tag[1])
@@ -53,10 +47,7 @@ def _last_tagged(text: str) -> str | None:
 
 
 def number(text: str) -> str | None:
-    r"""Return the last number of the marked answer, or else of the whole text.
-
-    An answer is marked by `<answer>`, `\boxed{}` or `####`.
-    """
+    r"""Return the last number of the answer marked by `<answer>`, `\boxed{}` or `####`, or else of the text."""
     marked = answer_tag(text) or box_content(text)
     if marked is None and (after := _MARKER.findall(text)):
         marked = after[-1]
@@ -78,10 +69,7 @@ def box_content(text: str) -> str | None:
 
 
 def mathematics(text: str) -> str | None:
-    """Return the marked answer, or the whole text if no answer is marked.
-
-    In a whole text, the grader reads the last expression.
-    """
+    """Return the marked answer, or the whole text, of which the grader reads the last expression."""
     box = box_content(text)
     return answer_tag(text) or (f"\\boxed{{{box}}}" if box else None) or text.strip() or None
 

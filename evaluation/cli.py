@@ -132,12 +132,7 @@ main = Program("podium eval")
 
 @main.command(epilog=EPILOG)
 def run(context: Context, options: EvalOptions) -> int:
-    """Compare strategies on the same questions, with the same pool and the same limits, and write a report.
-
-    Raises:
-        UsageError: not exactly one of --settings and --url is set.
-        CommandError: the evaluation stopped.
-    """
+    """Compare strategies on the same questions, with the same pool and the same limits, and write a report."""
     if (options.settings is None) == (options.url is None):
         raise UsageError("Set either --settings or --url, and not both.")
     restore_interrupts()

@@ -11,10 +11,7 @@ HEADS = ("accuracy, %", "± s.e.", "n", "US$ per question", "calls", "tokens", "
 
 
 class Terminal:
-    """Display of an evaluation (`evaluation.run.Display`).
-
-    Progress bars go to standard error, so that the table on standard output can be piped.
-    """
+    """Display of an evaluation. Progress bars go to standard error, so that the table can be piped."""
 
     def __init__(self) -> None:
         self.console = console(errors=True, markup=True)

@@ -26,12 +26,7 @@ from serving.settings.settings import load
 
 
 def evaluate(options: EvalOptions, command: str) -> None:
-    """Run the evaluation and write its report.
-
-    Args:
-        options: what to compare.
-        command: the command line, for the report.
-    """
+    """Run the evaluation and write its report. `command` is the command line, for the report."""
     terminal = Terminal()
     questions, training, left_out = _questions(options)
     with terminal.progress():
@@ -52,9 +47,8 @@ def evaluate(options: EvalOptions, command: str) -> None:
 
 
 def _questions(options: EvalOptions) -> tuple[list[Question], list[Question], int]:
-    """Return the questions, the training questions, and the number of training questions that were dropped.
-
-    A training question is dropped if it is also a question of the evaluation.
+    """Return questions, training questions, and how many of the latter were dropped as duplicates of the
+    former.
     """
     questions = load_all(options.questions, options.count, options.seed)
     seed = options.seed + 1 if options.train_seed is None else options.train_seed

@@ -24,9 +24,7 @@ from evaluation.sandbox import run_program
 
 NO_ANSWER = "no answer was found in the text"
 RIGHT = 0.99
-"""Lowest reasoning-gym score that counts as right. Scores are floats, so it is slightly below 1. Partial
-credit does not count.
-"""
+"""Lowest reasoning-gym score that counts as right. Scores are floats. Partial credit does not count."""
 CODE_TIMEOUT_S = 10.0
 
 
@@ -37,7 +35,6 @@ class Grader:
     Args:
         extract: a function that returns the part of a text that counts as the answer, or None if there is
             none. Votes are counted over these parts.
-        judge: a function that returns the grade of that part. It never raises because of the text.
     """
 
     extract: Callable[[str], str | None]
@@ -63,7 +60,6 @@ async def judge_recorded(question: Question, answer: str) -> Grade:
 
 
 async def judge_reasoning_gym(question: Question, answer: str) -> Grade:
-    """Judge an answer with the scorer of the data set."""
     score, why = await reasoning_gym_score(question.family, answer, question.facts["entry"])
     right = score is not None and score >= RIGHT
     return Grade(right, answer, "" if right else why or f"the scorer returned {score:g}")
@@ -76,9 +72,7 @@ async def judge_mathematics(question: Question, answer: str) -> Grade:
 
 
 async def judge_code(question: Question, answer: str) -> Grade:
-    """Judge a program by HumanEval's rule: the program must run and pass its tests. See `sandbox` for its
-    limits.
-    """
+    """Judge a program by HumanEval's rule: it must run and pass its tests. See `sandbox` for limits."""
     name, prompt = question.facts["entry_point"], question.facts["prompt"]
     # The prompt goes first: it has the imports, and some models write only the function's body.
     program = f"{prompt}\n    pass\n\n{answer}" if f"def {name}" in answer else f"{prompt}{answer}"
@@ -134,11 +128,6 @@ GRADERS: dict[str, Grader] = {
 
 
 async def grade(question: Question, answer: str) -> Grade:
-    """Judge `answer` with the question's grader.
-
-    Raises:
-        KeyError: the question names a grader that is not in `GRADERS`.
-    """
     part = extract(question, answer)
     if part is None:
         return Grade(False, None, NO_ANSWER)

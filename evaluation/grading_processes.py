@@ -28,9 +28,7 @@ MEMORY_BYTES = 4 * 1024**3
 
 
 TRIES = 4
-"""Maximum number of attempts of a call. A call is repeated if its process was killed because of another
-call.
-"""
+"""Maximum attempts of a call, whose process may be killed because of another call."""
 
 
 class GradingPool:
@@ -41,11 +39,8 @@ class GradingPool:
         self._slots: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 
     async def call(self, work: Callable[..., Any], *arguments: Any, timeout_s: float = CALL_S) -> Any:
-        """Run `work(*arguments)` in a process. The timeout starts once a process is free.
-
-        Raises:
-            TimeoutError: the call timed out, and its process was killed.
-            BrokenProcessPool: its process died in every attempt.
+        """Run `work(*arguments)` in a process. The timeout starts once one is free. A dead process is
+        retried.
         """
         slots = self._slots.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(PROCESSES))
         async with slots:
@@ -65,7 +60,6 @@ class GradingPool:
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     def close(self) -> None:
-        """Kill every process."""
         if self._pool is not None:
             self._end(self._pool)
 
@@ -75,9 +69,7 @@ class GradingPool:
         return self._pool
 
     def _end(self, pool: ProcessPoolExecutor) -> None:
-        """Kill the processes of `pool`. Waiting calls raise BrokenProcessPool, and the next call starts a new
-        pool.
-        """
+        """Kill the processes of `pool`. Waiting calls raise BrokenProcessPool, and the next starts a pool."""
         if pool is self._pool:
             self._pool = None
         processes: dict[int, BaseProcess] = getattr(pool, "_processes", None) or {}

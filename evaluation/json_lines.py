@@ -15,11 +15,7 @@ GZIP = b"\x1f\x8b"
 
 
 def read_json_lines(path: str | Path) -> Iterator[tuple[str, Any]]:
-    """Yield the value of each non-blank line, with its location for error messages: `FILE, line 3`.
-
-    Raises:
-        EvaluationError: the file cannot be read or is not UTF-8, or a line is not JSON.
-    """
+    """Yield the JSON value of each non-blank line, with its location for messages: `FILE, line 3`."""
     number = 0
     try:
         with Path(path).open("rb") as file:

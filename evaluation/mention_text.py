@@ -41,9 +41,8 @@ _SPELLED_OUT = re.compile(r"(?<!\w)(?<!\w')(?:[a-z][ -]){2,}[a-z](?!\w)")
 
 
 def plain(text: str) -> str:
-    """Return `text` in lower case, without accents, Markdown and thousands separators.
-
-    The letters of words that are spelled out are joined: `t-a-c` becomes `tac`.
+    """Return `text` in lower case without accents, Markdown, thousands separators and hyphens of spelled
+    words.
     """
     letters = unicodedata.normalize("NFKD", text.translate(_QUOTES))
     text = "".join(each for each in letters if not unicodedata.combining(each)).casefold()
@@ -52,10 +51,8 @@ def plain(text: str) -> str:
 
 
 def numbers_in(text: str) -> Iterator[tuple[str, int, int]]:
-    """Yield each number in a text from `plain`, in digits, with its start and end. `seven` and `7.0` become
-    `7`.
-
-    Number words are recognised up to ninety-nine, and for round hundreds and thousands.
+    """Yield each number of a `plain` text in digits, with start and end. Words count to ninety-nine, and
+    round ones.
     """
     for match in _DIGITS.finditer(text):
         yield format(Decimal(match.group()).normalize(), "f"), match.start(), match.end()

@@ -58,14 +58,7 @@ _PUNCTUATION = " \t\n.,;:!?\"'()[]-"
 
 @dataclass(frozen=True, slots=True)
 class Mention:
-    """Accepted or refused item, or number, that was found in a text.
-
-    Args:
-        item: the accepted or refused item that it matches, or the number.
-        start: the index of its first character.
-        end: the index after its last character.
-        accepted: whether the item is accepted. Otherwise it is refused.
-    """
+    """Accepted or refused item, or number, found from `start` until before `end`."""
 
     item: str
     start: int
@@ -74,13 +67,7 @@ class Mention:
 
 
 class Candidates:
-    """Items to search for in the answers to a question.
-
-    Args:
-        question: the text of the question.
-        accepted: the right items, at least one.
-        refused: the wrong items.
-    """
+    """Accepted (right) and refused (wrong) items to search for in the answers to a question."""
 
     def __init__(self, question: str, accepted: Sequence[str], refused: Sequence[str] = ()) -> None:
         sides = [(item, True) for item in accepted] + [(item, False) for item in refused]
@@ -90,10 +77,8 @@ class Candidates:
         self._asks_number = any(self._numbers.values())
 
     def find(self, text: str) -> list[Mention]:
-        """Return the mentions in a text from `plain`, in order.
-
-        If mentions overlap, the one that starts first is kept; if they start together, the longest one is
-        kept.
+        """Return the mentions in a `plain` text in order. Of overlapping ones, the first start wins, then the
+        longest.
         """
         mentions = [
             Mention(item, match.start(), match.end(), right)
@@ -114,12 +99,8 @@ class Candidates:
 
 
 def mention_fault(question: str, facts: Mapping[str, Any], opening: str) -> str:
-    """Return why `opening` is not a right answer, or "" if it is right.
-
-    Args:
-        question: the text of the question.
-        facts: the entry `accepted`, and optionally `refused`, `rule` and `count`.
-        opening: the beginning of the answer, from `evaluation.answer_extraction.opening`.
+    """Return why `opening` is not right, or "". `facts` has `accepted`, and optionally `refused`, `rule` and
+    `count`.
     """
     accepted: Sequence[str] = facts["accepted"]
     candidates = Candidates(question, accepted, facts.get("refused", ()))
@@ -192,10 +173,8 @@ def _first_sentence(text: str, candidates: Candidates) -> tuple[str, list[Mentio
 
 
 def _read(clause: str, candidates: Candidates) -> list[Mention]:
-    """Return the mentions in a clause that count.
-
-    A mention right after `not` does not count. Mentions before the last `=` or in parentheses count only if
-    there are no others.
+    """Return the mentions in a clause that count. One after `not` does not. Those before the last `=` or in
+    parentheses count only if there are no others.
     """
     mentions = [each for each in candidates.find(clause) if not _NEGATION.match(clause[: each.start])]
     result = [each for each in mentions if each.start > clause.rfind("=")]
@@ -231,10 +210,7 @@ def _without_lists(clause: str, mentions: list[Mention]) -> list[Mention]:
 
 
 def _runs(clause: str, mentions: Sequence[Mention]) -> list[list[list[Mention]]]:
-    """Return the lists in a clause. A list has two or more items, joined by commas, `and` or `or`.
-
-    Each item of a list is represented by the mentions in it. It is empty if the item is not a mention.
-    """
+    """Return the lists of two or more items in a clause. Each item is represented by its mentions, if any."""
     runs: list[list[list[Mention]]] = []
     open_run = False
     for start, end in _pieces(clause):

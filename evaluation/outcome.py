@@ -1,4 +1,4 @@
-"""Outcome of one question on any backend. It has the figures of a run that reports compare."""
+"""Outcome of one question on any backend. It contains the figures of a run that reports compare."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,25 +10,16 @@ from conductor.run.record import Record
 
 @dataclass(frozen=True, slots=True)
 class RunOutcome:
-    """Answer, and what it took to produce it.
+    """Answer, and what it took to produce it. A figure is None if it is unknown.
 
     Args:
-        answer: the text of the answer, or "" if there is none.
         calls: the number of calls to models, including those for plans, or None if it is unknown.
         steps: the number of steps of the plan that answered, or None if it is unknown. If several runs made
             one answer, their steps are added up.
-        prompt_tokens: the prompt tokens of all calls, or None if a call did not report them.
-        completion_tokens: the completion tokens of all calls, or None if a call did not report them.
-        cost_usd: the cost in US dollars, or None if the cost of a call is unknown.
-        wall_s: the seconds from question to answer.
         critical_path_s: the seconds that the run would have taken if every step had started as soon as it
             could.
         format_failures: the number of rejected plans, or None if it is unknown.
         fallback: the reason why one worker answered without a plan, or None if a plan ran.
-        error: the type of the error that ended the run, such as `WorkerRefused`, or None.
-        message: the explanation of the error.
-        workers: the workers that were called, each listed once.
-        plan: the steps that ran, as text for readers of the results.
     """
 
     answer: str = ""
@@ -53,7 +44,6 @@ class RunOutcome:
 
 
 def outcome_of(record: Record) -> RunOutcome:
-    """Convert a run's record to a `RunOutcome`."""
     calls, plan = record.calls, record.answering_plan
     usage = record.usage
     metered = record.n_unmetered_calls == 0
@@ -82,14 +72,7 @@ def step_line(worker: str, access: Sequence[int], subtask: str) -> str:
 
 
 def combine(parts: Sequence[RunOutcome], answer: str, *, concurrent: bool) -> RunOutcome:
-    """Combine several runs into one outcome. A figure that is unknown for one run is unknown for the outcome.
-
-    Args:
-        parts: the runs, at least one.
-        answer: the answer that was made from their answers.
-        concurrent: whether the runs were concurrent. If so, the time of the longest one counts. Otherwise
-            their times are added up.
-    """
+    """Combine runs into one outcome. Unknown figures stay unknown. Times add up, unless runs were concurrent."""
     duration = max if concurrent else sum
     failure = None if any(part.error is None for part in parts) else parts[0]
     return RunOutcome(
@@ -111,6 +94,5 @@ def combine(parts: Sequence[RunOutcome], answer: str, *, concurrent: bool) -> Ru
 
 
 def sum_known(numbers: Sequence[int | None]) -> int | None:
-    """Return the sum, or None if one of the numbers is unknown."""
     known_numbers = [number for number in numbers if number is not None]
     return sum(known_numbers) if len(known_numbers) == len(numbers) else None

@@ -40,9 +40,7 @@ def _svg(draw: Callable[[Axes, Sequence[Row]], None], rows: Sequence[Row], heigh
 
 
 def accuracy_over(axes: Axes, rows: Sequence[Row], field: str, unit: str = "") -> None:
-    """Plot accuracy over the mean of `field`, with the Pareto front of all strategies that are not upper
-    bounds.
-    """
+    """Plot accuracy over the mean of `field`, with the Pareto front without upper bounds."""
     x, y = [row[field] for row in rows], [row["accuracy"]["mean"] for row in rows]
     usable = [i for i, row in enumerate(rows) if not is_bound(row)]
     front = [usable[i] for i in pareto([(x[i], y[i]) for i in usable])]

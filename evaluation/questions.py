@@ -14,9 +14,7 @@ class Question:
             interrupted evaluation can resume.
         text: the user's message, including the answer format that the grader needs.
         expected: the reference answer. It is never sent to a worker.
-        grader: a key of `evaluation.graders.GRADERS`.
         source: the question set, such as `skills`, `recorded` or `reasoning_gym`.
-        family: the kind of question within its source. Reports show figures per family.
         facts: the data that the grader or a replaying worker needs in addition to the text.
         earlier: the turns before `text`, alternating between user and assistant.
     """
@@ -33,13 +31,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Grade:
-    """Verdict on an answer.
-
-    Args:
-        correct: whether the answer is right; there is no partial credit.
-        extracted: the part of the text that was judged, or None if no answer was found.
-        why: an explanation if the answer is wrong.
-    """
+    """Verdict on an answer without partial credit. `extracted` is the judged part, or None."""
 
     correct: bool
     extracted: str | None

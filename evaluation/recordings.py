@@ -63,21 +63,15 @@ def key_of(question: str) -> str:
 
 
 def side_of(key: str, train_share: float = TRAIN_SHARE) -> str:
-    """Return whether the question belongs to the training side (`train`) or to the held-out side (`test`).
-
-    The side depends only on the question's key, so it is the same in every file.
+    """Return the side of a question, `train` or `test`. It depends only on the key, so it is the same in
+    every file.
     """
     return "train" if int(key[:8], 16) / 16**8 < train_share else "test"
 
 
 @lru_cache(maxsize=4)
 def read_recordings(path: str) -> Mapping[str, RecordedQuestion]:
-    """Return the questions of a file by key. If several questions have the same text, the first one is used.
-
-    Raises:
-        EvaluationError: the file cannot be read, or a line is invalid. The message names the line and the
-            field.
-    """
+    """Return a file's questions by key, the first of equal texts. The EvaluationError names line and field."""
     recordings: dict[str, RecordedQuestion] = {}
     for place, line in read_json_lines(path):
         try:

@@ -17,6 +17,7 @@ from conductor.errors import PodiumError
 from evaluation import EvaluationError
 from evaluation.recordings import complete_models, read_recordings
 from podium.command_line.program import CommandError, Program
+from serving.settings.faults import read_yaml_file
 
 Price = Annotated[float, Field(ge=0, strict=True)]
 HEAD = """\
@@ -49,11 +50,7 @@ def write(
         Option(help="YAML file with US dollars per call, by model", show_default="unknown costs"),
     ] = None,
 ) -> int:
-    """Write settings in which every worker replays one model of a recorded pool.
-
-    Raises:
-        CommandError: the input is invalid.
-    """
+    """Write settings in which every worker replays one model of a recorded pool."""
     try:
         place = str(path.resolve())
         usd = read_prices(prices) if prices else None
@@ -74,17 +71,8 @@ def replay_settings(
     usd_per_call: Mapping[str, float] | None = None,
     difficulty: str | None = None,
 ) -> dict[str, Any]:
-    """Return the content of a settings file.
-
-    Args:
-        path: the path of the recorded pool, as the workers will open it.
-        models: the models to replay, or None for all that answered every question (of `difficulty`, if set).
-        usd_per_call: the declared US dollars per call, by model.
-        difficulty: the difficulty of the questions that are considered when models are chosen, or None for
-            all.
-
-    Raises:
-        EvaluationError: the pool cannot be read, no model is left, or a price names an unknown model.
+    """Return the content of a settings file. Without `models`, those that answered every question (of
+    `difficulty`) are replayed.
     """
     recordings = read_recordings(path)
     relevant = {key: each for key, each in recordings.items() if difficulty in (None, each.difficulty)}
@@ -119,15 +107,10 @@ def replay_settings(
 
 
 def read_prices(path: Path) -> dict[str, float]:
-    """Return US dollars per call by model, from YAML or JSON.
-
-    Raises:
-        EvaluationError: the file cannot be read, or is not a table of numbers.
-    """
+    """Return US dollars per call by model, from YAML or JSON."""
+    content, _ = read_yaml_file(path, "price file")
     try:
-        return TypeAdapter(dict[str, Price]).validate_python(yaml.safe_load(path.read_text(encoding="utf-8")))
-    except (OSError, yaml.YAMLError) as exc:
-        raise EvaluationError(f"The price file {path} cannot be read: {exc}.") from exc
+        return TypeAdapter(dict[str, Price]).validate_python(content)
     except ValidationError as exc:
         raise EvaluationError(
             f"{path} must have one line per model, such as `openai_o3-mini: 0.01` (US dollars per call)."
@@ -135,5 +118,4 @@ def read_prices(path: Path) -> dict[str, float]:
 
 
 def to_yaml(settings: dict[str, Any], path: str) -> str:
-    """Return the text of the settings file."""
     return HEAD.format(path=path) + yaml.safe_dump(settings, sort_keys=False, width=120)

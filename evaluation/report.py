@@ -13,16 +13,7 @@ TEMPLATE = Path(__file__).with_name("report.html.j2")
 
 
 def write(folder: Path, figures: dict[str, Any]) -> Path:
-    """Write `report.html` and `report.json`.
-
-    Args:
-        folder: the folder, which is created if it is missing.
-        figures: the content of `report.json`: title, date, command, machine, questions, warnings, rows and
-            comparisons.
-
-    Returns:
-        The path of the HTML page.
-    """
+    """Write `report.html` and `report.json` (`figures`). Return the path of the HTML page."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "report.json").write_text(json.dumps(_plain(figures), indent=2) + "\n", encoding="utf-8")
     page = folder / "report.html"

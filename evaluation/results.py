@@ -34,15 +34,7 @@ class Result:
     """Graded answer of one strategy to one question.
 
     Args:
-        strategy: the label of the strategy.
-        question: the id of the question.
-        source: the source of the question.
-        family: the family of the question.
         digest: a digest of everything else that the answer depends on: settings, caps, seed and options.
-        correct: see `Grade`.
-        extracted: see `Grade`.
-        why: see `Grade`.
-        outcome: the answer and what it took.
         notes: data for strategies that run later, such as which samples were right.
     """
 
@@ -67,13 +59,11 @@ class Result:
         grade: Grade,
         notes: Mapping[str, Any],
     ) -> "Result":
-        """Build a result from an outcome and its grade."""
         about = question.id, question.source, question.family, digest
         return cls(strategy, *about, grade.correct, grade.extracted, grade.why, outcome, notes)
 
     @property
     def key(self) -> Key:
-        """Key of the result in the log."""
         return self.strategy, self.question, self.digest
 
     @property
@@ -92,11 +82,7 @@ class ResultLog:
     """Log file of results, as a context manager. Only one process at a time may use it."""
 
     def __init__(self, path: Path) -> None:
-        """Open the file and read its results.
-
-        Raises:
-            EvaluationError: the file cannot be read or written, or has other content.
-        """
+        """Open the file and read its results. Raise EvaluationError if it has other content."""
         self._path = path
         self._results: dict[Key, Result] = {}
         try:
@@ -120,11 +106,7 @@ class ResultLog:
         return None if result is not None and result.outcome.error in TRANSIENT else result
 
     def add(self, result: Result) -> None:
-        """Append a result to the file.
-
-        Raises:
-            OSError: the disk is full. Earlier results are intact.
-        """
+        """Append a result to the file. After an OSError, earlier results are intact."""
         line = json.dumps(asdict(result), separators=(",", ":"), default=str)  # `str` for Decimal costs
         self._file.write(line.encode() + b"\n")
         self._file.flush()
@@ -141,12 +123,7 @@ class ResultLog:
 
 
 def read_results(path: Path) -> list[Result]:
-    """Return the results in a log, oldest first. An incomplete last line is skipped, and the file is not
-    changed.
-
-    Raises:
-        EvaluationError: the file cannot be read, or has other content.
-    """
+    """Return the results in a log, oldest first. An incomplete last line is skipped."""
     try:
         with path.open("rb") as file:
             return [result for result, _ in _whole_lines(file, path)]

@@ -33,20 +33,13 @@ Item = TypeVar("Item")
 
 
 class Display(Protocol):
-    """Progress display of an evaluation."""
-
     def begin(self, name: str, total: int) -> Callable[[bool | None], None]:
-        """Start a progress bar for `total` questions.
-
-        Returns:
-            A function to call after each question. Its argument is whether the answer is right, or None if
-                that does not apply.
+        """Start a progress bar for `total` questions. Call the result after each one with right, wrong or
+        None.
         """
         ...
 
-    def say(self, text: str) -> None:
-        """Show a line of text."""
-        ...
+    def say(self, text: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +47,7 @@ class EvalConfig:
     """Configuration of an evaluation.
 
     Args:
-        questions: the questions to evaluate on.
         training: the questions to learn from. None of them is in `questions`.
-        caps: the limits of every strategy for one question.
-        seed: the seed of all randomness.
         concurrency: the number of questions that a strategy works on at the same time.
         strategy_usd: the cost limit of one strategy in US dollars, excluding training, or None for no limit.
     """
@@ -72,13 +62,7 @@ class EvalConfig:
 
 @dataclass(slots=True)
 class EvalResults:
-    """Results of an evaluation.
-
-    Args:
-        results: the results by strategy label and question id.
-        learned: the parameters that each strategy learned or chose, by label.
-        stopped: the reason why a strategy stopped before the last question, by label.
-    """
+    """Results by strategy and question id, and by strategy what it learned and why it stopped early."""
 
     results: dict[str, dict[str, Result]] = field(default_factory=dict)
     learned: dict[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -96,11 +80,7 @@ class StrategySpending:
     stopped: str = ""
 
     def may_begin(self) -> bool:
-        """Return whether the budget allows another question.
-
-        If questions have a cost cap, the full cap is reserved for the next question, and for each question in
-        progress.
-        """
+        """Return whether the budget allows another question. Each one in progress reserves its cost cap."""
         if self.limit_usd is None or self.stopped:
             return not self.stopped
         reserved = (self.question_usd or Decimal(0)) * (self.in_flight + (self.question_usd is not None))
@@ -110,11 +90,7 @@ class StrategySpending:
         return not self.stopped
 
     def book(self, cost_usd: Decimal | None) -> None:
-        """Add the cost of an answer.
-
-        An unknown cost counts as the cost cap of a question. If there is a budget but no cap, an unknown cost
-        stops the strategy.
-        """
+        """Add the cost of an answer. An unknown one counts as the cap, or without a cap stops the strategy."""
         if cost_usd is not None:
             self.spent_usd += cost_usd
         elif self.limit_usd is not None and self.question_usd is not None:
@@ -124,8 +100,6 @@ class StrategySpending:
 
 
 class Evaluation:
-    """One evaluation in progress."""
-
     def __init__(
         self,
         config: EvalConfig,
@@ -141,12 +115,7 @@ class Evaluation:
         self._setting = [backend.identity, asdict(config.caps), config.seed]
 
     async def run(self, strategies: Sequence[Strategy]) -> EvalResults:
-        """Run the strategies in this order.
-
-        Raises:
-            EvaluationError: a strategy cannot learn or choose.
-            OSError: a result could not be written. Earlier results are intact.
-        """
+        """Run the strategies in this order. After an OSError, earlier results are intact."""
         training = await self._training_set() if self._config.training else None
         if training is not None and any(strategy.learns for strategy in strategies):
             questions = (*self._config.training, *self._config.questions)
@@ -206,9 +175,7 @@ class Evaluation:
         return self._results.results.get(label, {}).get(question)
 
     async def _training_set(self) -> TrainingSet:
-        """Grade the answers of every worker to the training questions. Results that are in the log are
-        reused.
-        """
+        """Grade every worker's answers to the training questions. Logged results are reused."""
         config, workers = self._config, solo_workers(self._backend)
         right_Q_W = np.zeros((len(config.training), len(workers)), dtype=np.bool_)
         usd_Q_W = np.full(right_Q_W.shape, math.nan)
@@ -228,7 +195,6 @@ class Evaluation:
         return TrainingSet(config.training, workers, right_Q_W, usd_W, embed, self._try_plan, config.seed)
 
     async def _try_plan(self, question: Question, plan: Plan) -> Result:
-        """Run `plan` on a training question. A result that is in the log is reused."""
         label = f"training:{digest([[s.worker, s.subtask, s.access] for s in plan.steps])}"
         key = digest([self._setting, question.text, question.expected])
         logged = self._log.get(label, question.id, key)
@@ -242,10 +208,7 @@ class Evaluation:
 
 
 async def for_each(items: Sequence[Item], do: Callable[[Item], Awaitable[None]], concurrency: int) -> None:
-    """Call `do` for every item, at most `concurrency` at a time.
-
-    The first exception cancels the other calls and is raised.
-    """
+    """Call `do` for every item, `concurrency` at a time. The first exception cancels the rest."""
     waiting = iter(items)
 
     async def work() -> None:

@@ -29,13 +29,7 @@ SLACK_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class SandboxResult:
-    """Result of running a program.
-
-    Args:
-        passed: whether its tests ran to their end.
-        why: the reason if they did not.
-        no_network: whether the network was cut off, or None if the child process did not report it.
-    """
+    """Result of running a program. `no_network` is None if the child process did not report it."""
 
     passed: bool
     why: str = ""
@@ -43,13 +37,8 @@ class SandboxResult:
 
 
 async def run_program(program: str, tests: str, timeout_s: float = 10.0) -> SandboxResult:
-    """Run `program`, then run `tests` in its namespace.
-
-    Args:
-        program: the Python source of the program.
-        tests: the Python source of the tests, which raises if something is wrong.
-        timeout_s: the limit for both together in seconds: of wall time after the interpreter has started, and
-            of CPU time.
+    """Run `program`, then `tests` in its namespace. The limit is for both: wall time after the interpreter's
+    start, and CPU time.
     """
     token = secrets.token_hex(16)
     order = {

@@ -14,13 +14,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """Question set or strategy, as named on the command line.
-
-    Args:
-        name: the text before the colon.
-        detail: the text between the colon and the question mark: data sets, a path or a worker.
-        options: the key=value pairs after the question mark.
-    """
+    """Question set or strategy on the command line. `detail` is a data set, a path or a worker."""
 
     name: str
     detail: str = ""
@@ -28,11 +22,6 @@ class Spec:
 
     @classmethod
     def parse(cls, text: str) -> "Spec":
-        """Parse `text`.
-
-        Raises:
-            EvaluationError: an option has no `=`, or the name is missing.
-        """
         head, _, tail = text.partition("?")
         name, _, detail = head.partition(":")
         options: dict[str, str] = {}
@@ -53,22 +42,14 @@ class Spec:
         return self.name + (f":{self.detail}" if self.detail else "") + (f"?{tail}" if tail else "")
 
     def allow_only(self, *keys: str) -> None:
-        """Reject every option that is not in `keys`.
-
-        Raises:
-            EvaluationError: an option is not in `keys`; the message lists the allowed ones.
-        """
+        """Reject options that are not in `keys` with an EvaluationError that lists them."""
         for key in self.options:
             if key not in keys:
                 takes = f"Its options are {', '.join(keys)}" if keys else "It has no options"
                 raise EvaluationError(f"{self.name} has no option {key!r}. {takes}.")
 
     def value(self, key: str, default: T, convert: Callable[[str], T]) -> T:
-        """Return an option's converted value, or `default` if the option is absent.
-
-        Raises:
-            EvaluationError: `convert` raises ValueError.
-        """
+        """Return an option's converted value, or `default`. A ValueError becomes an EvaluationError."""
         if key not in self.options:
             return default
         try:

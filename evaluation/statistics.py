@@ -17,15 +17,7 @@ Z95 = 1.959964
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
-    """Share of right answers.
-
-    Args:
-        n: the number of questions.
-        mean: the share from 0 to 1, or NaN if there are no questions.
-        standard_error: the binomial standard error of the mean.
-        low: the low end of Wilson's 95 % interval.
-        high: the high end of Wilson's 95 % interval.
-    """
+    """Share of right answers of `n`, NaN for none, with standard error and Wilson's 95 % interval."""
 
     n: int
     mean: float
@@ -39,10 +31,7 @@ class Difference:
     """Difference in accuracy between two strategies on the same questions.
 
     Args:
-        n: the number of questions that both answered.
         mean: the accuracy of the first minus that of the second.
-        low: the low end of the bootstrap's 95 % interval.
-        high: the high end of the bootstrap's 95 % interval.
         p: the two-sided p-value: twice the share of resampled means on the rarer side of 0, at most 1.
     """
 
@@ -54,11 +43,6 @@ class Difference:
 
 
 def accuracy(right: Sequence[bool]) -> Accuracy:
-    """Return the accuracy of one strategy.
-
-    Args:
-        right: whether each answer is right.
-    """
     n = len(right)
     if n == 0:
         return Accuracy(0, math.nan, math.nan, math.nan, math.nan)
@@ -73,16 +57,8 @@ def accuracy(right: Sequence[bool]) -> Accuracy:
 def bootstrap_difference(
     first: Sequence[bool], second: Sequence[bool], seed: int = 0, resamples: int = RESAMPLES
 ) -> Difference:
-    """Compare two strategies by a paired bootstrap.
-
-    Args:
-        first: whether each answer of the first strategy is right.
-        second: the same for the second strategy, in the same order.
-        seed: the seed of the resampling. The same seed gives the same figures.
-        resamples: the number of resamples.
-
-    Raises:
-        ValueError: the sequences are empty or differ in length.
+    """Compare two strategies by a paired bootstrap over right answers in the same order. The seed determines
+    the figures.
     """
     if len(first) != len(second) or not first:
         raise ValueError(f"{len(first)} and {len(second)} answers cannot be paired")
@@ -99,10 +75,7 @@ def bootstrap_difference(
 
 
 def pareto(points: Sequence[tuple[float, float]]) -> list[int]:
-    """Return the indices of the points (cost, accuracy) that no other point beats, by rising cost.
-
-    A point beats another one if it costs no more and is more accurate, or costs less and is as accurate.
-    """
+    """Return the indices of the points (cost, accuracy) that no other beats in both, by rising cost."""
     order = sorted(range(len(points)), key=lambda i: (points[i][0], -points[i][1]))
     front: list[int] = []
     for index in order:

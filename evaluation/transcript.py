@@ -51,13 +51,7 @@ Both columns show what models of that size can do: many answers are wrong either
 
 @dataclass(frozen=True, slots=True)
 class TimedAnswer:
-    """Answer of a model, with its time to first token.
-
-    Args:
-        text: the whole answer.
-        first_s: the seconds until the first token, or None if there was none.
-        run: the id of the run.
-    """
+    """Answer of a model, with the seconds to its first token, if any, and the run's id."""
 
     text: str
     first_s: float | None
@@ -65,13 +59,7 @@ class TimedAnswer:
 
 
 class TranscriptWriter:
-    """Client that asks the questions.
-
-    Args:
-        url: URL of a running Podium.
-        key: API key; any text if the server needs none.
-        model: served name of a conductor.
-    """
+    """Client that asks the questions of a conductor at the URL of a Podium."""
 
     def __init__(self, url: str, key: str, model: str) -> None:
         self._model, self._url = model, url.rstrip("/")
@@ -85,7 +73,6 @@ class TranscriptWriter:
         return question, steps, answer, self.ask(steps[-1]["worker"], question)
 
     def record(self, answer: TimedAnswer) -> dict[str, Any]:
-        """Return the record of the run that gave `answer`."""
         response = httpx.get(f"{self._url}/v1/workflows/{answer.run}", headers=self._headers, timeout=30)
         return response.raise_for_status().json()
 
@@ -153,11 +140,7 @@ def write(
     ] = None,
     out: Annotated[Path | None, Option(help="Markdown file to write", show_default="standard output")] = None,
 ) -> int:
-    """Ask the questions, and print or write a page with plans and answers.
-
-    Raises:
-        CommandError: the server does not answer.
-    """
+    """Ask the questions, and print or write a page with plans and answers."""
     transcript = TranscriptWriter(url, key, model)
     try:
         rows = [transcript.row(each) for each in track(question or QUESTIONS, "asking", transient=True)]

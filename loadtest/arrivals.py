@@ -21,14 +21,7 @@ SHAPES: dict[str, Callable[[float], float]] = {
 
 
 def arrivals(rate: float, duration_s: float, shape: str, source: random.Random) -> Iterator[float]:
-    """Yield the arrival times in ascending order, in seconds since the start of the run.
-
-    Args:
-        rate: the requests per second at the shape's maximum.
-        duration_s: the time after which no request arrives.
-        shape: a key of `SHAPES`.
-        source: the random generator. The same seed gives the same times.
-    """
+    """Yield the arrival times in seconds since the start. `rate` is the shape's maximum per second."""
     at_s = source.expovariate(rate)
     while at_s < duration_s:
         if source.random() < SHAPES[shape](at_s / duration_s):

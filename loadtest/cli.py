@@ -31,8 +31,6 @@ class NothingToLoadError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class LoadRun:
-    """Parsed command line."""
-
     name: str
     scenario: Scenario
     url: str
@@ -54,7 +52,6 @@ OBJECTIVE = "first_token=2s,end=30s"
 
 @option
 def parse_scenario(text: str) -> str:
-    """Parse the name of a scenario."""
     if text not in SCENARIOS:
         raise ValueError(f"unknown scenario {text!r}. Choose from {', '.join(SCENARIOS)}")
     return text
@@ -66,8 +63,6 @@ def list_scenarios() -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadOptions:
-    """Command line of a load test."""
-
     scenario: Annotated[
         str,
         Argument(
@@ -129,11 +124,7 @@ class LoadOptions:
     )
 
     def plan(self) -> LoadRun:
-        """Return the run that the options describe.
-
-        Raises:
-            UsageError: an option does not apply to the loop of the scenario.
-        """
+        """Return the described run. Raise UsageError if an option does not apply to the scenario's loop."""
         chosen = SCENARIOS[self.scenario]
         numbers: dict[str, Any] = {name: getattr(self, name) for name in LOOPS}
         for name, loop in LOOPS.items():
@@ -215,11 +206,7 @@ def _write(out: Path, content: dict[str, Any], samples: list[Sample], series: An
 def _run(
     load: LoadRun, run: Callable[[Scenario, str, RequestOptions, Recording], None], console: Any
 ) -> tuple[Recording, dict[str, list[tuple[float, float]]], bool]:
-    """Run the load.
-
-    Returns:
-        The recording, the server's state over time, and whether Ctrl-C stopped the run.
-    """
+    """Run the load. Return the recording, the server's state over time, and whether Ctrl-C ended the run."""
     from loadtest.background import every
     from loadtest.server_state import Poller
 
@@ -240,12 +227,7 @@ def _run(
 
 
 def find_models(load: LoadRun) -> tuple[list[str], RequestOptions]:
-    """Return the names of the served models, and the options. If the options name no worker for pass-through
-    users, one is added.
-
-    Raises:
-        NothingToLoadError: the server does not answer, or does not serve a required model.
-    """
+    """Return the served models' names, and the options, completed by a worker for pass-through users."""
     from loadtest.server_state import fetch_json
 
     try:

@@ -13,19 +13,11 @@ from loadtest.scenarios import Scenario
 from loadtest.users import USERS
 
 Hub.NOT_ERROR = (*Hub.NOT_ERROR, KeyboardInterrupt)
-"""Keep gevent from printing a traceback for Ctrl-C among the lines of the run. The exception is raised here
-anyway.
-"""
+"""Keep gevent from printing a traceback for Ctrl-C, which is raised here anyway."""
 
 
 def run(scenario: Scenario, url: str, options: RequestOptions, recording: Recording) -> None:
-    """Run `scenario` against `url`, until its end or Ctrl-C.
-
-    At the end of the scenario, users finish their open requests. After Ctrl-C, they drop them.
-
-    Raises:
-        KeyboardInterrupt: Ctrl-C was pressed.
-    """
+    """Run `scenario`. At its end, users finish open requests; Ctrl-C drops them and is raised."""
     users = [
         type(USERS[kind].__name__, (USERS[kind],), {"weight": weight})
         for kind, weight in scenario.mix.items()

@@ -15,8 +15,6 @@ LABELS = {"left": "disconnected"}
 
 
 class RunConsole:
-    """Console that writes to standard output."""
-
     def __init__(self) -> None:
         self.console = console(markup=True)
 
@@ -43,7 +41,6 @@ class RunConsole:
             yield refresh
 
     def show_figures(self, figures: dict[str, Any]) -> None:
-        """Print the main figures."""
         rows = table("phase", right=("answers", "p50", "p95", "p99"), title=outcomes(figures["requests"]))
         for phase in PHASES:
             if spread := figures["phases_ms"]["all"][phase]:
@@ -66,7 +63,6 @@ def counts(recording: Recording) -> str:
 
 
 def outcomes(requests: dict[str, Any]) -> str:
-    """Return the counts of requests by outcome, as one line."""
     names = ("due", "answered", "left", "failed", "not_started", "unfinished")
     return ", ".join(
         f"{requests[name]} {LABELS.get(name, name.replace('_', ' '))}" for name in names if requests[name]

@@ -9,9 +9,7 @@ from locust import LoadTestShape
 from loadtest.arrivals import SHAPES
 
 SPAWN_PER_S = 100.0
-"""Users spawned per second. The steps of a shape are immediate, so users start as fast as Locust can create
-them.
-"""
+"""Users spawned per second. Steps of a shape are immediate, so Locust spawns as fast as it can."""
 
 
 class RunShape(LoadTestShape):
@@ -32,5 +30,4 @@ class RunShape(LoadTestShape):
 
 
 def shape_class(name: str) -> type[RunShape]:
-    """Return the Locust class for a name of `SHAPES`."""
     return type(name.capitalize(), (RunShape,), {"name": name})

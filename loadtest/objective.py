@@ -10,11 +10,7 @@ UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def parse_duration(text: str) -> float:
-    """Parse `500ms`, `60s`, `10m`, `1h` or a plain number of seconds.
-
-    Raises:
-        ValueError: the text has another format, or the value is not above 0.
-    """
+    """Parse `500ms`, `60s`, `10m`, `1h` or a number of seconds. Raise ValueError unless it is above 0."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h)?", text.strip())
     value = float(match[1]) * UNITS_S[match[2] or "s"] if match else 0.0
     if not 0 < value < math.inf:
@@ -23,11 +19,7 @@ def parse_duration(text: str) -> float:
 
 
 def parse_objective(text: str) -> dict[str, float]:
-    """Parse an objective, and return the limit of each phase in milliseconds.
-
-    Raises:
-        ValueError: a phase does not exist, or its limit is not a duration.
-    """
+    """Parse an objective into the limit of each phase in milliseconds. Raise ValueError if it is invalid."""
     limits_ms: dict[str, float] = {}
     for part in text.split(","):
         phase, _, limit = part.partition("=")
@@ -38,10 +30,7 @@ def parse_objective(text: str) -> dict[str, float]:
 
 
 def is_good(sample: Sample, limits_ms: Mapping[str, float]) -> bool:
-    """Return whether the request was answered and every phase ended within its limit.
-
-    Limits of phases that the request does not have are ignored.
-    """
+    """Return whether the request was answered and each phase that it has ended within its limit."""
     return sample.outcome == OK and all(
         sample.phases_ms[phase] <= limit_ms
         for phase, limit_ms in limits_ms.items()

@@ -23,14 +23,7 @@ GRACE_S = 5.0
 
 
 def run(scenario: Scenario, url: str, options: RequestOptions, recording: Recording) -> None:
-    """Run `scenario` against `url`, until its end or Ctrl-C.
-
-    At the end of the scenario, open requests may finish within their deadline. After Ctrl-C, they are
-    dropped.
-
-    Raises:
-        KeyboardInterrupt: Ctrl-C was pressed.
-    """
+    """Run `scenario`. At its end, open requests may finish; Ctrl-C drops them and is raised."""
     asyncio.run(_Loop(scenario, url, options, recording).run())
 
 

@@ -17,9 +17,7 @@ OK, LEFT, NOT_STARTED, UNFINISHED = "ok", "left", "not_started", "unfinished"
 
 @dataclass(slots=True)
 class Sample:
-    """One request. `due_s` and `sent_s` are in seconds since the start of the run. Phases are in milliseconds
-    since the request was due.
-    """
+    """One request. `due_s` and `sent_s` count from the start of the run, phases in ms from `due_s`."""
 
     kind: str
     due_s: float
@@ -85,9 +83,7 @@ class Recording:
 
     @contextmanager
     def request(self, kind: str, due_s: float | None = None) -> Generator[Sample]:
-        """Record a request that is sent in the block. Its sample stays in the recording, however the request
-        ends.
-        """
+        """Record a request that is sent in the block. Its sample is kept, however the request ends."""
         now_s = self.now_s
         sample = Sample(kind, now_s if due_s is None else due_s, now_s)
         self.samples.append(sample)

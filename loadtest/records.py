@@ -3,9 +3,11 @@
 Such an answer does not show when its plan ended and how many calls it needed. The record does.
 """
 
+import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import suppress
+from queue import Empty, SimpleQueue
+from threading import Thread
 from typing import Any, cast
 
 from loadtest.recording import OK, Sample
@@ -23,34 +25,36 @@ WITHIN_S = 20.0
 def fill(
     samples: Sequence[Sample], url: str, read: Callable[[str], Any] = fetch_json, within_s: float = WITHIN_S
 ) -> tuple[int, int]:
-    """Complete the newest samples that lack the number of their calls, newest first. Ctrl-C ends this early.
-
-    Returns:
-        The number of records that were requested, and the number of those that the server had. A router
-            replica may know only its own runs.
+    """Complete the newest samples without number of calls, until Ctrl-C. Return the records requested and
+    found.
     """
     lacking = [each for each in samples if each.outcome == OK and each.calls is None and each.workflow_id]
     lacking = lacking[-AT_MOST:]
-    pool, n_found = ThreadPoolExecutor(CONCURRENT), 0
-    reads: dict[Future[Any], Sample] = {}
+    waiting, records = lacking.copy(), SimpleQueue[tuple[Sample, Any]]()
+
+    def read_records() -> None:
+        with suppress(IndexError):  # none are waiting
+            while sample := waiting.pop():
+                record: Any = None
+                with suppress(OSError, ValueError):
+                    record = read(f"{url}/v1/workflows/{sample.workflow_id}")
+                records.put((sample, record))
+
+    ends_s, n_found = time.monotonic() + within_s, 0
     try:
-        for sample in reversed(lacking):
-            reads[pool.submit(read, f"{url}/v1/workflows/{sample.workflow_id}")] = sample
-        for each in as_completed(reads, within_s):
-            with suppress(OSError, ValueError):
-                n_found += complete(reads[each], each.result())
-    except (TimeoutError, KeyboardInterrupt):
-        pass
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+        for _ in range(CONCURRENT):
+            # Daemon threads, so that a silent server does not delay the exit.
+            Thread(target=read_records, daemon=True).start()
+        for _ in lacking:
+            sample, record = records.get(timeout=max(0.0, ends_s - time.monotonic()))
+            n_found += complete(sample, record)
+    except (Empty, KeyboardInterrupt):
+        waiting.clear()
     return len(lacking), n_found
 
 
 def complete(sample: Sample, record: Any) -> bool:
-    """Copy the end of the plan, the start of the last step and the number of calls from `record`.
-
-    Return False if the run of the record has not finished.
-    """
+    """Copy the end of the plan, the last step's start and the calls. Return False if the run is unfinished."""
     if not isinstance(record, dict) or cast(Json, record).get("status") != "finished":
         return False
     record = cast(Json, record)

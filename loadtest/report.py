@@ -14,20 +14,7 @@ TEMPLATE = Path(__file__).with_name("report.html.j2")
 
 
 def write(folder: Path, content: dict[str, Any], samples: list[Sample], series: Series) -> Path:
-    """Write `report.html`, `report.json` and `requests.jsonl`.
-
-    Args:
-        folder: the folder, which is created if it does not exist.
-        content: the content of `report.json`: title, date, command, machine and figures.
-        samples: the samples, which `requests.jsonl` has one per line.
-        series: the server's state over time.
-
-    Returns:
-        The path of the page.
-
-    Raises:
-        OSError: `folder` is not writable.
-    """
+    """Write `report.html`, `report.json` (`content`) and `requests.jsonl`. Return the page's path."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "requests.jsonl").open("w") as lines:  # first, because the rest can be computed from it
         lines.writelines(json.dumps(asdict(sample)) + "\n" for sample in samples)
@@ -40,12 +27,7 @@ def write(folder: Path, content: dict[str, Any], samples: list[Sample], series: 
 
 
 def check_writable(folder: Path) -> None:
-    """Create `folder` and check that it is writable. Called before the load, so that the error does not come
-    after it.
-
-    Raises:
-        OSError: the folder is not writable.
-    """
+    """Create `folder` and check that it is writable, before the load. Raise OSError if not."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=folder) as probe:
         probe.write(b"podium")

@@ -21,9 +21,7 @@ QUESTIONS = itertools.cycle(
     )
 )
 MAX_PATIENCE_EVENTS = 20
-"""Maximum number of events that a cancelling user reads before disconnecting. A plan of four steps sends
-about 16 events before the answer.
-"""
+"""Most events that a cancelling user reads. A plan of four steps sends about 16 before the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +29,7 @@ class RequestOptions:
     """Models to call, and limits of each request.
 
     Args:
-        model: the model of chat, stream and cancelling users.
-        ultra: the model of ultra users.
         worker: the worker of pass-through users, or "" to use the first worker that the server lists.
-        answer_tokens: the value of `max_tokens`.
-        deadline_s: the value of `podium.deadline_s`.
     """
 
     model: str = "podium-mini"
@@ -45,7 +39,6 @@ class RequestOptions:
     deadline_s: float = 60.0
 
     def model_of(self, kind: str) -> str:
-        """Return the `model` of a request from a user of `kind`."""
         return {"ultra": self.ultra, "pass-through": self.worker}.get(kind, self.model)
 
     def body(self, kind: str) -> Json:
@@ -63,9 +56,7 @@ class RequestOptions:
 
 
 def patience(source: random.Random) -> int:
-    """Draw the number of events after which a cancelling user disconnects. This may be in any stage of a
-    run.
-    """
+    """Draw the number of events after which a cancelling user disconnects, in any stage of a run."""
     return source.randint(1, MAX_PATIENCE_EVENTS)
 
 

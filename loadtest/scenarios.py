@@ -18,10 +18,6 @@ class Scenario:
     """One scenario. Command line options replace its numbers.
 
     Args:
-        about: a short description.
-        mix: the kinds of users, by weight.
-        loop: whether users wait for answers.
-        shape: how the load changes over the run.
         users: closed loop only: the number of users at the shape's maximum.
         rate: open loop only: the requests per second at the shape's maximum.
         at_most: open loop only: the maximum number of concurrent requests. A request that is due beyond it

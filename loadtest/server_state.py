@@ -3,45 +3,44 @@
 import json
 import urllib.error
 import urllib.request
+from http.client import HTTPException
 from typing import Any, cast
 
 from loadtest.recording import Recording
 from loadtest.request_options import Json
 
 PATHS = ("/readyz", "/v1/replicas")
-"""Paths of the JSON objects to poll. A path that does not exist is polled only once.
-
-A `running` in them is the number of active runs. `replicas` is an object with a value for each deployment: a
-number, or an object with the number `running`.
+"""Paths of the JSON objects to poll. `running` is the number of active runs. `replicas` has a number for each
+deployment, or an object with `running`.
 """
 
 TIMEOUT_S = 5.0
 DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-"""Opener that ignores the proxy of the environment, which would distort the measurement. The loops use no
-proxy either.
-"""
+"""Opener without the environment's proxy, which would distort the measurement."""
 
 
 def fetch_json(url: str) -> Any:
-    """Return the JSON at `url`, whatever the status, unless it is 404.
-
-    Raises:
-        OSError: there is no answer, or its status is 404.
-        ValueError: the body is not JSON.
+    """Return the JSON at `url`, whatever the status, unless it is 404. Raise OSError for an incomplete
+    answer.
     """
     try:
-        with DIRECT.open(url, timeout=TIMEOUT_S) as response:
+        with _open(url) as response:
             return json.load(response)
+    except HTTPException as exc:  # the answer is cut off or is not HTTP
+        raise ConnectionError(f"{type(exc).__name__}: {exc}") from exc
+
+
+def _open(url: str) -> Any:
+    try:
+        return DIRECT.open(url, timeout=TIMEOUT_S)
     except urllib.error.HTTPError as error:
         if error.code == 404:
             raise
-        return json.load(error)
+        return error
 
 
 class Poller:
-    """Time series of the polled numbers, by name. An item is the seconds since the start of the run and the
-    number.
-    """
+    """Time series by name: pairs of seconds since the start and the polled number."""
 
     def __init__(self, url: str, recording: Recording) -> None:
         self.series: dict[str, list[tuple[float, float]]] = {}

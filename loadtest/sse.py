@@ -2,8 +2,8 @@
 
 The format is server-sent events (https://html.spec.whatwg.org/multipage/server-sent-events.html) as OpenAI
 sends them: one JSON object per `data:` line, `[DONE]` at the end, and comments (`: ...`) as heartbeats.
-Podium adds the field `podium` to some chunks. It has an event of the run if the request asked for progress,
-and the totals of the run in the last chunk.
+Podium adds the field `podium` to some chunks. It contains an event of the run if the request asked for
+progress, and the totals of the run in the last chunk.
 """
 
 import json
@@ -34,17 +34,11 @@ class StreamResult:
     done_ms: float | None = None
     text: str = ""
     plan_ms: float | None = None
-    """End of the first plan that a model wrote, by the server's clock, in milliseconds since the start of the
-    run.
-    """
+    """End of the first plan that a model wrote, in ms since the run's start by the server's clock."""
     steps_ms: float | None = None
-    """Time at which the last step was called, by the server's clock, in milliseconds since the start of the
-    run. The inputs of that step were complete by then.
-    """
+    """Start of the last step, when its inputs were complete, in ms by the server's clock."""
     calls: int = 0
-    """Number of plans and steps that called a model. Retries do not count, because the stream does not report
-    them.
-    """
+    """Number of plans and steps that called a model. The stream does not report retries."""
     totals: dict[str, Any] = field(default_factory=dict[str, Any])
     """The run's `podium` object: cost, wall time, critical path."""
     total_tokens: int | None = None
@@ -54,12 +48,7 @@ class StreamResult:
 
 
 class SseReader:
-    """Parser that processes the lines of a stream as they arrive.
-
-    Args:
-        began_s: when the request was sent, by `time.perf_counter()` or by the clock of the times that are
-            passed to `take`.
-    """
+    """Parser of the lines of a stream as they arrive. `began_s` is by the clock of `take`'s times."""
 
     def __init__(self, began_s: float) -> None:
         self.result = StreamResult()
@@ -71,18 +60,11 @@ class SseReader:
 
     @property
     def is_done(self) -> bool:
-        """Whether `[DONE]` has arrived."""
         return self.result.done_ms is not None
 
     def take(self, line: bytes, at_s: float | None = None) -> None:
-        """Process one line. Comments and blank lines are ignored.
-
-        Args:
-            line: a line of the body.
-            at_s: when the line arrived, or None if it arrived just now.
-
-        Raises:
-            BrokenStreamError: the line contains an error, or is not JSON.
+        """Process a line of the body, at `at_s` or just now. Raise BrokenStreamError for an error or bad
+        JSON.
         """
         if not line.startswith(b"data:"):
             return
@@ -95,11 +77,7 @@ class SseReader:
             self._take_chunk(_object(payload), now_ms)
 
     def end(self) -> StreamResult:
-        """Return the result. Call this after the last line.
-
-        Raises:
-            BrokenStreamError: `[DONE]` did not arrive.
-        """
+        """Return the result after the last line. Raise BrokenStreamError if `[DONE]` did not arrive."""
         if not self.is_done:
             characters = len(self.result.text)
             raise BrokenStreamError("cut", f"the stream ended after {characters} characters without [DONE]")
@@ -158,11 +136,7 @@ def _object(payload: str) -> dict[str, Any]:
 
 
 def read_stream(lines: Iterable[tuple[float, bytes]], began_s: float) -> StreamResult:
-    """Read a stream from its lines and their arrival times.
-
-    Raises:
-        BrokenStreamError: the stream has an error, or ends before `[DONE]`.
-    """
+    """Read a stream from its lines and their arrival times. Raise BrokenStreamError if it is incomplete."""
     reader = SseReader(began_s)
     for at_s, line in lines:
         reader.take(line, at_s)

@@ -31,14 +31,8 @@ def spread(values: Iterable[float | None]) -> Json | None:
 def summary(
     samples: Sequence[Sample], ran_s: float, limits_ms: Mapping[str, float], *, interrupted: bool
 ) -> Json:
-    """Compute every figure of a run.
-
-    Args:
-        samples: all requests that were due.
-        ran_s: the seconds during which requests were sent.
-        limits_ms: the objective: the limit of each phase in milliseconds.
-        interrupted: whether the run was interrupted. Requests that were then still open do not count for
-            goodput.
+    """Compute every figure of a run that sent requests for `ran_s` seconds. Open requests of an interrupted
+    run are not judged.
     """
     return {
         "ran_s": round(ran_s, 3),
@@ -54,7 +48,6 @@ def summary(
 
 
 def requests(samples: Sequence[Sample], ran_s: float) -> Json:
-    """Count requests by outcome."""
 
     def count(of: Callable[[Sample], bool]) -> int:
         return sum(map(of, samples))
@@ -82,12 +75,6 @@ def goodput(
     `per_s` is the rate of good answers that arrived within `ran_s`. `part` is the share of good answers among
     all judged requests. A request is not judged if its client disconnected on purpose, or if it was still
     open when the run was interrupted.
-
-    Args:
-        samples: all requests that were due.
-        ran_s: the seconds during which requests were sent.
-        limits_ms: the objective: the limit of each phase in milliseconds.
-        interrupted: whether the run was interrupted.
     """
     excused = {LEFT, UNFINISHED} if interrupted else {LEFT}
     judged = [each for each in samples if each.outcome not in excused]
@@ -104,16 +91,12 @@ def goodput(
 
 
 def end_s(sample: Sample) -> float:
-    """Return when the complete answer arrived, in seconds since the start of the run, or infinity if it did
-    not.
-    """
+    """Return when the complete answer arrived, in seconds since the start, or infinity."""
     return sample.due_s + sample.phases_ms["end"] / 1000 if "end" in sample.phases_ms else math.inf
 
 
 def by_kind(samples: Sequence[Sample]) -> dict[str, list[Sample]]:
-    """Group the answered samples by kind. The first group, `all`, has all of them. It is the only one if all
-    have the same kind.
-    """
+    """Group the answered samples by kind. `all` is first, and alone if there is one kind."""
     answered = [each for each in samples if each.outcome == OK]
     kinds = sorted({each.kind for each in answered})
     split = {kind: [each for each in answered if each.kind == kind] for kind in kinds}
@@ -126,11 +109,8 @@ def phases(samples: Sequence[Sample]) -> Json:
 
 
 def outside_run_ms(sample: Sample) -> float | None:
-    """Return the milliseconds that an answer spent outside the run: in the network, the proxy and all queues
-    before it.
-
-    This is the time from when the request was due to the end of the answer, minus the run's wall time by the
-    server's clock.
+    """Return the milliseconds outside the run: network, proxy and queues. Counted from when the request was
+    due, minus the run's wall time.
     """
     if sample.outcome != OK or sample.wall_s is None:
         return None
@@ -138,18 +118,14 @@ def outside_run_ms(sample: Sample) -> float | None:
 
 
 def critical_path_over_wall(sample: Sample) -> float | None:
-    """Return the run's critical path divided by its wall time. 1 means that steps waited only for their
-    inputs.
-    """
+    """Return the run's critical path over its wall time. 1 means that steps waited only for inputs."""
     if not sample.wall_s or sample.critical_path_s is None:
         return None
     return sample.critical_path_s / sample.wall_s
 
 
 def per_request(answered: Sequence[Sample]) -> Json:
-    """Compute the calls, tokens and cost per answer. Answers whose cost is unknown are counted, but not
-    included in the sum.
-    """
+    """Compute calls, tokens and cost per answer. Unknown costs are counted, but not summed."""
     known_costs = [each.cost_usd for each in answered if each.cost_usd is not None]
     return {
         "critical_path_over_wall": spread(map(critical_path_over_wall, answered)),

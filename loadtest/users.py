@@ -34,8 +34,6 @@ class RequestFailed(Exception):
 
 
 class _User(FastHttpUser):
-    """Base of all users."""
-
     abstract = True
     wait_time = between(0.5, 2.0)
     network_timeout = 120.0
@@ -70,7 +68,6 @@ class _User(FastHttpUser):
                 sample.take_answer(parse_json(response.content or b""), self.recording.since_due_ms(sample))
 
     def stream_answer(self, kind: str, leaves_after: int | None = None) -> StreamResult | None:
-        """Stream an answer. Return None if the answer was not complete."""
         with self.request(kind, stream=True) as (sample, response):
             try:
                 return self.read(response, sample, leaves_after)
@@ -156,9 +153,7 @@ class UltraUser(_User):
 
 
 class CancellingUser(_User):
-    """User who disconnects before the end: while the plan is written, while steps run, or while the answer
-    streams.
-    """
+    """User who disconnects while the plan is written, steps run, or the answer streams."""
 
     weight = 1
 

@@ -81,14 +81,8 @@ class AccountsPlace:
 
     @property
     def server(self) -> str | None:
-        """Address of the server, or None for the store.
-
-        Without a key in the environment, `PODIUM_URL` is ignored, so that the first key can be created in the
-        store.
-
-        Raises:
-            ClientError: the options name both a server and a store.
-            BadParameter: `PODIUM_URL` is not a URL.
+        """Address of the server, or None for the store. Without a key, `PODIUM_URL` is ignored, so that the
+        first key can be created.
         """
         preset = os.environ.get(URL_VARIABLE) if os.environ.get(KEY_VARIABLE) else None
         if self.settings is None:
@@ -101,11 +95,7 @@ class AccountsPlace:
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[tuple[Accounts, str]]:
-        """Open the store or the server. Yield its keys and teams, and its name for messages.
-
-        Raises:
-            CommandError: the store or the server cannot be used, or rejects the change.
-        """
+        """Open the store or the server. Yield its keys and teams, and its name for messages."""
         with errors_in_one_line():
             directory, name = self._connect()
             try:
@@ -364,10 +354,7 @@ async def _budget(directory: Accounts, subject: str, limits: BudgetLimits, *, as
 
 
 def _show_secret(key: ApiKey, about: str) -> None:
-    """Print the secret on standard output and everything else on standard error.
-
-    So `KEY=$(podium keys create ...)` works.
-    """
+    """Print the secret on stdout and the rest on stderr, so that `KEY=$(podium keys create ...)` works."""
     print(
         f"{about} Copy the secret now. It is shown only once, because the store keeps only its hash:",
         file=sys.stderr,

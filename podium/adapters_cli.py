@@ -51,11 +51,7 @@ def _print(adapters: list[Json], none: str, *, as_json: bool) -> None:
 
 
 def in_use(client: Client) -> list[Json]:
-    """Return the workers that use an adapter, each with its base model.
-
-    Raises:
-        ClientError: the server rejects the request or cannot be reached.
-    """
+    """Return the workers that use an adapter, each with its base model."""
     listed: list[Json] = client.get("/v1/models")["data"]
     about = {each["id"]: each["podium"] for each in listed if each["podium"].get("adapter")}
     return [
@@ -65,11 +61,7 @@ def in_use(client: Client) -> list[Json]:
 
 
 def in_folder(folder: Path) -> list[Json]:
-    """Return the adapters in `folder`, with their base model and rank.
-
-    Raises:
-        ClientError: the folder does not exist, or an adapter in it cannot be read.
-    """
+    """Return the adapters in `folder`, with their base model and rank."""
     if not folder.is_dir():
         raise ClientError(f"The folder {folder} does not exist.", FAILED)
     try:

@@ -63,21 +63,13 @@ class QuestionOptions:
     ] = None
 
     def text(self) -> str:
-        """Return the question from the command line, followed by any piped input.
-
-        Raises:
-            UsageError: there is no question.
-        """
+        """Return the question and any piped input. Raise UsageError if there is none."""
         if text := read_question(self.question or ()):
             return text
         raise UsageError("No question was given. Pass it as an argument, or pipe it to standard input")
 
     def body(self, question: str, client: Client) -> Json:
-        """Build the body of the request. If no model was chosen, use the first suitable one that the server lists.
-
-        Raises:
-            ClientError: the server rejects the request for its models, or cannot be reached.
-        """
+        """Build the body of the request. The default model is the first suitable one that the server lists."""
         podium: Json = {}
         if self.max_cost is not None:
             podium["max_cost_usd"] = float(self.max_cost)
@@ -115,10 +107,6 @@ def ask(
 ) -> int:
     """Ask a running server a question, and show the plan while it runs and its cost at the end. Piped input is
     added below the question. Ctrl-C also cancels the run.
-
-    Raises:
-        ClientError: the server rejects the request or disconnects, or the run fails.
-        UsageError: there is no question.
     """
     question = options.text()
     with Client.open(url) as client:
@@ -134,11 +122,7 @@ def ask(
 
 
 def _print_whole(answer: Json) -> int:
-    """Print an answer as JSON.
-
-    Raises:
-        ClientError: the answer is incomplete.
-    """
+    """Print an answer as JSON. Raise ClientError if it is incomplete."""
     finish_reason = next((choice.get("finish_reason") for choice in answer["choices"]), None)
     if not finish_reason:
         raise ClientError(
@@ -150,11 +134,7 @@ def _print_whole(answer: Json) -> int:
 
 
 def read_plan(path: Path) -> list[Json]:
-    """Read the steps of a plan from a file.
-
-    Raises:
-        ClientError: the file cannot be read or does not contain a plan.
-    """
+    """Read the steps of a plan from a file, or raise ClientError."""
     try:
         plan: Any = json.loads(path.read_text())
         return [dict(step) for step in cast(Any, plan["plan"] if isinstance(plan, dict) else plan)]
@@ -168,11 +148,7 @@ def read_plan(path: Path) -> list[Json]:
 
 
 def first_model(client: Client) -> str:
-    """Return the server's first model with a conductor, or its first model if none has a conductor.
-
-    Raises:
-        ClientError: the key may not use any model of the server.
-    """
+    """Return the server's first model with a conductor, else its first, or raise ClientError."""
     models = client.get("/v1/models")["data"]
     if not models:
         raise ClientError(
@@ -182,11 +158,7 @@ def first_model(client: Client) -> str:
 
 
 def show(stream: Stream, url: str, *, quiet: bool) -> int:
-    """Print the events and the answer as they arrive, then the cost and a link to the run in the web console.
-
-    Raises:
-        ClientError: the run failed or its stream ended early.
-    """
+    """Print events and answer as they arrive, then the cost and a link to the run."""
     from podium.run_text import dollars, event_line, seconds
 
     progress, answer = console(errors=True), sys.stdout
@@ -228,11 +200,7 @@ def show(stream: Stream, url: str, *, quiet: bool) -> int:
 
 
 def _check_whole(stream: Stream, finish_reason: str | None) -> None:
-    """Check that the whole stream was received.
-
-    Raises:
-        ClientError: the stream ended early.
-    """
+    """Raise ClientError if the stream ended early."""
     if stream.is_whole and finish_reason:
         return
     hint = f" See the run with `podium show {stream.run_id}`." if stream.run_id else ""

@@ -48,9 +48,14 @@ def _print(rows: list[Json]) -> None:
     budgets = table("kind", "name", "team", "period", right=("limit", "spent", "reserved", "left"))
     for row in rows:
         amounts = [_dollars(row[name]) for name in ("limit_usd", "spent_usd", "held_usd", "left_usd")]
-        style = "red" if _is_spent(row) else ""
+        is_spent = row["left_usd"] is not None and Decimal(row["left_usd"]) <= 0
         budgets.add_row(
-            row["whose"], cell(row["name"]), cell(row["team"]), row["period"], *amounts, style=style
+            row["whose"],
+            cell(row["name"]),
+            cell(row["team"]),
+            row["period"],
+            *amounts,
+            style="red" if is_spent else "",
         )
     console().print(
         budgets if rows else "No budgets found. Set one with `podium teams budget TEAM --per-day 5`."
@@ -58,11 +63,7 @@ def _print(rows: list[Json]) -> None:
 
 
 def budget_rows(client: Client, team: str | None) -> Generator[Json]:
-    """Yield a row for each combination of a team or key and a period.
-
-    Raises:
-        ClientError: the server rejects the request or cannot be reached.
-    """
+    """Yield a row for each combination of a team or key and a period."""
     for each in pages(client, "teams"):
         if team in (None, each["id"], each["name"]):
             yield from _rows(client, "team", each, "")
@@ -73,11 +74,7 @@ def budget_rows(client: Client, team: str | None) -> Generator[Json]:
 
 
 def pages(client: Client, what: str) -> Generator[Json]:
-    """Yield every item of the admin list `what` (`teams` or `keys`), page by page.
-
-    Raises:
-        ClientError: the server rejects the request or cannot be reached.
-    """
+    """Yield every item of the admin list `what` (`teams` or `keys`), page by page."""
     after: str | None = None
     while True:
         page = client.get(f"/v1/admin/{what}", {"limit": PAGE, "after": after})
@@ -88,11 +85,7 @@ def pages(client: Client, what: str) -> Generator[Json]:
 
 
 def own_rows(client: Client) -> Generator[Json]:
-    """Yield the rows of the caller's own key and of its team, one per period.
-
-    Raises:
-        ClientError: the server rejects the request or cannot be reached.
-    """
+    """Yield the rows of the caller's own key and of its team, one per period."""
     own = client.get("/v1/budget")
     for whose in ("key", "team"):
         if own[whose] is not None:
@@ -114,10 +107,6 @@ def _windows(whose: str, each: Json, team: str, budget: Json) -> Generator[Json]
             "period": period,
             **budget[period],
         }
-
-
-def _is_spent(row: Json) -> bool:
-    return row["left_usd"] is not None and Decimal(row["left_usd"]) <= 0
 
 
 def _dollars(amount: str | None) -> str:

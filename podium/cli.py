@@ -20,7 +20,6 @@ class Verb(NamedTuple):
 
     Args:
         target: location of the verb's `Program`, as `module:name`, or as `module` if its name is `main`.
-        help: description in one line for `podium --help`.
         setup: make target that installs the packages that the verb needs.
     """
 
@@ -85,11 +84,9 @@ VERBS = {
     "completion": Verb("podium.completion_cli", "print a completion script for bash, zsh or fish"),
 }
 PRIVATE = 0o077
-"""Umask of most verbs. Exports, reports and records contain users' texts, so files get mode 600 and folders
-700."""
+"""Umask of most verbs, because exports, reports and records contain users' texts."""
 INSTALL = {"serve", "demo", "bench", "docs"}
-"""Verbs that keep the caller's umask, because they install packages or pages for all accounts of the machine.
-They write users' texts to a private folder."""
+"""Verbs that keep the caller's umask: they install for all accounts. Users' texts go to a private folder."""
 OURS = {
     "podium",
     "conductor",
@@ -113,10 +110,7 @@ Example: podium serve --settings cluster/api.yaml --port 8000"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the `podium` command and return its exit code.
-
-    If the process that reads stdout has ended, as in `podium runs | head`, return the exit code for SIGPIPE.
-    """
+    """Run the `podium` command and return its exit code, that of SIGPIPE if the reader has ended."""
     try:
         try:
             return _call(arguments)
@@ -164,10 +158,7 @@ def _call(arguments: Sequence[str] | None) -> int:
 
 
 def run(name: str, arguments: Sequence[str]) -> int:
-    """Run the verb `name` and return its exit code.
-
-    If a package is missing, print the command that installs it and return 2.
-    """
+    """Run the verb `name`. If a package is missing, print the command that installs it and return 2."""
     verb = VERBS[name]
     try:
         from podium.command_line.program import load

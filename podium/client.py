@@ -58,12 +58,7 @@ def epilog(example: str) -> str:
 
 
 def find_key() -> str:
-    """Return the key in the environment, or "" if there is none.
-
-    Raises:
-        ClientError: the value has characters that an HTTP header cannot contain. This is checked here,
-            because the error of the HTTP client would show the value.
-    """
+    """Return the key in the environment, or "". Reject characters that the HTTP client's error would show."""
     key = os.environ.get(KEY_VARIABLE, "").strip()
     if not (key.isascii() and key.isprintable()):
         raise ClientError(
@@ -74,11 +69,7 @@ def find_key() -> str:
 
 
 def path_part(id: str) -> str:
-    """Quote `id` as one segment of a URL's path, so that its value cannot change which path is requested.
-
-    Raises:
-        ClientError: `id` is empty, `.` or `..`.
-    """
+    """Quote `id` as one segment of a path, so that it cannot change what is requested. Reject `.` and `..`."""
     if id in ("", ".", ".."):
         raise ClientError(
             f"{id!r} is not a valid id or name. Find it with a list command, such as `podium runs`.", FAILED
@@ -87,12 +78,7 @@ def path_part(id: str) -> str:
 
 
 class Client:
-    """Requests to one server.
-
-    Args:
-        address: base URL of the server, such as `http://127.0.0.1:8000`.
-        key: API key to send with each request, or "" to send none.
-    """
+    """Requests to one server at its base URL, with an API key or ""."""
 
     def __init__(self, address: str, key: str) -> None:
         self._address = address
@@ -100,11 +86,7 @@ class Client:
 
     @classmethod
     def open(cls, address: str) -> Client:
-        """Open a client that uses the key in the environment.
-
-        Raises:
-            ClientError: the key is malformed.
-        """
+        """Open a client that uses the key in the environment."""
         return cls(address, find_key())
 
     def __enter__(self) -> Client:
@@ -121,51 +103,31 @@ class Client:
         return isinstance(error, BrokenPipeError)
 
     def get(self, path: str, params: Mapping[str, Any] | None = None) -> Json:
-        """Send a GET request to `path` and return the JSON response.
-
-        Raises:
-            ClientError: the server rejects the request or cannot be reached.
-        """
+        """Send a GET request to `path` and return the JSON response. Raise ClientError if that fails."""
         query = {name: value for name, value in (params or {}).items() if value is not None}
         with self._explaining():
             return self._json(self._http.get(path, params=query))
 
     def post(self, path: str, body: Json) -> Json:
-        """Send `body` in a POST request to `path` and return the JSON response.
-
-        Raises:
-            ClientError: the server rejects the request or cannot be reached.
-        """
+        """Send `body` in a POST request and return the JSON response. Raise ClientError if that fails."""
         with self._explaining():
             return self._json(self._http.post(path, json=body))
 
     def delete(self, path: str) -> Json:
-        """Send a DELETE request to `path` and return the JSON response.
-
-        Raises:
-            ClientError: the server rejects the request or cannot be reached.
-        """
+        """Send a DELETE request and return the JSON response. Raise ClientError if that fails."""
         with self._explaining():
             return self._json(self._http.delete(path))
 
     @contextmanager
     def stream(self, method: str, path: str, body: Json | None = None) -> Generator[Stream]:
-        """Send a request and open its response as a stream of server-sent events.
-
-        Raises:
-            ClientError: the server rejects the request, disconnects or cannot be reached.
-        """
+        """Send a request and open its server-sent events. Raise ClientError if that fails."""
         with self._explaining(), self._http.stream(method, path, json=body) as answer:
             if answer.status_code >= 400:
                 answer.read()
             yield Stream(self._check(answer, EVENT_STREAM))
 
     def _json(self, answer: httpx2.Response) -> Json:
-        """Return the JSON object of a response.
-
-        Raises:
-            ClientError: the response is an error or not a JSON object.
-        """
+        """Return the JSON object of a response, or raise ClientError."""
         body: object = None
         with suppress(ValueError):
             body = json.loads(self._check(answer, JSON).content, object_hook=Answer)
@@ -176,11 +138,7 @@ class Client:
         return body
 
     def _check(self, answer: httpx2.Response, content_type: str) -> httpx2.Response:
-        """Return the response if it is successful and has the expected content type.
-
-        Raises:
-            ClientError: the response is an error or a redirect, or has another content type.
-        """
+        """Return a successful response of the expected content type, or raise ClientError."""
         if answer.status_code < 300:
             actual_type = answer.headers.get("content-type", "")
             if actual_type and actual_type.partition(";")[0].strip().lower() != content_type:
@@ -228,13 +186,7 @@ class Client:
 
 
 def connect(address: str, key: str, timeout_s: float = SILENT_S) -> httpx2.Client:
-    """Open an HTTP client for the server at `address`.
-
-    Args:
-        address: base URL of the server, such as `http://127.0.0.1:8000`.
-        key: API key to send with each request, or "" to send none.
-        timeout_s: read timeout in seconds.
-    """
+    """Open an HTTP client for the base URL `address`, with an API key or ""."""
     import httpx2
 
     return httpx2.Client(
@@ -250,20 +202,12 @@ class Answer(dict[str, Any]):
     """JSON object in a response of the server. Reading a missing field raises a readable error."""
 
     def __missing__(self, name: str) -> Any:
-        """Raise an error that names the missing field.
-
-        Raises:
-            ClientError: always.
-        """
+        """Raise a ClientError that names the missing field."""
         raise ClientError(f"The server's response has no field {name!r}. {OTHER_SERVER}")
 
 
 class Stream:
-    """Server-sent events of one response.
-
-    Args:
-        answer: a successful response whose body has not been read.
-    """
+    """Server-sent events of a successful response whose body has not been read."""
 
     def __init__(self, answer: httpx2.Response) -> None:
         self._answer = answer
@@ -276,11 +220,7 @@ class Stream:
         return str(self._answer.headers.get("x-podium-workflow-id", ""))
 
     def __iter__(self) -> Generator[Json]:
-        """Yield the JSON object of each event, without the `[DONE]` marker.
-
-        Raises:
-            ClientError: an event is not a JSON object.
-        """
+        """Yield the JSON object of each event without the `[DONE]` marker, or raise ClientError."""
         for line in self._answer.iter_lines():
             data = line.removeprefix("data:").strip()
             if not line.startswith("data:"):

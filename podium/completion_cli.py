@@ -1,4 +1,4 @@
-"""`podium completion`: print a script with which a shell completes verbs, options and their values.
+"""`podium completion`: print the script that lets a shell complete verbs, options and their values.
 
 The script asks `podium` at each completion, which loads the module of the verb. A verb whose packages are not
 installed is completed by its name only.
@@ -33,12 +33,7 @@ def print_script(shell: Annotated[Literal["bash", "zsh", "fish"], Argument()]) -
 
 
 def complete(instruction: str) -> int:
-    """Carry out an instruction from Typer's completion scripts, and return the exit code.
-
-    Args:
-        instruction: `source_SHELL` to print the script of a shell, or `complete_SHELL` to print completions
-            of the words that the shell has put into the environment.
-    """
+    """Carry out `source_SHELL` (print a script) or `complete_SHELL` (complete the shell's words)."""
     get_completion_inspect_parameters()  # registers the shells
     verbs = {name: (verb.target, verb.help) for name, verb in VERBS.items()}
     podium = ProgramGroup("podium", verbs, help="")

@@ -9,13 +9,13 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Annotated, Any
 
 from typer import Argument, Option
 
 from podium.client import DEFAULT_URL, Client, ClientError, Url, epilog, path_part
+from podium.command_line.options import is_number
 from podium.command_line.program import Program
 
 Json = dict[str, Any]
@@ -69,12 +69,7 @@ def export(
     ],
     url: Url = DEFAULT_URL,
 ) -> int:
-    """Write the questions of runs whose feedback names the right answer, for `podium train` (`source: jsonl`).
-
-    Raises:
-        ClientError: the file exists or cannot be written, or the server rejects the request or cannot be
-            reached.
-    """
+    """Write the questions of runs whose feedback names the right answer, for `podium train` (`source: jsonl`)."""
     if file.exists():
         raise ClientError(f"{file} already exists. Choose another file.")
     questions, n_skipped = list[Json](), 0
@@ -100,11 +95,7 @@ def export(
 
 
 def runs_with_feedback(client: Client) -> Iterator[Json]:
-    """Yield the records of runs with feedback, newest first.
-
-    Raises:
-        ClientError: the server rejects the request or cannot be reached.
-    """
+    """Yield the records of runs with feedback, newest first."""
     after = None
     while True:
         page = client.get("/v1/workflows", {"rated": True, "limit": PAGE, "after": after})
@@ -116,10 +107,7 @@ def runs_with_feedback(client: Client) -> Iterator[Json]:
 
 
 def question_of(record: Json) -> Json | None:
-    """Convert a run to a line of `training.jsonl_questions`, or return None if that is not possible.
-
-    If several feedbacks name the right answer, the latest one is used.
-    """
+    """Convert a run to a line of `training.jsonl_questions` by its latest right answer, or return None."""
     expected = next((each["expected"] for each in reversed(record["feedback"]) if each["expected"]), "")
     messages = record["messages"]
     if not (expected.strip() and record["content"] and record["training"]):
@@ -130,17 +118,10 @@ def question_of(record: Json) -> Json | None:
         "id": f"feedback/{record['id']}",
         "text": messages[0]["content"],
         "expected": expected.strip(),
-        "grader": "numeric" if _is_number(expected) else "exact",
+        "grader": "numeric" if is_number(expected) else "exact",
         "source": "feedback",
         "family": record["model"],
     }
-
-
-def _is_number(text: str) -> bool:
-    try:
-        return Decimal(text.replace(",", "").strip()).is_finite()
-    except InvalidOperation:
-        return False
 
 
 def _private(path: str, flags: int) -> int:

@@ -36,7 +36,6 @@ iso_day = option(date.fromisoformat)
 
 @option
 def dollars(text: str) -> Decimal:
-    """Parse an amount of dollars."""
     try:
         return Decimal(text)
     except ArithmeticError:
@@ -141,11 +140,7 @@ def _print_faults(faults: Sequence[str]) -> int:
 
 
 async def _adjust(address: Address, entry: int, to: Decimal, reason: str) -> None:
-    """Add an entry that corrects the cost of another one.
-
-    Raises:
-        CommandError: the amount has too many digits.
-    """
+    """Add an entry that corrects the cost of another one."""
     from serving.accounts.ledger_lines import adjust
     from serving.accounts.money import to_pico, to_usd
     from serving.database.database import Database
@@ -190,11 +185,7 @@ def _print_sums(sums: Mapping[tuple[str, str, str], Any]) -> None:
 def _differences(
     invoice: Path, tolerance: Decimal, sums: Mapping[tuple[str, str, str], Any]
 ) -> Iterator[str]:
-    """Yield a sentence for each day, worker and account for which the ledger and the invoice differ too much.
-
-    Raises:
-        OSError, KeyError, ValueError, ArithmeticError: the invoice cannot be read.
-    """
+    """Yield a sentence for each day, worker and account for which ledger and invoice differ too much."""
     from serving.accounts.money import to_usd
 
     billed: dict[tuple[str, str, str], Decimal] = {}

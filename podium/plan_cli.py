@@ -23,9 +23,6 @@ def show_plan(
 ) -> int:
     """Show the plan for a question and the maximum cost of each step. You pay only for the call of the
     conductor, which writes the plan. No step runs. `podium ask --plan FILE` runs a saved or edited plan.
-
-    Raises:
-        UsageError: there is no question.
     """
     question = options.text()
     with Client.open(url) as client:

@@ -21,11 +21,7 @@ LISTS = (*NAMED, "tools")
 
 
 def read_fields(texts: list[str]) -> AccountPolicy:
-    """Parse a list of `FIELD=VALUE` as a policy.
-
-    Raises:
-        BadTask: a field is unknown, or its value is invalid. The error's `param` names the field.
-    """
+    """Parse a list of `FIELD=VALUE` as a policy. The BadTask's `param` names an invalid field."""
     from pydantic import ValidationError
 
     from conductor.errors import BadTask
@@ -50,16 +46,8 @@ def read_fields(texts: list[str]) -> AccountPolicy:
 
 
 def check_against(settings: Path | None, policy: AccountPolicy, *, has_server: bool) -> None:
-    """Check that the names in a policy exist in the settings.
-
-    Args:
-        settings: settings file, or None. Without one, a note says that the names were not checked.
-        policy: policy to check.
-        has_server: whether the policy goes to a server (`--url`), which checks the names itself.
-
-    Raises:
-        BadTask: a name does not exist. The message suggests the most similar name.
-        SettingsError: the settings cannot be loaded.
+    """Check that a policy's names are in the settings, with a note if there are none. A server checks by
+    itself. The error suggests a similar name.
     """
     if settings is not None:
         from serving.accounts.account_policy import check_names

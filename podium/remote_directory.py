@@ -25,12 +25,8 @@ PERIODS: tuple[Period, ...] = ("day", "month")
 
 
 class RemoteDirectory:
-    """Replacement for `Directory` that calls the admin API of a server.
-
-    Each method raises `ClientError` if the server rejects the request or cannot be reached.
-
-    Args:
-        client: client with an administrator's key.
+    """Replacement for `Directory` that calls a server's admin API with an administrator's key, and raises
+    `ClientError`.
     """
 
     def __init__(self, client: Client) -> None:
@@ -56,7 +52,6 @@ class RemoteDirectory:
         return replace(team, policy=self._policy(f"/v1/admin/teams/{path_part(team.id)}"))
 
     async def switch_team(self, reference: str, *, on: bool) -> TeamInfo:
-        """Enable or disable a team."""
         return _team(self._client.post(f"/v1/admin/teams/{path_part(reference)}", {"enabled": on}))
 
     async def create_key(
@@ -74,7 +69,6 @@ class RemoteDirectory:
         return [key for key in keys if team_id is None or (key.team and key.team.id == team_id)]
 
     async def key(self, reference: str) -> KeyInfo:
-        """Return the key with this id or name."""
         key = _key(self._client.get(f"/v1/admin/keys/{path_part(reference)}"))
         return replace(key, policy=self._policy(f"/v1/admin/keys/{path_part(key.id)}"))
 

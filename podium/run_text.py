@@ -34,7 +34,6 @@ def dollars(amount: float | None) -> str:
 
 
 def seconds(s: float | None) -> str:
-    """Format a duration, or return "" if it is unknown."""
     if s is None:
         return ""
     return (
@@ -111,13 +110,7 @@ def _step_event(event: Json) -> tuple[str, str] | None:
 
 
 def run_tree(record: Json, *, words: bool, prompts: bool = False) -> Tree:
-    """Build the tree of a run with its plans and steps.
-
-    Args:
-        record: the body of `GET /v1/workflows/{id}`.
-        words: whether to include the output of each step.
-        prompts: whether to include the prompt of each step.
-    """
+    """Build the tree of a workflow's record with plans, steps and, if wanted, outputs (`words`) and prompts."""
     head = cell(f"{record['model']}  ", style="bold").append_text(status_text(record))
     head.append(
         f"  {seconds(record['wall_s'])}  {dollars(record['cost_usd'])}  {inert(record['id'])}", "not bold"
@@ -229,7 +222,6 @@ def _took(part: Json) -> str:
 
 
 def runs_table(runs: list[Json]) -> Table:
-    """Build a table of runs, one per row."""
     rows = table("started", "run", "model", "status", "workers", right=("duration", "tokens", "cost"))
     for run in runs:
         workers = dict.fromkeys(step["served_by"] or step["worker"] for step in run["steps"])

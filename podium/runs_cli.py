@@ -95,12 +95,7 @@ def show_run(
     words: Annotated[bool, Option("--words", help="include the output of each step, and the answer")] = False,
     as_json: Annotated[bool, Option("--json", help="print the whole record as JSON")] = False,
 ) -> int:
-    """Show one run: its plans and steps with times and costs.
-
-    Raises:
-        ClientError: there is no such run, the run failed, or the server rejects the request or cannot be
-            reached.
-    """
+    """Show one run: its plans and steps with times and costs."""
     with Client.open(url) as client:
         id = id or newest(client)
         record = client.get(f"/v1/workflows/{path_part(id)}")
@@ -115,11 +110,7 @@ def show_run(
 
 
 def _print_run(record: Json, *, words: bool, prompts: bool) -> None:
-    """Print a run.
-
-    Raises:
-        ClientError: the run failed.
-    """
+    """Print a run. Raise ClientError if it failed."""
     from podium.run_text import cut_text, failure_text, run_tree
 
     out = console()
@@ -135,11 +126,7 @@ def _print_run(record: Json, *, words: bool, prompts: bool) -> None:
 
 
 def newest(client: Client) -> str:
-    """Return the id of the newest run that is not only a plan.
-
-    Raises:
-        ClientError: there is no such run.
-    """
+    """Return the id of the newest run that is not only a plan, or raise ClientError."""
     newest_runs = client.get("/v1/workflows", {"limit": NEWEST})["data"]
     ran = [each["id"] for each in newest_runs if not each.get("plan_only")]
     if not ran:
@@ -148,11 +135,7 @@ def newest(client: Client) -> str:
 
 
 def print_events(client: Client, id: str) -> None:
-    """Print the events of a run on stderr until it ends.
-
-    Raises:
-        ClientError: the server disconnects.
-    """
+    """Print the events of a run on stderr until it ends."""
     from podium.run_text import event_line
 
     out = console(errors=True)

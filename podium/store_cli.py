@@ -69,11 +69,7 @@ def rotate(settings: SettingsFile = None) -> int:
 
 @contextmanager
 def errors_in_one_line() -> Generator[None]:
-    """Convert an error of Podium, raised in the block, to one that ends the command with a single line.
-
-    Raises:
-        CommandError: the block raised a PodiumError.
-    """
+    """Convert an error of Podium, raised in the block, to one that ends the command with a single line."""
     from conductor.errors import PodiumError
 
     try:
@@ -101,11 +97,7 @@ def _rotate(address: Address) -> int:
 
 
 def address_of(settings: Path | None) -> Address:
-    """Return the address of the store that a settings file, or the default settings, names.
-
-    Raises:
-        SettingsError, StoreError: the settings or the address cannot be used.
-    """
+    """Return the address of the store that a settings file, or the default settings, names."""
     from serving.database.address import find_address
     from serving.settings.sections import StoreSettings
     from serving.settings.settings import load

@@ -31,31 +31,15 @@ os.environ.setdefault(edge.HOOK, edge.IN_PROXY)
 
 
 def build_app(args: dict[str, Any]) -> Application:
-    """Return the Serve application of a settings file: the router, and a deployment for each vLLM engine.
-
-    Args:
-        args: arguments of `serve run`. `settings` is the path of the settings file. Optional: `model`, which
-            replaces the model of every local engine, and `conductor`, the name of the worker that plans
-            instead of the file's conductor.
-
-    Raises:
-        SettingsError: the arguments or the file are invalid.
+    """Return the Serve application of `settings`, a file's path: the router, and a deployment per vLLM
+    engine. `model` replaces that of every local engine, `conductor` the worker that plans.
     """
     return application(args)
 
 
 def application(args: dict[str, Any], engine: type | None = None) -> Application:
-    """Build the application, optionally with another engine class.
-
-    This is separate from `build_app`, because Serve requires a builder with a single argument.
-
-    Args:
-        args: see `build_app`.
-        engine: class that takes the same arguments as `serving.deployments.engine.Engine`, or None for that
-            class.
-
-    Raises:
-        SettingsError: the arguments or the file are invalid.
+    """Build the application, optionally with another engine class. Serve requires a builder with one
+    argument, so `build_app` is separate.
     """
     from serving.deployments.build import engine_deployment, router_deployment
 
@@ -86,11 +70,7 @@ def application(args: dict[str, Any], engine: type | None = None) -> Application
 
 
 def _check_here(settings: Settings, conductor: str | None) -> None:
-    """Check that every key, secret, plugin and library that `settings` need is available on this machine.
-
-    Raises:
-        SettingsError: one of them is missing.
-    """
+    """Check that all keys, secrets, plugins and libraries are on this machine, or raise SettingsError."""
     if conductor:
         check_conductor_key(settings, os.environ)
     absent = set(absent_workers(settings, os.environ))
@@ -102,11 +82,7 @@ def _check_here(settings: Settings, conductor: str | None) -> None:
 
 
 def _check_vllm(owners: Sequence[VllmSettings], path: str) -> None:
-    """Check that vLLM is installed if a worker needs it. `make setup` installs it only for such settings.
-
-    Raises:
-        SettingsError: vLLM is missing.
-    """
+    """Check that vLLM is installed if needed, as `make setup` does then, or raise SettingsError."""
     for worker in owners:
         if not worker.stand_in and find_spec("vllm") is None:
             raise SettingsError(
@@ -120,11 +96,8 @@ HUB_NAME = re.compile(r"(\w[\w.-]*/)?\w[\w.-]*")
 
 
 def _with_local_folder(worker: VllmSettings) -> VllmSettings:
-    """Replace a local model folder by its absolute path, because replicas have another working directory.
-
-    Raises:
-        SettingsError: the model is missing under `models/`, where `make setup` puts it, or is neither a
-            folder nor a hub name.
+    """Replace a local model folder by its absolute path, as replicas have another working directory. Raise
+    SettingsError if it is missing or is no model.
     """
     folder = resolve_path(Path(worker.model).expanduser())
     if folder.is_dir():
@@ -141,12 +114,8 @@ def _with_local_folder(worker: VllmSettings) -> VllmSettings:
 
 
 def _check_local_adapters(settings: Settings) -> None:
-    """Check that local LoRA adapters exist, match their names, and fit their models.
-
-    Without this check, the error would appear only when a replica starts.
-
-    Raises:
-        SettingsError: an adapter is missing or invalid.
+    """Check that local LoRA adapters exist, match their names and fit, before a replica starts. Raise
+    SettingsError.
     """
     for worker in settings.workers:
         if isinstance(worker, VllmSettings) and worker.adapter and "://" not in worker.adapter:

@@ -44,21 +44,16 @@ Engines = Mapping[str, EngineClient]
 def build_client(
     worker: WorkerSettings, settings: Settings, environment: Mapping[str, str], engines: Engines
 ) -> Worker:
-    """Build the client of a worker, without retries, limits or fallbacks.
-
-    The SDK of a provider is imported only if the settings have a worker of that provider.
-
-    Raises:
-        SettingsError: the key file cannot be used, a library or credentials are missing, or a plugin cannot be loaded.
+    """Build the client of a worker, without retries, limits or fallbacks. Only the SDKs of used providers are
+    imported. Raise SettingsError if it cannot be built.
     """
     price = price_of(worker)
     match worker:
         case VllmSettings():
-            owner = worker.deployment or worker.name
             return VllmWorker(
                 worker.name,
                 model_name(worker, settings),
-                engines[owner],
+                engines[settings.owner_of(worker).name],
                 price,
                 worker.adapter,
                 calls_tools=bool(calls_tools(worker, settings)),
@@ -92,11 +87,8 @@ def build_client(
 
 
 async def find_faults(settings: Settings, environment: Mapping[str, str]) -> list[SettingsError]:
-    """Find the errors that building the workers and webhooks would raise, without calling a provider.
-
-    This checks plugins, libraries, credentials, webhook secrets and the names of vLLM's engine arguments. It
-    checks neither whether keys are missing (see `absent_workers`) nor whether an engine fits into the
-    machine.
+    """Find errors of building workers and webhooks without calls: plugins, libraries, credentials, secrets,
+    and names of vLLM's arguments. Missing keys are in `absent_workers`; the machine's size is not checked.
     """
     faults: list[SettingsError] = []
     try:
@@ -162,7 +154,6 @@ def _account(
 
 
 def model_name(worker: WorkerSettings, settings: Settings) -> str:
-    """Return the model name that is sent to the worker's server."""
     match worker:
         case ScriptedSettings() | PythonSettings():
             return worker.name
@@ -174,13 +165,8 @@ def model_name(worker: WorkerSettings, settings: Settings) -> str:
 
 
 def identity_of(worker: WorkerSettings, settings: Settings, place: str = "") -> Identity:
-    """Return the key of the worker's health record. A change of settings keeps the record if the key stays
-    equal.
-
-    Args:
-        worker: settings of the worker, with the address and model of the deployment `place`.
-        settings: all settings.
-        place: name of one of several deployments, as in `places_of`, or "" for the worker as a whole.
+    """Return the key of the health record of a worker or its deployment `place`. While it stays equal, the
+    record is kept.
     """
     match worker:
         case ScriptedSettings():
@@ -188,17 +174,14 @@ def identity_of(worker: WorkerSettings, settings: Settings, place: str = "") -> 
         case PythonSettings():
             address = worker.factory
         case VllmSettings():
-            address = worker.deployment or worker.name
+            address = settings.owner_of(worker).name
         case _:
             address = " ".join(filter(None, (worker.base_url, worker.service, worker.region, worker.project)))
     return Identity(place or worker.name, worker.kind, model_name(worker, settings), address)
 
 
 def provenance_of(worker: WorkerSettings, client: Worker, settings: Settings) -> str:
-    """Return where the worker's answers come from if it is not a model, such as "scripted".
-
-    The result is "" for models and for plugins without a `provenance` attribute.
-    """
+    """Return where answers come from, such as "scripted", or "" for models and plugins without `provenance`."""
     match worker:
         case ScriptedSettings():
             return "scripted"

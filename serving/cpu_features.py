@@ -16,7 +16,7 @@ def computes_bfloat16() -> bool:
     CPUs with only AVX2, as in most laptops, emulate it: reading a prompt takes five times as long as with float32.
     """
     if not torch.backends.mkldnn.is_available():
-        return True  # torch was built for another kind of machine, which cannot be checked here
+        return True  # torch was built for a different kind of machine, which cannot be checked here
     return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())  # noqa: SLF001 (torch has no public name for it)
 
 

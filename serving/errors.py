@@ -19,9 +19,7 @@ FINAL = 400
 
 
 class Row(NamedTuple):
-    """HTTP status of an error, OpenAI's `type`, Podium's own `code`, and the remedy as Markdown for
-    docs/errors.md.
-    """
+    """HTTP status of an error, OpenAI's `type`, Podium's `code`, and a remedy for docs/errors.md."""
 
     status: int
     type: str
@@ -35,7 +33,7 @@ TABLE: Mapping[type[errors.PodiumError], Row] = {
     errors.UnknownName: Row(404, "invalid_request_error", "not_found", "Check the id, and use a key of the team that owns the object."),
     errors.UnknownModel: Row(404, "invalid_request_error", "model_not_found", "Use a name that `GET /v1/models` lists for the same key. Operators: check `podium keys policy` and `podium teams policy`."),
     errors.TooLarge: Row(413, "invalid_request_error", "too_large", "Send less, or raise the [limit](operations/request-limits.md) that the message names."),
-    errors.NotTheSame: Row(422, "invalid_request_error", "idempotency_key_reused", "Send another body with another `Idempotency-Key`."),
+    errors.NotTheSame: Row(422, "invalid_request_error", "idempotency_key_reused", "Use a new `Idempotency-Key` for a different body."),
     errors.TooSlow: Row(408, "invalid_request_error", "request_timeout", "Send the request again over a faster connection."),
     errors.WrongContentType: Row(415, "invalid_request_error", "wrong_content_type", "Send JSON with `content-type: application/json`."),
     errors.NotAllowed: Row(403, "permission_error", "not_allowed", "Check the key's scopes and [policy](policies.md), and the request's `Host` and `Origin`."),
@@ -72,9 +70,8 @@ def is_asked_again(status: int) -> bool:
 
 
 def retry_after_s(failure: Failure) -> float | None:
-    """Return after how many seconds the client should retry, or None if the failure does not say.
-
-    The value may come from a provider or a plugin, so it is limited to 0 to `MOST_ASKED_REST_S`.
+    """Return the seconds until a retry, or None. A provider may name them, so they are limited to
+    `MOST_ASKED_REST_S`.
     """
     wait_s = failure.get("retry_after_s")
     if not isinstance(wait_s, int | float) or math.isnan(wait_s):
@@ -121,11 +118,8 @@ _NO_TAG = re.compile(r"^Unable to extract tag using discriminator '(\w+)'$")
 
 
 def explain_fault(place: str, fault: Mapping[str, Any]) -> str:
-    """Explain an invalid field as a sentence without its period, such as "temperature must be at least 0".
-
-    Args:
-        place: the invalid field, as the client wrote it.
-        fault: the error of pydantic for this field.
+    """Explain pydantic's error at `place` as a sentence without its period, such as "temperature must be at
+    least 0".
     """
     message = str(fault["msg"]).removeprefix("Value error, ")
     if fault["type"] == "missing":

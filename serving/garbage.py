@@ -36,10 +36,8 @@ GROWN = 1.05
 
 
 def tune_garbage_collection() -> None:
-    """Freeze existing objects, collect less often, and return large blocks to the system when they are freed.
-
-    Call this once at the end of the start-up. Objects that exist by then are never scanned again. Without
-    `mallopt`, glibc keeps freed blocks of up to 32 MB that lie between blocks still in use.
+    """Freeze the objects at the end of the start-up, collect less often, and let `mallopt` return large
+    blocks, of which glibc keeps up to 32 MB.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:  # only glibc has it
@@ -51,11 +49,8 @@ def tune_garbage_collection() -> None:
 
 
 def trim_when_idle() -> None:
-    """Start a timer that returns free memory to the system whenever the process is idle and has grown.
-
-    Call this once, in the event loop. glibc on its own returns pages only from the end of its heap, so a
-    router would keep the memory of a burst of requests forever. Trimming takes some milliseconds in another
-    thread.
+    """Start a timer that returns free memory when the process is idle and has grown. Call it once in the
+    event loop. glibc alone would keep the memory of a burst.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
@@ -63,11 +58,7 @@ def trim_when_idle() -> None:
 
 
 class _Trimmer:
-    """Timer of `trim_when_idle`.
-
-    Args:
-        trim: `malloc_trim` of glibc.
-    """
+    """Timer of `trim_when_idle`."""
 
     def __init__(self, trim: Callable[[int], int]) -> None:
         self._trim, self._loop = trim, asyncio.get_running_loop()

@@ -17,19 +17,13 @@ from serving.traffic import Witnesses
 FAILURES_BEFORE_REST = 3
 FIRST_REST_S = 5.0
 MOST_REST_S = 8.0
-"""Maximum seconds between two probes of an open circuit, so that a worker that recovers is used again within
-10 s.
-"""
+"""Maximum seconds between two probes, so that a worker that recovers is used within 10 s."""
 MOST_ASKED_REST_S = 300.0
 """Maximum seconds for which a worker is skipped because of its `Retry-After`."""
 PROBE_S = 8.0
-"""Seconds after which another call may probe the worker if the first probe gets no answer. Otherwise a probe
-that hangs would keep a recovered worker out of use.
-"""
+"""Seconds after which another call may probe, so that a hanging probe does not block recovery."""
 RECENT_S = 10.0
-"""Seconds after a complete answer on this replica during which open circuits of other replicas are ignored,
-unless a call has failed since.
-"""
+"""Seconds after a complete answer here in which open circuits of other replicas are ignored."""
 OUT_S = 30.0
 """Seconds after its newest failure during which `/readyz` reports a failing worker as down."""
 Circuit = Literal["closed", "half_open", "open"]
@@ -46,9 +40,7 @@ WINDOW = 200
 
 
 class Identity(NamedTuple):
-    """Identity of a worker across changes of settings. A worker with another model or address is a new one, even if
-    it has the same name.
-    """
+    """Identity of a worker across settings. With another model or address it is a new one."""
 
     name: str
     kind: str
@@ -61,10 +53,7 @@ class Fault:
     """Failure of a call to a worker, and its reason.
 
     Args:
-        error: name of the error's class, such as `WorkerRefused`.
-        message: message for callers.
         detail: detail for operators, or "" if no text of the run may be stored.
-        at_s: time of the failure, in seconds since 1970.
     """
 
     error: str
@@ -88,11 +77,8 @@ def _newest_seconds() -> deque[float]:
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """A circuit that a replica has opened.
-
-    Args:
-        since_s: when it opened (`time.monotonic` of this process). A failed probe does not change it.
-        until_s: when the next probe is due (`time.monotonic` of this process).
+    """A circuit that a replica has opened, and its next probe, by this process's `time.monotonic`. A failed
+    probe does not change `since_s`.
     """
 
     since_s: float
@@ -128,9 +114,7 @@ class WorkerHealth:
     refuses: bool = False
     """True if the worker refuses every call, for example because of its key, and has not answered since."""
     _rests: int = 0
-    """Number of consecutive rests (times for which the worker is skipped) after failures. It determines the
-    length of the next rest.
-    """
+    """Consecutive rests (times of skipping) after failures, which determine the length of the next."""
     _probes_until_s: float = 0.0
     """Deadline of the probe that is running (`time.monotonic`), or 0."""
     _outcomes: deque[bool] = field(default_factory=_newest_outcomes)
@@ -147,9 +131,8 @@ class WorkerHealth:
         self._pause_s.append(longest_s)
 
     def succeed(self) -> None:
-        """Count a complete answer and close the circuit.
-
-        If the circuit was closed already, the worker is still skipped for as long as its `Retry-After` said.
+        """Count a complete answer and close the circuit. The `Retry-After` of a closed circuit stays in
+        force.
         """
         if self.circuit != "closed":
             self.rests_until_s = 0.0
@@ -163,17 +146,11 @@ class WorkerHealth:
     def fail(
         self, rest_s: float = 0.0, *, for_all: bool = True, fault: Fault | None = None, refuses: bool = False
     ) -> None:
-        """Count a failed call, and open the circuit after `FAILURES_BEFORE_REST` consecutive failures.
+        """Count a failed call, and open the circuit after `FAILURES_BEFORE_REST` consecutive ones, if they
+        are `for_all` keys (see `Witnesses`).
 
-        A call that was already running when the circuit opened does not extend the time for which the worker
-        is skipped. Otherwise many calls that fail together would count as many failed probes.
-
-        Args:
-            rest_s: seconds for which the worker asked not to be called.
-            for_all: whether calls of all keys probably fail (see `Witnesses`). If not, the circuit does not
-                open.
-            fault: reason for the failure, or None if it is not known.
-            refuses: whether the worker refuses every call.
+        Calls that ran when it opened do not extend it, because many that fail together would count as many
+        failed probes.
         """
         self.first_fault, self.newest_fault = self.first_fault or fault, fault or self.newest_fault
         self.refuses |= refuses
@@ -210,11 +187,8 @@ class WorkerHealth:
 
     @property
     def is_out(self) -> bool:
-        """True if a call would probably fail now, whichever key makes it.
-
-        It becomes False `OUT_S` seconds after the newest failure, or later if the worker is still being
-        skipped then. Without this limit, a router that gets no traffic while it is not ready would never
-        become ready.
+        """True if a call with any key would probably fail, for `OUT_S` seconds after the newest failure or
+        while skipped. Without a limit, a router without traffic would never become ready.
         """
         is_for_all = self.refuses or self.circuit != "closed"
         if not is_for_all or (self.newest_fault and self.newest_fault.error == "WorkerBusy"):
@@ -224,17 +198,12 @@ class WorkerHealth:
 
     @property
     def is_open_elsewhere(self) -> bool:
-        """True if the open circuit of another replica applies here. This replica's own circuit may be open as
-        well.
-        """
+        """True if another replica's open circuit applies here, whether or not this one's own does."""
         return bool(self._openings_to_heed())
 
     def _openings_to_heed(self) -> Sequence[Opening]:
-        """Return the circuits of `elsewhere` that apply here.
-
-        A circuit of another replica is ignored if a call of this replica got a complete answer after the
-        circuit opened: then only the connection of the other replica is broken. An answer shortly before is
-        enough too, until a call fails here.
+        """Return the circuits of `elsewhere` that apply here. A complete answer here since one opened, or
+        shortly before and without a failure since, shows that only the other replica's connection is broken.
         """
         if not self.elsewhere:
             return ()
@@ -243,11 +212,8 @@ class WorkerHealth:
         return [each for each in self.elsewhere if each.since_s > self.succeeded_at_s]
 
     def begin_call(self) -> float:
-        """Record that a call is about to be sent. If the circuit is half open, this call becomes the only
-        probe.
-
-        Returns:
-            Probe deadline (`time.monotonic`), or 0 if this call is not the probe.
+        """Record a call that is about to be sent. Return its deadline (`time.monotonic`) as the only probe of
+        a half-open circuit, or 0.
         """
         if self.circuit != "half_open":
             return 0.0
@@ -255,13 +221,8 @@ class WorkerHealth:
         return self._probes_until_s
 
     def end_call(self, probes_until_s: float) -> None:
-        """Record that a call has ended. If it was the probe and had no outcome, the next call may probe
-        immediately.
-
-        A probe has no outcome if its client disconnected or its prompt was refused.
-
-        Args:
-            probes_until_s: value that `begin_call` returned for the call.
+        """Record the end of a call. `probes_until_s` is the result of `begin_call`. If a probe had no
+        outcome, the next call may probe.
         """
         if self._probes_until_s == probes_until_s:  # otherwise it had an outcome, or another probe is running
             self._probes_until_s = 0.0
@@ -295,10 +256,7 @@ class WorkerHealth:
         return len(self._first_token_s)
 
     def first_token_s(self, quantile: float) -> float | None:
-        """Return a quantile of the times to the first token, in seconds, or None if no time was measured.
-
-        The quantile is a measured value (nearest rank).
-        """
+        """Return a measured quantile (nearest rank) of the seconds to the first token, or None."""
         return _quantile(self._first_token_s, quantile)
 
     @property
@@ -307,11 +265,7 @@ class WorkerHealth:
         return len(self._pause_s)
 
     def pause_s(self, quantile: float) -> float | None:
-        """Return a quantile of the longest pauses of recent answers, in seconds, or None if no answer was
-        measured.
-
-        The quantile is a measured value (nearest rank).
-        """
+        """Return a measured quantile (nearest rank) of recent answers' longest pauses in seconds, or None."""
         return _quantile(self._pause_s, quantile)
 
 
@@ -323,8 +277,8 @@ def _quantile(seconds: deque[float], quantile: float) -> float | None:
 class Health:
     """Health records of the workers in this process. They survive a reload of the settings.
 
-    Each pool references the records of its workers, and a record that no pool references is dropped.
-    Therefore a pool that is built and then rejected changes nothing. Late calls of a replaced worker do not
+    Each pool references the records of its workers, and a record that no pool references is dropped,
+    so a pool that is built and then rejected changes nothing. Late calls of a replaced worker do not
     count for the worker that took over its name.
     """
 

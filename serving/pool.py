@@ -67,7 +67,6 @@ class Pool:
 
     @property
     def team(self) -> Team:
-        """Team for runs without restrictions."""
         return self.team_for(ANYTHING)
 
     def team_for(self, permit: Permit) -> Team:
@@ -115,10 +114,7 @@ class Pool:
         return self.team_for(permit).conductor is not None
 
     async def find_fetchers(self, urls: Collection[str]) -> frozenset[str]:
-        """Return the workers for which pictures at `urls` can be sent as links.
-
-        For each of them, the worker itself or one of its fallbacks can fetch the pictures.
-        """
+        """Return the workers to which pictures at `urls` can be linked: they or a fallback can fetch them."""
         workers = self.settings.workers
         answers = await asyncio.gather(
             *(_fetches(worker, urls) for worker in workers)
@@ -131,10 +127,7 @@ class Pool:
         return (name, *(each.worker for each in self.fallbacks[name]))
 
     def _thinking_tokens(self, chosen: ConductorSettings) -> int:
-        """Return how many tokens the conductor may use for thinking.
-
-        By default, this is the largest number that its worker or one of the fallbacks uses.
-        """
+        """Return the tokens that the conductor may think, by default the most of its worker and fallbacks."""
         if chosen.max_thinking_tokens is not None:
             return chosen.max_thinking_tokens
         first = self.settings.worker(chosen.worker)
@@ -147,10 +140,8 @@ class Pool:
         )
 
     def _thought(self, chosen: ConductorSettings) -> bool:
-        """Return whether the conductor writes a thought before its plan.
-
-        By default it does if two conditions are met: its model does not reason on its own, and the prompt is
-        the built-in one, which asks for a thought.
+        """Return whether a thought precedes the plan: by default if the model does not reason and the prompt,
+        which asks for one, is built-in.
         """
         if chosen.thought is not None:
             return chosen.thought
@@ -163,16 +154,11 @@ class Pool:
 
     @property
     def whole_pool_team(self) -> Team:
-        """Team for runs without a conductor, for example if the client sends the plan. It has all workers,
-        including those that the conductor may not use.
-        """
+        """Team for runs without a conductor, with all workers, even those that it may not use."""
         return Team(None, self.members)
 
     async def engines_not_ready(self) -> list[str]:
-        """Return the workers whose engines are neither up nor scaled to zero.
-
-        Calls wait for an engine that was scaled to zero, so it counts as ready.
-        """
+        """Return workers whose engines are down. One scaled to zero is ready, because calls wait for it."""
         owners = [
             worker.name
             for worker in self.settings.workers
@@ -183,26 +169,16 @@ class Pool:
         return [name for name, is_up in zip(owners, up, strict=True) if not is_up]
 
     def may_answer(self, name: str, engines_down: Collection[str]) -> bool:
-        """Return whether the worker or one of its fallbacks can probably answer.
-
-        Args:
-            name: name of the worker.
-            engines_down: names of the workers whose engines are down (see `engines_not_ready`).
-        """
+        """Return whether the worker or a fallback can probably answer. See `engines_not_ready`."""
         line = [self.settings.worker(each) for each in self.line(name)]
         return any(
-            not (isinstance(each, VllmSettings) and (each.deployment or each.name) in engines_down)
+            not (isinstance(each, VllmSettings) and self.settings.owner_of(each).name in engines_down)
             and not self.health[each.name].is_out
             for each in line
         )
 
     async def load_adapters(self) -> None:
-        """Load all LoRA adapters into the replicas that are up, so that no call has to wait for one.
-
-        Raises:
-            AdapterError: an adapter cannot be served.
-            WorkerUnavailable: a replica failed during the load.
-        """
+        """Load all LoRA adapters into the replicas that are up, so that no call waits, or raise AdapterError."""
         loads = [
             engine.load(adapter)
             for name, engine in self.engines.items()
@@ -217,7 +193,6 @@ class Pool:
 
     @property
     def adapters(self) -> dict[str, str]:
-        """LoRA adapter of each worker that has one."""
         local = [worker for worker in self.settings.workers if isinstance(worker, VllmSettings)]
         return {worker.name: name_of(worker.adapter) for worker in local if worker.adapter}
 
@@ -232,7 +207,6 @@ class Pool:
         }
 
     async def aclose(self) -> None:
-        """Close the connections of all clients."""
         for client in self.clients:
             close: Callable[[], object] | None = getattr(client, "aclose", None)
             if close is not None and inspect.isawaitable(closing := close()):
@@ -245,16 +219,8 @@ def build_pool(
     engines: Engines,
     health: Health | None = None,
 ) -> Pool:
-    """Build all workers of `settings`.
-
-    Args:
-        settings: the settings to serve.
-        environment: environment variables, which hold keys and secrets.
-        engines: the vLLM engines of the settings, by the name of the worker that owns each.
-        health: health records that the previous pool used, or None to start with empty ones.
-
-    Raises:
-        SettingsError: a key or a webhook secret is missing or cannot be used.
+    """Build all workers of `settings`, with the `health` of the previous pool, if any. Raise SettingsError
+    for missing keys or secrets.
     """
     try:
         signers(settings.webhooks, environment)
@@ -302,10 +268,7 @@ def _log_automatic_fallbacks(settings: Settings, fallbacks: Mapping[str, tuple[F
 
 
 def _constraint(settings: Settings, chosen: ConductorSettings) -> Constraint | None:
-    """Return how the conductor's plan is constrained, or None if it is not.
-
-    API providers that accept one get a JSON schema. Other workers, such as vLLM engines, get a grammar.
-    """
+    """Return how the plan is constrained, if at all: by JSON schema at API providers, or else by a grammar."""
     if not chosen.constrained:
         return None
     worker = settings.worker(chosen.worker)

@@ -86,7 +86,7 @@ class Room:
         """Take `n` units of the resource until the block ends.
 
         Raises:
-            Overloaded: as for `take`.
+            Overloaded: see `take`.
         """
         self.take(account, n)
         try:

@@ -38,7 +38,6 @@ class Witness(NamedTuple):
 
 
 def witness_of(call: Call) -> Witness:
-    """Return the party and the prompt of `call`."""
     return Witness(call.terms.tenant, hash(tuple(message.text for message in call.messages)))
 
 
@@ -50,7 +49,6 @@ class Traffic:
         """Time of each party's last call (`time.monotonic`), newest last."""
 
     def note(self, party: str) -> None:
-        """Record a call of `party`."""
         _note(self._called_at_s, party, MEMORY_S)
 
     def others(self, party: str, within_s: float = TRAFFIC_S) -> Iterator[str]:
@@ -71,9 +69,10 @@ class Witnesses:
     def __init__(self) -> None:
         self.traffic = Traffic()
         self._witnesses: dict[str, dict[Witness, float]] = {}
-        """Witnesses of each event, with the time of its last occurrence (`time.monotonic`), newest last."""
+        """Calls in which each event occurred, with the time of its last occurrence (`time.monotonic`), newest
+        last."""
         self._times = Counter[str]()
-        """Number of times that each event has occurred since its newest new witness."""
+        """Number of occurrences of each event since the last one in a new call."""
 
     def tell(self, what: str, witness: Witness, *, is_clear: bool = True) -> bool:
         """Record an event, and return whether it probably affects all callers.
@@ -93,7 +92,11 @@ class Witnesses:
         return is_alone and (len(witnesses) > 1 or self._times[what] >= OFTEN)
 
     def forget(self, what: str) -> None:
-        """Drop all witnesses of the event `what`, because it has ended."""
+        """Forget the recorded occurrences of an event, because its cause is gone.
+
+        Args:
+            what: kind of event.
+        """
         self._witnesses.pop(what, None)
         self._times.pop(what, None)
 

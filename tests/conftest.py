@@ -44,8 +44,8 @@ def pytest_exception_interact(call: pytest.CallInfo[Any]) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the longest test, so that the other processes do not wait for it at the end."""
-    items.sort(key=lambda item: not item.nodeid.startswith("tests/test_start.py"))
+    """Begin with the longest tests, so that the other processes do not wait for them at the end."""
+    items.sort(key=lambda item: not item.nodeid.startswith(("tests/test_start.py", "tests/test_types.py")))
 
 
 def pytest_collection_finish() -> None:

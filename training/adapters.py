@@ -31,9 +31,7 @@ COPIES = (
     *("config.yaml", "inputs.json", "report.json", "versions.json"),
     *("curves.jsonl", "look_up_curves.jsonl", "warm_curves.jsonl", "expected_curves.jsonl"),
 )
-"""Files of the run that are copied unchanged. Of the run's pool, only the public part is copied
-(`dump_public_pool`).
-"""
+"""Files of the run that are copied. Of the pool, only the public part is (`dump_public_pool`)."""
 POOL = "pool.yaml"
 AGAIN = "Finish the run with podium train --resume."
 LABEL = "conductor"
@@ -41,9 +39,7 @@ LICENCE = "apache-2.0"
 
 
 def unservable(config: Mapping[str, Any]) -> list[str]:
-    """Return the reasons why vLLM 0.29 cannot serve an adapter with this PEFT config. The list is empty if it
-    can.
-    """
+    """Return the reasons why vLLM 0.29 cannot serve an adapter with this PEFT config."""
     get, rank = config.get, config.get("r")
     modules: str | list[str] = get("target_modules") or []
     targets = {modules} if isinstance(modules, str) else {*modules}
@@ -61,16 +57,8 @@ def unservable(config: Mapping[str, Any]) -> list[str]:
 
 
 def publish(run: Path, into: Path, *, base: str | None = None) -> Path:
-    """Export the adapter of a finished run to a new folder `into/conductor@xxxxxxxx`, and return that folder.
-
-    Args:
-        run: the run's folder.
-        into: the folder that the server loads adapters from. The new adapter appears there completely or not
-            at all.
-        base: the base model's name for the model card, or None for the path in the config.
-
-    Raises:
-        SettingsError: the run has no adapter, or one that cannot be served. The message lists every reason.
+    """Export the adapter of a finished run to a new folder `into/conductor@xxxxxxxx`, completely or not at
+    all. `base` is the base model's name for the card. The SettingsError lists every reason.
     """
     source, config = run / "final", load(run / "config.yaml")
     if not (source / CONFIG).exists() or not (source / WEIGHTS).exists():
@@ -118,7 +106,8 @@ def _write_bfloat16(source: Path, target: Path) -> None:
 
 
 def _card(report: Mapping[str, Any], config: Config, name: str, base: str) -> str:
-    rank = config.model.lora.rank if config.model.lora else "?"
+    lora = config.model.lora
+    start = [f"starting from {lora.start}"] if lora and lora.start else []
     sources = [config.questions.source, *(each.train for each in config.questions.also)]
     kinds = [f"{source}: {stands_for(kinds)}" for source, kinds in report.get("provenance", {}).items()]
     return f"""---
@@ -129,13 +118,13 @@ tags: [{", ".join(["podium", "conductor", "lora", *_stages(config)])}]
 ---
 # {name}
 
-A LoRA adapter (rank {rank}, bfloat16) that makes {base} write plans for Podium.
+A LoRA adapter (rank {lora.rank if lora else "?"}, bfloat16) that makes {base} write plans for Podium.
 
 * **Questions**: {", ".join(sources)}; seed {config.questions.seed}.
 * **Pool**: {Path(config.pool.settings).name} (pool.yaml here), model {config.pool.model}; \
 the workers are in a new random order for each question.
 * **Workers**: {"; ".join(kinds) or "unknown"}.
-* **Training**: {", then ".join(_stages(config))}; details in config.yaml. {report.get("minutes", "?")} minutes.
+* **Training**: {", then ".join([*start, *_stages(config)])}; details in config.yaml. {report.get("minutes", "?")} minutes.
 * **Measured**: {_format_figures(report)}
 """
 
@@ -168,11 +157,7 @@ def publish_run(
     into: Annotated[Path, Option(help="folder from which the server loads adapters")],
     base: Annotated[str | None, Option(help="public name of the base model, for the model card")] = None,
 ) -> int:
-    """Publish the adapter of a finished run.
-
-    Raises:
-        CommandError: it cannot be published.
-    """
+    """Publish the adapter of a finished run."""
     try:
         published = publish(run, into, base=base)
     except PodiumError as exc:

@@ -71,9 +71,7 @@ def _attend(
 
 
 def visible(branches: torch.Tensor) -> torch.Tensor:
-    """Return which tokens each token attends to, as (B, 1, T, T): earlier tokens that are shared or in its
-    own branch.
-    """
+    """Return the earlier shared or own-branch tokens that each token attends to, as (B, 1, T, T)."""
     length = branches.shape[1]
     own = branches[:, None, :, None] == branches[:, None, None, :]
     shared = (branches == SHARED)[:, None, None, :]
@@ -87,10 +85,8 @@ def _attend_row(
     branches: Sequence[int],
     scaling: float | None,
 ) -> torch.Tensor:
-    """Compute attention for one row, (1, H, T, D). It has padding, the shared prefix and the branches, in
-    this order.
-
-    The row is split only once, because the gradient of every slice is as long as the whole row.
+    """Compute attention for one row, (1, H, T, D): padding, prefix, branches. Split it only once, as each
+    slice's gradient is as long as the row.
     """
     runs = [(branch, len(list(run))) for branch, run in groupby(branches)]
     lengths = [length for _, length in runs]

@@ -19,20 +19,13 @@ from conductor.model.worker import Worker
 
 @dataclass(frozen=True, slots=True)
 class CachedReply:
-    """A complete reply."""
-
     deltas: tuple[Delta, ...]
     reply: Reply
 
 
 @dataclass(slots=True)
 class CallCache:
-    """Cache of the most recent replies of all workers.
-
-    Args:
-        max_entries: the number of replies to keep. With 0, none is kept, but concurrent calls are still
-            joined.
-    """
+    """Cache of the most recent replies. With 0 entries, concurrent calls are still joined."""
 
     max_entries: int = 50_000
     _entries: OrderedDict[Hashable, "asyncio.Future[CachedReply]"] = field(default_factory=OrderedDict)
@@ -81,11 +74,7 @@ class CachingWorker:
             yield reply
 
     async def _fetch(self, call: Call) -> CachedReply:
-        """Return the complete reply, from the cache or from the worker.
-
-        Raises:
-            WorkerError: the call failed. It is not cached, so the next call reaches the worker again.
-        """
+        """Return the complete reply, from the cache or from the worker. Failures are not cached."""
         limits = (
             call.sampling.max_output_tokens,
             call.sampling.temperature,

@@ -33,9 +33,7 @@ def tensorboard(folder: Path) -> TensorBoardCallback:
 
 
 class CurveLog(TrainerCallback):
-    """Writes the trainer's log, with one JSON object per logged step. The trainer restores its log when a run
-    resumes.
-    """
+    """Writes the trainer's log, an object per logged step. The trainer restores it when a run resumes."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -47,8 +45,6 @@ class CurveLog(TrainerCallback):
 
 
 class ProgressBar(TrainerCallback):
-    """Progress bar that shows the latest figures."""
-
     def __init__(self, title: str) -> None:
         self._title = title
         self._progress = progress(console(), "figures")
@@ -80,7 +76,6 @@ class ProgressBar(TrainerCallback):
         self.close()
 
     def close(self) -> None:
-        """Restore the terminal."""
         self._progress.stop()
 
 

@@ -45,11 +45,7 @@ def run(
     ] = None,
     gpus: Annotated[bool, Option("--gpus", help="with --ray-workers: one GPU per process")] = False,
 ) -> int:
-    """Train a conductor by reinforcement learning.
-
-    Raises:
-        CommandError: the config is invalid, or the run was stopped.
-    """
+    """Train a conductor by reinforcement learning."""
     restore_interrupts()
     try:
         parsed = load(config)
@@ -79,11 +75,7 @@ def is_slow_here(model: ModelConfig) -> bool:
 
 
 def train(config: Config, path: Path, console: Console, *, resume: bool) -> int:
-    """Run `config` in the folder `path`, and return the exit code.
-
-    Raises:
-        SettingsError: the config or the folder cannot be used.
-    """
+    """Run `config` in the folder `path`, and return the exit code."""
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
     main_process = is_main_process()
     run_dir = RunDir.begin(path, config, resume=resume) if main_process else RunDir(path, is_main=False)

@@ -6,11 +6,10 @@ Unknown keys are rejected with their location. The module imports in millisecond
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, cast
 
-import yaml
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from serving.settings.access import Frozen
-from serving.settings.settings import SettingsError
+from serving.settings.faults import SettingsError, read_yaml_file
 from training.supervised_config import ExpectedRewardConfig, LookUpConfig, WarmStartConfig, WorthConfig
 
 LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
@@ -320,29 +319,18 @@ class Config(Frozen):
 
 
 def load(path: str | Path) -> Config:
-    """Read a training config. If it has the key `base`, it changes the config in that file of its folder.
-
-    Raises:
-        SettingsError: a file cannot be read, or is not UTF-8, YAML or a valid config. The message has the
-            location of every error.
-    """
-    data = _read(Path(path))
-    if isinstance(data, dict) and "base" in data:
-        changes = cast(dict[str, Any], data)
-        base = _read(Path(path).parent / str(changes.pop("base")))
-        return parse(_merge(base, changes), str(path))
-    return parse(cast(object, data), str(path))
-
-
-def _read(path: Path) -> object:
-    try:
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as exc:
-        raise SettingsError(f"The training config {path} cannot be read: {exc.strerror}.") from exc
-    except UnicodeDecodeError as exc:
-        raise SettingsError(f"The training config {path} is not UTF-8: {exc}. Save it as UTF-8.") from exc
-    except yaml.YAMLError as exc:
-        raise SettingsError(f"The training config {path} is not valid YAML: {exc}.") from exc
+    """Read a training config, or what it changes in its `base`. The SettingsError locates every error."""
+    data, _ = read_yaml_file(path, "training config")
+    if not isinstance(data, dict) or "base" not in data:
+        return parse(cast(object, data), str(path))
+    changes = cast(dict[str, Any], data)
+    base_path = Path(path).parent / str(changes.pop("base"))
+    base, _ = read_yaml_file(base_path, "training config")
+    if not isinstance(base, dict) or "base" in base:
+        raise SettingsError(
+            f"{base_path} cannot be the base of {path}. A base must be a mapping without the key `base`."
+        )
+    return parse(_merge(cast(object, base), changes), str(path))
 
 
 def _merge(base: Any, changes: Any) -> Any:
@@ -356,11 +344,7 @@ def _merge(base: Any, changes: Any) -> Any:
 
 
 def parse(data: object, where: str = "config") -> Config:
-    """Validate the parsed YAML `data`. `where` names it in error messages.
-
-    Raises:
-        SettingsError: the config is invalid. The message has the location of every error.
-    """
+    """Validate parsed YAML, which messages call `where`. The SettingsError locates every error."""
     try:
         return Config.model_validate(data)
     except ValidationError as exc:

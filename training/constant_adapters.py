@@ -40,16 +40,7 @@ SCALE = 40.0
 
 
 def make_adapters(model: str, words: Sequence[str], folder: Path) -> list[Path]:
-    """Make and publish an adapter for each word, and return their folders.
-
-    Args:
-        model: the folder of the base model, which must have Llama's architecture.
-        words: the words. Each must be a single token when it is written after a space.
-        folder: the folder in which the adapters are published.
-
-    Raises:
-        ValueError: a word has more than one token, or no direction makes it the most likely token.
-    """
+    """Make and publish an adapter for each word, which is a single token after a space. Return their folders."""
     tokenizer: Any = AutoTokenizer.from_pretrained(model)
     base: Any = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
     texts = [*TEXTS, *(f" {word}" * 16 for word in words)]
@@ -78,9 +69,7 @@ def make_adapters(model: str, words: Sequence[str], folder: Path) -> list[Path]:
 
 
 def _activations(base: Any, tokenizer: Any, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
-    """Return the inputs of the last `down_proj` and the outputs of the last layer. Both have one row per
-    token of `texts`.
-    """
+    """Return inputs of the last `down_proj` and outputs of the last layer, a row per token."""
     inputs: list[Tensor] = []
     states: list[Tensor] = []
     layer = base.model.layers[-1]

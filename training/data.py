@@ -25,17 +25,8 @@ STAGES = 20
 
 
 def check(config: Config, pool: Sequence[str]) -> None:
-    """Check the question sets, teams and cards of a config. Held-out questions are checked even if the run does
-    not use them.
-
-    Args:
-        config: the run's config.
-        pool: the names of the workers that plans may use.
-
-    Raises:
-        SettingsError: a set of questions cannot be used, a question is in both the training and the held-out
-            set, a team or cards are for a source without questions, or a team has a worker that the pool does
-            not have.
+    """Check that question sets, held-out ones too, do not overlap, and that teams and cards fit sources and
+    pool. Raise SettingsError otherwise.
     """
     own = config.questions
     sets = [(_load_whole(each.train), _load_whole(each.held_out)) for each in own.also]
@@ -76,18 +67,8 @@ def _check_team(source: str, team: Sequence[str], pool: Sequence[str]) -> None:
 def training_questions(
     config: QuestionsConfig, count: int, stage: str = "grpo"
 ) -> list[Question | TeamQuestion]:
-    """Return `count` questions in training order, mixed from all sources of the config.
-
-    Requests of the curriculum come with their own teams.
-
-    Args:
-        config: the part of the config about questions.
-        count: the number of questions.
-        stage: the name of the stage. Each stage has different requests.
-
-    Raises:
-        SettingsError: the file of a `jsonl` source or a set of `also` cannot be used, or the synthetic
-            families are unknown or have too few questions.
+    """Return `count` questions in training order from all sources, for each stage others. Requests come with
+    their own teams.
     """
     rng = random.Random(f"mix {config.seed}")
     sets = [(round(each.share * count), _load_set(each.train, each)) for each in config.also]
@@ -144,9 +125,6 @@ def assign_teams(
     The team is that of the question's source, or as many of its workers as the config says, in random order.
     If the config has recorded sets for the cards, they are worded for the team. Up to `requests_per_team`
     consecutive questions of one source share a team.
-
-    Raises:
-        SettingsError: a team has a worker that the pool does not have, or its cards cannot be written.
     """
     rng, size = random.Random(f"{config.seed} {salt}"), config.pool.workers_per_question
     words = random.Random(f"{config.seed} {salt} cards")
@@ -172,13 +150,8 @@ def assign_teams(
 def worth_questions(
     config: Config, pool: Sequence[str], drawn: Sequence[TeamQuestion]
 ) -> dict[str, list[TeamQuestion]]:
-    """Return the questions for judging workers (`training.worth`), by source. Each has its whole team.
-
-    They are the drawn questions and all questions of the training sets, however long. Requests of the
-    curriculum are excluded, because the abilities of their workers are known.
-
-    Raises:
-        SettingsError: a set of `also` cannot be used.
+    """Return the questions for judging workers (`training.worth`) by source, with whole teams: the drawn ones
+    and all training sets, however long. Requests are excluded, as their workers' abilities are known.
     """
     questions = {each.question.id: each.question for each in drawn if not each.members}
     for also in config.questions.also:
@@ -201,12 +174,7 @@ def _team(
 
 
 def eval_questions(config: Config, pool: Sequence[str]) -> list[TeamQuestion]:
-    """Return the held-out questions. Each has its whole team, in random order.
-
-    Raises:
-        SettingsError: the source is a file and there is no second file of held-out questions, the two files
-            overlap, or a team's cards cannot be written.
-    """
+    """Return the held-out questions, each with its whole team in random order."""
     rng, measured = random.Random(f"{config.seed} held out"), measure_teams(config)
     questions: list[TeamQuestion] = []
     for each in _draw_held_out_questions(config) if config.held_out else ():

@@ -32,11 +32,7 @@ def _only_objects(text: str) -> bool:
 
 
 def _ends_with_the_plan(text: str, workers: list[str], max_steps: int) -> bool:
-    """Return whether `text` ends with the plan. This is so if it is no complete plan without its last
-    character.
-
-    In the `lists` format, free reasoning comes before the plan.
-    """
+    """Return whether `text` is no plan without its last character. `lists` has reasoning before the plan."""
     reader = parser("lists", workers, max_steps)
     try:
         reader.feed(text.rstrip()[:-1])

@@ -41,8 +41,6 @@ class Example:
     """A prompt and a plan for it.
 
     Args:
-        prompt: the conductor's prompt.
-        plan: the text of the plan.
         rewards: the reward of choosing each worker of the team, for each step. It is empty if unknown.
         names_need: whether the `needs` of each step is learned even if the plan's tokens have no weight.
     """
@@ -55,14 +53,7 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class DrawnPlan:
-    """Plan that was drawn at random. It was run if it is a candidate for a rewarded example.
-
-    Args:
-        plan: the text of the plan.
-        workers: the workers of its steps.
-        right: whether its answer is right. It is False if the plan was not run.
-        usd: its cost in dollars, or None if it is unknown or the plan was not run.
-    """
+    """Plan that was drawn at random. If it was run, it is a candidate for a rewarded example."""
 
     plan: str
     workers: tuple[str, ...] = ()
@@ -73,18 +64,8 @@ class DrawnPlan:
 def examples(
     config: Config, runner: PlanRunner, count: int, stage: str, *, with_rewards: bool = False
 ) -> list[Example]:
-    """Return `count` examples on the stage's own questions. The plans of rewarded examples are run.
-
-    Args:
-        config: a config with a `warm_start`.
-        runner: a plan runner that nothing else uses. It is closed at the end.
-        count: the number of examples.
-        stage: the name of the stage. Each stage has its own questions.
-        with_rewards: whether to run every worker of a question whose plan has one step, so that the choice
-            can be judged.
-
-    Raises:
-        SettingsError: plans cannot be drawn for this pool; see `check`.
+    """Return `count` examples on the stage's own questions, and close the runner. Plans of rewarded examples
+    are run, and with `with_rewards` every worker of one-step plans.
     """
     warm = config.warm_start
     assert warm is not None, "checked by the caller"
@@ -154,7 +135,6 @@ def _best_example(runner: PlanRunner, config: WarmStartConfig, question: Request
 
 
 async def _solo_answers(runner: PlanRunner, question: TeamQuestion) -> dict[str, SoloAnswer]:
-    """Return each worker's own answer to the question."""
     answers: dict[str, SoloAnswer] = {}
     for name in question.workers:
         record = await runner.run_solo(question, name)
@@ -189,9 +169,7 @@ def _solo_plan(
 
 
 def _family(question: TeamQuestion) -> str:
-    """Return the question's family. For a recorded question, it is the data set, which is finer than the
-    recorded family.
-    """
+    """Return the question's family, for a recorded one its finer data set."""
     return str(question.question.facts.get("dataset", question.question.family))
 
 
@@ -204,12 +182,8 @@ def success_rates(plans: Sequence[DrawnPlan]) -> dict[tuple[str, ...], float]:
 
 
 def best(plans: Sequence[DrawnPlan], rates: Mapping[tuple[str, ...], float], choose: Choice) -> DrawnPlan:
-    """Return the plan to learn for a question, or the last one if none is right.
-
-    Args:
-        plans: the plans in the order in which they were drawn, at least one.
-        rates: the share of right plans over all questions, by the workers of the plan.
-        choose: how to choose among the right plans (`WarmStartConfig.choose`).
+    """Return the plan to learn, or the last one if none is right. `rates` are shares of right plans by
+    workers.
     """
     right = [plan for plan in plans if plan.right]
     if not right:
@@ -224,16 +198,7 @@ def best(plans: Sequence[DrawnPlan], rates: Mapping[tuple[str, ...], float], cho
 
 
 def check(config: WarmStartConfig, workers: Sequence[str], max_steps: int) -> None:
-    """Check that plans can be drawn for this pool.
-
-    Args:
-        config: the config of the warm start.
-        workers: the names of the workers that plans may use.
-        max_steps: the maximum number of steps in a plan.
-
-    Raises:
-        SettingsError: `worker_shares` names an unknown worker, or all plans of `step_shares` are too long.
-    """
+    """Check that plans can be drawn for this pool. Raise SettingsError for unknown workers or too few steps."""
     if unknown := set(config.worker_shares) - set(workers):
         raise SettingsError(
             f"warm_start.worker_shares: unknown worker {min(unknown)!r}. Choose from: {', '.join(workers)}."
@@ -278,17 +243,8 @@ def random_plan(
     shares: Mapping[str, float] | None = None,
     needs: str = "",
 ) -> str:
-    """Draw a plan that can run.
-
-    Args:
-        rng: the random generator.
-        config: the config of the warm start.
-        team: the workers, in the order that the conductor is shown.
-        max_steps: the maximum number of steps.
-        format: the format of the text.
-        parts: short texts of the question's parts, if its source has them.
-        shares: the share of the steps by worker. The rest is divided equally among all workers.
-        needs: a few words that say what each step needs, for plans with `needs`.
+    """Draw a plan that can run for a team in its shown order. `parts` are short texts of the question's
+    parts. Steps without `shares` are divided equally. `needs` says what each step needs.
     """
     lengths, shares = config.step_shares[:max_steps], shares or {}
     (count,) = rng.choices(range(1, len(lengths) + 1), lengths)
@@ -319,9 +275,7 @@ def subtask(config: WarmStartConfig, card: str, part: str = "") -> str:
 
 
 def format_plan(steps: Sequence[dict[str, Any]], format: Format, fields: Sequence[str]) -> str:
-    """Return the steps as a conductor writes them. Non-ASCII letters are not escaped, as the grammar
-    requires.
-    """
+    """Return the steps as a conductor writes them: without escapes, as the grammar requires."""
     if format == "steps":
         return "\n".join(
             json.dumps({name: step[name] for name in fields}, ensure_ascii=False) for step in steps

@@ -14,9 +14,7 @@ class Completion:
     """Completion of one prompt by a policy.
 
     Args:
-        text: the text without special tokens.
         ended: whether it ended with the end token. It is False if the text was truncated.
-        prompt_ids: the tokens of the prompt.
         ids: the tokens of the completion, including the end token.
     """
 
@@ -35,16 +33,7 @@ def generate(
     temperature: float,
     processors: Sequence[Any] = (),
 ) -> list[Completion]:
-    """Generate one completion per prompt, as one batch. At temperature 0, decoding is greedy.
-
-    Args:
-        model: a model of transformers.
-        tokenizer: the model's tokenizer.
-        prompts: the prompts as chats.
-        max_tokens: the maximum number of tokens per completion.
-        temperature: the sampling temperature.
-        processors: the logits processors (`LogitsProcessor`), such as that of a grammar.
-    """
+    """Generate one completion per prompt, as one batch. At temperature 0, decoding is greedy."""
     texts = [
         tokenizer.apply_chat_template(prompt, add_generation_prompt=True, tokenize=False)
         for prompt in prompts

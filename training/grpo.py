@@ -1,6 +1,4 @@
-"""GRPO with TRL (1.16). The trainer is configured with public arguments and callbacks, and is not
-subclassed.
-"""
+"""GRPO with TRL (1.16), configured with public arguments and callbacks."""
 # The types of TRL and datasets are partial.
 # pyright: reportMissingTypeStubs=false, reportPrivateImportUsage=false, reportUnknownMemberType=false
 
@@ -24,10 +22,8 @@ if TYPE_CHECKING:
 
 
 class SkipZeroGradient(TrainerCallback):
-    """Callback that skips a step whose gradient is zero.
-
-    The gradient is zero if no worker could be reached, or if the rewards within every group are equal.
-    Without this callback, the optimizer's momentum and weight decay would still change the weights.
+    """Callback that skips a step with zero gradient: unreachable workers, or equal rewards. Momentum and
+    weight decay would change the weights.
     """
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -37,19 +33,14 @@ class SkipZeroGradient(TrainerCallback):
 
 
 def rows(runner: PlanRunner, questions: Sequence[TeamQuestion]) -> Dataset:
-    """Return the data set. It has the server's prompt for each question, and the number of the question."""
+    """Return the data set: the server's prompt for each question, and the number of the question."""
     return Dataset.from_list(
         [{"prompt": runner.prompt(each), "row": row} for row, each in enumerate(questions)]
     )
 
 
 def check(config: Config, processes: int) -> None:
-    """Check that the config suits this number of processes. Everything else is checked by `training.config`.
-
-    Raises:
-        SettingsError: the batch cannot be divided among devices and micro-batches, or second rounds are
-            configured for several processes.
-    """
+    """Check that batch and second rounds suit this number of processes, or raise SettingsError."""
     grpo, micro = config.grpo, _micro_batch(config, processes)
     if grpo.recursion and processes > 1:
         raise SettingsError(
@@ -65,9 +56,7 @@ def check(config: Config, processes: int) -> None:
 
 
 def _micro_batch(config: Config, processes: int) -> int:
-    """Return the number of completions per forward pass on one device. It is at most the device's part of a
-    step.
-    """
+    """Return the completions per forward pass on a device, at most its part of a step."""
     return min(config.grpo.micro_batch, config.grpo.batch // processes)
 
 
@@ -80,11 +69,6 @@ def _remedy(batch: int, processes: int, max_size: int) -> str:
 
 
 def arguments(config: Config, folder: Path, processes: int = 1) -> GRPOConfig:
-    """Return the config as TRL's arguments.
-
-    Raises:
-        SettingsError: see `check`.
-    """
     check(config, processes)
     grpo, micro = config.grpo, _micro_batch(config, processes)
     cuda = torch.cuda.is_available()
@@ -142,7 +126,6 @@ def trainer(
     callbacks: Sequence[TrainerCallback] = (),
     processes: int = 1,
 ) -> GRPOTrainer:
-    """Return TRL's trainer for this run."""
     rollout: Any = two_rounds(config, reward, runner, data) if config.grpo.recursion else None
     rewards: Any = [rollout.reward if rollout else reward]
     trainer = GRPOTrainer(
@@ -159,7 +142,7 @@ def trainer(
 
 
 def two_rounds(config: Config, reward: PlanReward, runner: PlanRunner, data: Dataset) -> "TwoRounds":
-    """Return the rollout function for second rounds."""
+    """Return a `rollout_func` that samples first plans, and second plans that revise them."""
     from training.recursion import TwoRounds, key
 
     grpo = config.grpo

@@ -3,7 +3,6 @@
 A line that cannot be graded would otherwise give wrong rewards for hours without an error.
 """
 
-from decimal import Decimal, InvalidOperation
 from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import (
@@ -22,6 +21,7 @@ from evaluation.json_lines import read_json_lines
 from evaluation.questions import Question
 from evaluation.sources.packaged import LETTERS
 from evaluation.sources.reasoning_gym import WHITELIST
+from podium.command_line.options import is_number
 from serving.settings.settings import SettingsError
 
 
@@ -94,12 +94,10 @@ class QuestionLine(BaseModel):
 
     @model_validator(mode="after")
     def _check_expected(self) -> Self:
-        """Reject an expected answer that no answer can equal. With it, the reward of a right answer could
-        never be reached.
-        """
+        """Reject an expected answer that no answer can equal, so that its reward could never be reached."""
         if self.grader in ("exact", "math") and not self.expected.strip():
             raise ValueError("expected: must not be empty")
-        if self.grader == "numeric" and not _is_number(self.expected):
+        if self.grader == "numeric" and not is_number(self.expected):
             raise ValueError(f"expected: {self.expected!r} is not a number. Use a number, or another grader")
         if self.grader == "choice" and self.expected.strip().upper() not in tuple(LETTERS):
             raise ValueError(f"expected: {self.expected!r} is not a choice. Use one of the letters {LETTERS}")
@@ -111,20 +109,8 @@ class QuestionLine(BaseModel):
         return self
 
 
-def _is_number(text: str) -> bool:
-    try:
-        return Decimal(text.replace(",", "").strip()).is_finite()
-    except InvalidOperation:
-        return False
-
-
 def read_questions(path: str) -> list[Question]:
-    """Return the questions of a file.
-
-    Raises:
-        SettingsError: the file cannot be read, is empty, or has an invalid line. The message has the line's
-            number, the field and the remedy.
-    """
+    """Return the questions of a file. The SettingsError has line, field and remedy."""
     questions: dict[str, Question] = {}
     places: dict[str, str] = {}
     try:

@@ -1,6 +1,4 @@
-"""Examples of the look-up lesson. The conductor learns to match a few words with a worker's card, and to write
-what a whole request needs.
-"""
+"""Examples of the look-up lesson: matching words with cards, and writing what a request needs."""
 
 import json
 import random
@@ -58,9 +56,8 @@ def _look_up_example(runner: PlanRunner, question: RequestQuestion) -> Example:
 
 
 def _naming_example(runner: PlanRunner, question: RequestQuestion) -> Example:
-    """Return an example for a request of one part: the field that it needs, and the worker for it.
-
-    The worker is left out if no worker can do the request, or if it is unclear which worker can.
+    """Return an example for a request of one part: its field, and the worker if it is clear which one can do
+    it.
     """
     (part,) = question.request.parts
     needs = json.dumps(field_of(part.domain), ensure_ascii=False)

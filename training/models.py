@@ -25,11 +25,6 @@ from training.tokenizer import train_tokenizer
 
 
 def tokenizer_for(config: ModelConfig, texts: Iterable[str]) -> PreTrainedTokenizerBase:
-    """Return the model's tokenizer, or train one on `texts` for a model from scratch.
-
-    Raises:
-        SettingsError: there is no tokenizer, or it has no chat template.
-    """
     if config.scratch:
         return train_tokenizer(texts, config.scratch.vocabulary)
     tokenizer = _load(AutoTokenizer.from_pretrained, config)
@@ -44,11 +39,7 @@ def tokenizer_for(config: ModelConfig, texts: Iterable[str]) -> PreTrainedTokeni
 def model_for(
     config: ModelConfig, tokenizer: PreTrainedTokenizerBase, seed: int
 ) -> PreTrainedModel | PeftModel:
-    """Return the model, ready to train.
-
-    Raises:
-        SettingsError: the model cannot be loaded.
-    """
+    """Return the model, ready to train. Raise SettingsError if it cannot be loaded."""
     torch.manual_seed(seed)
     if config.scratch:
         model = _scratch(config.scratch, tokenizer)
@@ -81,9 +72,7 @@ def _resume(model: PreTrainedModel, config: LoraConfig, base: str) -> PeftModel:
 
 
 def keep_of_start(model: Any, config: LoraConfig) -> None:
-    """Average each weight of the adapter with its value at the start. `config.kept` is the share of the
-    latter.
-    """
+    """Average each weight of the adapter with its start, whose share is `config.kept`."""
     started = load_peft_weights(str(config.start), device="cpu")
     learned = get_peft_model_state_dict(model)
     mean = {
@@ -102,9 +91,7 @@ def _load(load: Callable[..., Any], config: ModelConfig, **options: Any) -> Any:
 
 
 def _adapters(config: LoraConfig) -> PeftLora:
-    """Return a LoRA configuration that vLLM can serve. It has no bias, no DoRA and no fully trained
-    modules.
-    """
+    """Return a LoRA configuration that vLLM can serve: no bias, no DoRA, no fully trained modules."""
     return PeftLora(
         r=config.rank,
         lora_alpha=config.alpha,

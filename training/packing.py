@@ -24,9 +24,7 @@ MOST_WORKERS = 10
 THOUSAND = 1000
 """Scale of weights and rewards in labels, which are integers and therefore stored in thousandths."""
 TARGET, WEIGHT, CHOICES = 0, 1, 2
-"""Columns of a label: the token, its weight, and from the third on the tokens to choose among and the worth
-of each.
-"""
+"""Columns of a label: the token, its weight, and then the tokens to choose among and their worth."""
 WIDTH = CHOICES + 2 * MOST_WORKERS
 _WORKER = re.compile(r'"worker": (\d)\b')
 _NEEDS = re.compile(r'"needs": "(.*",) "worker": ')
@@ -47,9 +45,6 @@ class Collator:
     prompts would take more memory than everything else, and a third of the time.
 
     Args:
-        tokenizer: the tokenizer of the policy.
-        prompt_weight: the weight of a prompt's token.
-        plan_weight: the weight of a plan's token.
         worker_weight: the weight of a token that chooses a worker, and of the tokens of a `needs` that is
             learned (`Example.names_need`).
         with_rewards: whether to judge a worker's token by the worth of each worker, if the example has
@@ -136,7 +131,6 @@ class _Row:
         return row
 
     def pad(self, length: int, pad: int) -> "_Row":
-        """Return the row padded on the left to `length`."""
         room = length - len(self.ids)
         return _Row(
             [pad] * room + self.ids,
@@ -153,16 +147,11 @@ def _label(token: int, weight: int, tokens: Sequence[int] = (), worths: Sequence
 
 
 def plan_loss(outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None) -> torch.Tensor:
-    """Return the weighted mean loss. It is cross-entropy, and for a token that chooses a worker the expected
-    loss of worth.
+    """Return the weighted mean loss: cross-entropy for most tokens, and the expected loss of worth for a token
+    that chooses a worker.
 
     Such a token is a choice among the team's numbers. The worth of each worker is known, so the expected
     worth and its gradient are exact, without sampling a plan.
-
-    Args:
-        outputs: the model's outputs, with `logits` (B, N, V).
-        labels: the labels (B, N, `WIDTH`); see `Collator`.
-        num_items_in_batch: an argument that the Trainer passes. It is not used.
     """
     logits, labels = outputs.logits.flatten(0, 1).float(), labels.flatten(0, 1)
     weights = labels[:, WEIGHT].float()
@@ -179,9 +168,7 @@ def plan_loss(outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None
 
 
 def _expectation_losses(logits: torch.Tensor, tokens: torch.Tensor, worths: torch.Tensor) -> torch.Tensor:
-    """Return how much worth the policy's choice loses on average. It is 0 if the policy always chooses the
-    best worker.
-    """
+    """Return the worth that the policy's choice loses on average, 0 for the best worker."""
     there = tokens != IGNORED
     scores = logits.gather(1, tokens.clamp(min=0)).masked_fill(~there, float("-inf"))
     worth = worths.masked_fill(~there, 0).float() / THOUSAND

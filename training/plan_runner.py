@@ -33,12 +33,7 @@ Chat = list[dict[str, str]]
 
 
 def training_pool(settings: Settings, environment: Mapping[str, str]) -> Pool:
-    """Build the workers of `settings`, for training a conductor that is not served.
-
-    Raises:
-        SettingsError: there is no conductor, a worker has an engine that only the server can start, or a key
-            is missing.
-    """
+    """Build the workers of `settings` for training a conductor that is not served. Engines are rejected."""
     conductor = settings.conductor
     if conductor is None:
         raise SettingsError("Training needs a pool with a conductor. Set `conductor` in the pool's settings.")
@@ -60,13 +55,7 @@ def training_pool(settings: Settings, environment: Mapping[str, str]) -> Pool:
 
 @dataclass(frozen=True, slots=True)
 class PlanRunner:
-    """Runs the texts of plans with the workers of a pool.
-
-    Args:
-        pool: a pool that `training_pool` built. It may be used from one event loop only.
-        model: a name in the settings' `models`, whose limits apply, or None for the default limits.
-        cache: the cache of workers' replies, or None to make every call.
-    """
+    """Runs texts of plans in one event loop with the workers of a pool, and the limits of `model`."""
 
     pool: Pool
     model: str | None = None
@@ -88,12 +77,10 @@ class PlanRunner:
 
     @property
     def limits(self) -> ModelSettings:
-        """Limits of the model that the plans are run for."""
         return self.pool.settings.models[self.model] if self.model else ModelSettings()
 
     @property
     def conductor(self) -> ConductorModel:
-        """Conductor of the settings."""
         assert self._engine.conductor is not None, "checked by training_pool"
         return self._engine.conductor
 
@@ -103,16 +90,11 @@ class PlanRunner:
         return list(self.limits.workers or self._engine.pool)
 
     def prompt(self, question: TeamQuestion) -> Chat:
-        """Return the prompt with which the server asks the conductor to plan for a question.
-
-        The prompt lists the workers in the order of `question.workers`.
-        """
+        """Return the server's prompt to plan for a question, with workers in the order of `question.workers`."""
         return [{"role": message.role, "content": message.text} for message in self._prompt(question)]
 
     def revision(self, question: TeamQuestion, plan: str, outcome: str) -> Chat:
-        """Return the prompt with which the server asks the conductor to accept a plan with its outcome, or to
-        plan again.
-        """
+        """Return the server's prompt to accept a plan with its outcome, or to plan again."""
         prompt, layout = self._prompt(question), self.conductor.layout
         messages = self._engine.prompts.revise(prompt, plan, outcome, layout)
         return [{"role": message.role, "content": message.text} for message in messages]
@@ -128,12 +110,8 @@ class PlanRunner:
         return self._engine.prompts.plan(layout, self.members(question), max_steps, question.conversation)
 
     async def run(self, question: TeamQuestion, plans: Sequence[str], *, ended: bool = True) -> Record:
-        """Run the question with a conductor that replies with `plans`, one per round, and return the record.
-
-        Args:
-            question: the question, with the allowed workers in the order that the conductor was shown.
-            plans: the conductor's texts, one per round.
-            ended: whether the last text is complete. It is False if the text was truncated.
+        """Run the question with a conductor that replies with `plans`, one per round. If the last one was
+        truncated, `ended` is False.
         """
         last = FinishReason.STOP if ended else FinishReason.LENGTH
         replies = [ScriptedReply(plan) for plan in plans[:-1]] + [ScriptedReply(plans[-1], finish=last)]
@@ -145,7 +123,6 @@ class PlanRunner:
         return await _finish(engine, self._task(question, len(plans)))
 
     async def run_solo(self, question: TeamQuestion, worker: str) -> Record:
-        """Run the question with `worker` alone, and return the record."""
         task = self._task(dataclasses.replace(question, workers=(worker,)))
         task = replace(task, plan=Plan((Step(worker, ""),)), plan_source="worker")
         team = self.pool.whole_pool_team

@@ -1,6 +1,4 @@
-"""Measure a policy on questions that it was not trained on. Measure each worker alone on the same
-questions.
-"""
+"""Measure a policy, and each worker alone, on questions that it was not trained on."""
 
 import asyncio
 from collections.abc import Sequence
@@ -28,7 +26,6 @@ class PolicyMetrics:
     without repair.
 
     Args:
-        right: the share that is answered correctly.
         parsed: the share that is answered with a plan that can run, and no text around it.
         single: the share of right answers among synthetic questions that take one skill, or None if there are
             none.
@@ -36,8 +33,6 @@ class PolicyMetrics:
             are none.
         right_access: the share of composite questions that are right with at least two steps, of which the
             last reads another, or None if there are none.
-        steps: the mean number of steps in a plan, or 0 if no plan could be parsed.
-        questions: the number of questions.
     """
 
     right: float
@@ -54,12 +49,7 @@ class PolicyMetrics:
 
 @dataclass(frozen=True, slots=True)
 class SoloAccuracy:
-    """Shares of one source's questions that workers answer correctly alone.
-
-    Args:
-        workers: the share for each worker, of the questions that the worker may answer.
-        oracle: the share of the questions that at least one worker answers correctly.
-    """
+    """Shares of one source's questions that each worker, and that any worker, answers correctly alone."""
 
     workers: dict[str, float]
     oracle: float
@@ -73,9 +63,7 @@ def score_policy(
     max_tokens: int,
     temperature: float = 0.0,
 ) -> list[Score]:
-    """Let the model write a plan for every question, run the plans, and return their scores. The runner is
-    closed.
-    """
+    """Write and run a plan for every question, return their scores, and close the runner."""
     prompts = [runner.prompt(each) for each in questions]
     completions: list[Completion] = []
     model.eval()
@@ -96,16 +84,13 @@ def score_policy(
 
 
 def sources(questions: Sequence[TeamQuestion]) -> list[str]:
-    """Return the different sources of the questions. Figures are per source, because each source has its own
-    workers.
-    """
+    """Return the different sources of the questions. Each has its own workers, and so figures."""
     return list(dict.fromkeys(each.question.source for each in questions))
 
 
 def by_source(
     questions: Sequence[TeamQuestion], values: Sequence[T]
 ) -> dict[str, list[tuple[TeamQuestion, T]]]:
-    """Group the questions and their values by source."""
     groups: dict[str, list[tuple[TeamQuestion, T]]] = {source: [] for source in sources(questions)}
     for each, value in zip(questions, values, strict=True):
         groups[each.question.source].append((each, value))
@@ -113,7 +98,6 @@ def by_source(
 
 
 def metrics_by_source(questions: Sequence[TeamQuestion], scores: Sequence[Score]) -> dict[str, PolicyMetrics]:
-    """Summarize the scores of the questions for each source."""
     return {
         source: summarize(*zip(*pairs, strict=True)) for source, pairs in by_source(questions, scores).items()
     }
@@ -127,7 +111,6 @@ async def score_plan(runner: PlanRunner, question: TeamQuestion, text: str, *, e
 
 
 def summarize(questions: Sequence[TeamQuestion], scores: Sequence[Score]) -> PolicyMetrics:
-    """Compute the figures over all questions."""
     by_parts: dict[int, list[Score]] = {0: [], 1: [], 2: []}
     for each, s in zip(questions, scores, strict=True):
         by_parts[min(len(each.question.facts.get("chain", ())), 2)].append(s)

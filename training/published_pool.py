@@ -36,11 +36,7 @@ HEAD = "# The pool that the conductor was trained with, without addresses, keys,
 
 
 def dump_public_pool(path: Path) -> str:
-    """Return the public part of the settings in `path`, as valid settings.
-
-    Raises:
-        SettingsError: the settings cannot be read.
-    """
+    """Return the public part of the settings in `path`, as valid settings."""
     settings = load(path)
     conductor, prompts = settings.conductor, settings.prompts
     fields: dict[str, Any] = {

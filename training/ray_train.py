@@ -16,9 +16,7 @@ from training.config import Config
 
 
 def train_worker(arguments: dict[str, Any]) -> None:
-    """Run the part of the training that belongs to one process. Ray Train has already set up torch's process
-    group.
-    """
+    """Run one process of the training. Ray Train has set up torch's process group."""
     import os
 
     os.chdir(arguments["directory"])
@@ -35,12 +33,7 @@ def train_worker(arguments: dict[str, Any]) -> None:
 
 
 def train_on_ray(config: Config, out: Path, workers: int, *, gpus: bool, resume: bool) -> None:
-    """Train on the running Ray cluster, or on one started on this machine.
-
-    Raises:
-        SettingsError: the config or the folder cannot be used.
-        TrainingFailedError: a process failed.
-    """
+    """Train on the running Ray cluster, or on one started on this machine."""
     if workers > 1 and config.grpo.vllm is not None and config.grpo.vllm.mode == "server" and not gpus:
         raise SettingsError(
             "grpo.vllm in server mode sends weights over NCCL, which needs GPUs. "

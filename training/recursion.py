@@ -29,8 +29,6 @@ class TwoRounds:
     """`rollout_func` with its reward function.
 
     Args:
-        reward: the reward that scores plans.
-        runner: the plan runner that builds prompts.
         rows: the number of the question's row by prompt (`key`).
         group: the number of completions per question and round.
         discount: the weight d. The first plan's reward is (1 - d) r0 + d r1, and the second plan's is r1.
@@ -114,7 +112,6 @@ class TwoRounds:
 
 
 def key(prompt: Chat) -> str:
-    """Return a prompt as a key for dictionaries."""
     return json.dumps([[turn["role"], turn["content"]] for turn in prompt])
 
 

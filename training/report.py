@@ -1,6 +1,4 @@
-"""Figures of a run as text. They say what kind of workers the run used, because figures of programs do not
-apply to models.
-"""
+"""Figures of a run as text, with the kind of its workers, as those of programs do not apply to models."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -22,7 +20,6 @@ ROWS = (
 
 
 def stands_for(kinds: Sequence[str]) -> str:
-    """Describe the workers of one source."""
     return "; ".join(STANDS_FOR.get(kind, kind) for kind in kinds)
 
 
@@ -34,9 +31,7 @@ def best_alone(report: Mapping[str, Any], source: str) -> tuple[str, float]:
 
 
 def lines(report: Mapping[str, Any]) -> list[str]:
-    """Return the held-out figures, one line per source. The list is empty if the run had no held-out
-    questions.
-    """
+    """Return the held-out figures, one line per source. The list may be empty."""
     text: list[str] = []
     for source, before in report["before"].items():
         worker, share = best_alone(report, source)

@@ -24,10 +24,7 @@ class PlanReward:
     Args:
         runner: a function that creates a runner. It is called once, in the event loop that will use the
             runner.
-        questions: the questions in the order of the data set's rows.
         eos_ids: the tokens that end a completion. A completion without one was truncated and is not a plan.
-        usd_weight: see `RewardTerms`.
-        concurrency: the number of concurrent runs.
     """
 
     def __init__(
@@ -52,15 +49,7 @@ class PlanReward:
         log_metric: LogMetric | None = None,
         **_: Any,
     ) -> list[float | None]:
-        """Return one reward per completion.
-
-        Args:
-            completions: the completions as TRL passes them: a list with one assistant message, or a text.
-            completion_ids: the tokens of the completions.
-            row: the number of each completion's question, which is a column of the data set.
-            log_metric: a function that receives the figures of the batch.
-            **_: other arguments of TRL, which are not used.
-        """
+        """Return one reward per completion, as TRL passes them with their tokens and the question's `row`."""
         texts = [each if isinstance(each, str) else each[-1]["content"] or "" for each in completions]
         runs = (
             self.score(number, [text], ended=bool(ids) and ids[-1] in self._eos_ids)
@@ -77,7 +66,6 @@ class PlanReward:
         return self._questions[row]
 
     async def score(self, row: int, plans: list[str], *, ended: bool = True) -> Score:
-        """Run the last of `plans` and score it."""
         if self._runner is None or self._slots is None:
             self._runner, self._slots = self._make_runner(), asyncio.Semaphore(self._concurrency)
         runner, question = self._runner, self._questions[row]
@@ -93,12 +81,8 @@ class PlanReward:
 
 
 def figures(scores: Sequence[Score], groups: Sequence[int], workers: Sequence[str]) -> dict[str, float]:
-    """Return the figures of a batch for the curves.
-
-    Args:
-        scores: the scores of the completions.
-        groups: the number of each completion's question.
-        workers: all worker names of the pool, so that the histogram always has the same bars.
+    """Return a batch's figures for the curves. `groups` has each question's number, `workers` all of the
+    pool.
     """
     values = {
         "plan/parsed": mean(each.parsed for each in scores),
@@ -122,9 +106,7 @@ def figures(scores: Sequence[Score], groups: Sequence[int], workers: Sequence[st
 
 
 def _without_signal(scores: Sequence[Score], groups: Sequence[int]) -> float:
-    """Return the share of questions whose completions all have the same reward. Such questions give no
-    gradient.
-    """
+    """Return the share of questions with equal rewards, which give no gradient."""
     rewards: dict[int, set[float]] = {group: set() for group in groups}
     for each, group in zip(scores, groups, strict=True):
         if each.reward is not None:

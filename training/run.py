@@ -1,6 +1,4 @@
-"""A training run with its stages: look-ups, warm start, expected reward and GRPO. It measures the conductor,
-and can be resumed.
-"""
+"""A resumable training run with its stages: look-ups, warm start, expected reward and GRPO."""
 # The types of accelerate and torch are partial.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
 
@@ -36,9 +34,7 @@ from training.team_question import TeamQuestion
 CHECKPOINT_EVERY = 50
 """Number of steps between two checkpoints of a supervised stage."""
 COLLATORS = 4
-"""Number of processes that prepare batches for a GPU. A single one would take as long as the GPU takes to
-learn from them.
-"""
+"""Processes that prepare batches for a GPU. One would take as long as the learning."""
 Stage = Literal["look_up", "warm", "expected"]
 BARS: dict[Stage, str] = {"look_up": "look-ups", "warm": "warm start", "expected": "expected reward"}
 """Supervised stages in their order, with the labels of their progress bars."""
@@ -53,41 +49,29 @@ class RunStopped(Exception):
 
 @dataclass(slots=True)
 class TrainingRun:
-    """Training run in progress.
-
-    Args:
-        config: the run's config.
-        run_dir: the run's folder, which the main process creates.
-        processes: the number of processes that train together, one per device.
-    """
+    """Training run in progress, by processes that train together, one per device."""
 
     config: Config
     run_dir: RunDir
     processes: int = 1
 
     def runner(self) -> PlanRunner:
-        """Return a new plan runner for one event loop."""
         settings = load_settings(self.config.pool.settings)
         cache = CallCache(self.config.grpo.memory) if self.config.grpo.memory else None
         return PlanRunner(training_pool(settings, os.environ), self.config.pool.model, cache)
 
     def prompts(self) -> list[TeamQuestion]:
-        """Return the questions in the order of the steps. If there is a second round, each question occurs
-        twice.
-        """
+        """Return the questions in the order of the steps, each twice if there is a second round."""
         config = self.config
         questions = training_questions(config.questions, config.grpo.steps * config.grpo.questions)
         rows = assign_teams(config, self.runner().workers, questions, "pools")
         return [each for each in rows for _ in range(2 if config.grpo.recursion else 1)]
 
     def eval_questions(self) -> list[TeamQuestion]:
-        """Return the held-out questions."""
         return eval_questions(self.config, self.runner().workers)
 
     def examples(self, stage: Stage = "warm") -> list[Example]:
-        """Return the examples of a supervised stage. The list is empty if the config does not have the
-        stage.
-        """
+        """Return the examples of a supervised stage, or none if the config lacks it."""
         config = self._stage(stage)
         if config is None:
             return []
@@ -114,17 +98,12 @@ class TrainingRun:
         return stages[stage]
 
     def examples_per_row(self, stage: StageConfig) -> int:
-        """Return the number of examples of one team in a row of this stage."""
         if isinstance(stage, LookUpConfig):
             return stage.per_team + stage.named_per_team + stage.of_parts_per_team
         return self.config.questions.requests_per_team
 
     def check(self) -> None:
-        """Check everything that can be checked before spending hours or machines.
-
-        Raises:
-            SettingsError: the pool, the questions or the batch cannot be used.
-        """
+        """Check everything that can be checked before spending hours or machines."""
         self._check_inputs()
         self.prompts()
         self.eval_questions()
@@ -136,12 +115,8 @@ class TrainingRun:
         data.check(self.config, self.runner().workers)
 
     def run(self, callbacks: Sequence[TrainerCallback] = ()) -> dict[str, Any]:
-        """Train, and return the report.
-
-        Raises:
-            RunStopped: a signal stopped the training; there is a checkpoint.
-            KeyboardInterrupt: a signal arrived outside of training; finished stages are kept.
-            SettingsError: the config cannot be used.
+        """Train, and return the report. After RunStopped there is a checkpoint. Finished stages are always
+        kept.
         """
         start, earlier = time.monotonic(), self.run_dir.load("minutes") or 0.0
         try:
@@ -203,9 +178,7 @@ class TrainingRun:
         }
 
     def provenance(self, questions: list[TeamQuestion]) -> dict[str, list[str]]:
-        """Return the kinds of workers for each source: `synthetic`, `model`, or others of
-        `Pool.provenance`.
-        """
+        """Return the kinds of workers by source: `synthetic`, `model`, or others of `Pool.provenance`."""
         kinds = self.runner().pool.provenance
         workers: dict[str, set[str]] = {source: set() for source in sources(questions)}
         for each in questions:
@@ -267,7 +240,6 @@ class TrainingRun:
         prompts: list[TeamQuestion],
         callbacks: Sequence[TrainerCallback],
     ) -> Any:
-        """Train by GRPO, and return the trainer."""
         bar, runner, config = ProgressBar("GRPO"), self.runner(), self.config.grpo
         reward = PlanReward(
             self.runner, prompts, [tokenizer.eos_token_id], config.usd_weight, config.concurrency
@@ -296,10 +268,8 @@ class TrainingRun:
     def _measure(
         self, when: str, model: Any, tokenizer: Any, held_out: list[TeamQuestion]
     ) -> dict[str, dict[str, float | None]]:
-        """Measure the policy on the held-out questions, with greedy decoding and with sampling. Return the
-        figures by source.
-
-        A resumed run reuses the figures.
+        """Measure greedy and sampled plans on held-out questions, by source. A resumed run reuses the
+        figures.
         """
 
         def figures() -> dict[str, dict[str, float | None]]:
@@ -335,9 +305,7 @@ class TrainingRun:
 
 
 def _trainable_weights(model: Any) -> dict[str, torch.Tensor]:
-    """Return the model's state without frozen parameters. Duplicates are kept, because a tied head has two
-    names.
-    """
+    """Return the unfrozen parameters with duplicates, because a tied head has two names."""
     parameters = dict(model.named_parameters(remove_duplicate=False))
     frozen = {name for name, parameter in parameters.items() if not parameter.requires_grad}
     return {name: tensor for name, tensor in model.state_dict().items() if name not in frozen}

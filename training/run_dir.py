@@ -26,24 +26,14 @@ FILE_SOURCES = ("jsonl", "recorded")
 
 @dataclass(frozen=True, slots=True)
 class RunDir:
-    """Folder of one run.
-
-    Args:
-        path: the path of the folder.
-        is_main: whether this process writes. Only one of the processes that train together does.
-    """
+    """Folder of one run. Only the main one of its processes writes."""
 
     path: Path
     is_main: bool = True
 
     @classmethod
     def begin(cls, path: Path, config: Config, *, resume: bool) -> "RunDir":
-        """Create the folder, or check that its run can be resumed. Call this only in the main process.
-
-        Raises:
-            SettingsError: the folder has a run and `resume` is False, its run has another config, its pool or
-                questions have changed, or one of their files cannot be read.
-        """
+        """Create the folder, or check in the main process that its unchanged run can be resumed."""
         run_dir, inputs = cls(path), digests(config)
         if run_dir.config_file.exists():
             run_dir._check_resumable(config, inputs, resume=resume)
@@ -79,7 +69,6 @@ class RunDir:
 
     @property
     def config_file(self) -> Path:
-        """File of the complete config."""
         return self.path / "config.yaml"
 
     @property
@@ -89,7 +78,6 @@ class RunDir:
 
     @property
     def final(self) -> Path:
-        """Folder of the final model or adapter."""
         return self.path / "final"
 
     def checkpoint(self, stage: str) -> str | None:
@@ -111,12 +99,7 @@ class RunDir:
 
 
 def digests(config: Config) -> dict[str, str]:
-    """Return the SHA-256 of each input file: the pool's settings, the questions, the sets for cards, and the
-    start adapter.
-
-    Raises:
-        SettingsError: a file cannot be read, or the name of a question set cannot be parsed.
-    """
+    """Return the SHA-256 of each input: pool, questions, sets for cards, and start adapter."""
     questions, lora = config.questions, config.model.lora
     fields = {
         "pool.settings": [config.pool.settings],
@@ -153,9 +136,7 @@ def _digest(field: str, file: str) -> str:
 
 
 def _copy_privately(source: Path, target: Path) -> None:
-    """Copy a file that may contain secrets. The copy is at no time readable by more users than the
-    original.
-    """
+    """Copy a file with secrets. Its copy is never readable by more users."""
     partial = target.with_name(target.name + ".partial")
     partial.unlink(missing_ok=True)
     partial.touch(mode=0o600)
@@ -165,17 +146,13 @@ def _copy_privately(source: Path, target: Path) -> None:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write `text` completely or not at all."""
     partial = path.with_name(path.name + ".partial")
     partial.write_text(text, encoding="utf-8")
     partial.replace(path)
 
 
 def write_error(exc: BaseException) -> str | None:
-    """Return why a file could not be written, or None if `exc` is another error.
-
-    Some libraries raise errors other than OSError for this.
-    """
+    """Return why a file could not be written, or None. Some libraries do not raise OSError for this."""
     message = str(exc)
     if isinstance(exc, OSError) and not isinstance(exc, ConnectionError | TimeoutError):
         return exc.strerror or message

@@ -19,15 +19,8 @@ NO_PLAN, WRONG, RIGHT = 0.0, 0.5, 1.0
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Reward of a run, and the data from which it was computed.
-
-    Args:
-        reward: the reward. It is None if it is unknown because a worker was unreachable, which is not the
-            plan's fault.
-        parsed: whether the whole text is a plan.
-        right: whether the answer is right.
-        record: the run's record.
-        why: the reason why the answer is not right.
+    """Reward of a run and its data. The reward is None if a worker was unreachable, which is not the plan's
+    fault.
     """
 
     reward: float | None
@@ -47,8 +40,6 @@ class RewardTerms:
     """Parameters of the reward.
 
     Args:
-        format: the format of plans.
-        max_steps: the maximum number of steps in a plan.
         usd_weight: the amount that a dollar of cost subtracts from the reward of a right answer. With 0, as
             in the paper, cost does not count. The reward is never less than that of a wrong answer.
     """
@@ -74,9 +65,8 @@ async def score(
     *,
     ended: bool = True,
 ) -> Score:
-    """Score `record`. `text` is its last plan, and `workers` has the order that the conductor was shown.
-
-    A truncated text (`ended` is False) is not a plan, even if the engine could run the part that exists.
+    """Score `record`, whose last plan is `text`, for `workers` as shown. A truncated text is not a plan, even
+    if its part could run.
     """
     if not ended or not _is_plan(record, text, workers, terms):
         why = _why(record) or "text other than the plan"
@@ -97,9 +87,7 @@ def _is_plan(record: Record, text: str, workers: list[str], terms: RewardTerms) 
 
 
 def _plan_is_to_blame(failure: Failure) -> bool:
-    """Return whether the failure is the plan's fault: another plan, and not only another attempt, might have
-    succeeded.
-    """
+    """Return whether another plan, and not only another attempt, might have succeeded."""
     return failure.is_a(BudgetExceeded) or (failure.is_a(WorkerError) and not failure.retryable)
 
 

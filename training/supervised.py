@@ -1,8 +1,7 @@
-"""Supervised learning from examples. The policy learns to look up a worker, to write plans, and to judge the
-choice of a worker.
+"""Supervised learning: looking up a worker, writing plans, and judging the choice of a worker.
 
-A policy that never had to predict or restate a question does not read it, and only learns to collect the half
-point for a well-formed plan. The loss can therefore include the tokens of the prompt.
+A policy that never predicts a question does not read it, and only learns to write well-formed plans. The loss
+can therefore include the tokens of the prompt.
 """
 # The types of transformers and datasets are partial.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
@@ -42,17 +41,8 @@ def learn(
     per_row: int = 1,
     resume: Callable[[], str | None] = lambda: None,
 ) -> None:
-    """Train `model` on the examples.
-
-    Args:
-        model: the model, which is changed in place.
-        tokenizer: the model's tokenizer.
-        examples: the examples. Those of one team must be consecutive to share a row.
-        config: the stage's config. Its type determines which tokens are learned, and with which loss.
-        arguments: the arguments of `TrainingArguments`: folder, seed, device and checkpoints.
-        callbacks: the callbacks of the Trainer.
-        per_row: the maximum number of examples of one team in a row.
-        resume: a function that returns the checkpoint to resume from, or None.
+    """Train `model` in place. Up to `per_row` consecutive examples of a team share a row. The type of
+    `config` determines tokens and loss. `resume` returns the checkpoint to resume from, or None.
     """
     from datasets import Dataset
 

@@ -86,7 +86,7 @@ class WarmStartConfig(Frozen):
     Synthetic questions have parts. This share hints at the shape of a plan, but not at its workers.
     """
     read_share: float = Field(default=0.5, ge=0, le=1)
-    """Probability with which a step reads an earlier step. It applies to each earlier step separately."""
+    """Probability that a step reads an earlier step. It applies to each earlier step separately."""
     subtask: str = "Do the {card} part."
     """Subtask of a step. `{card}` is the worker's card up to the first comma, colon or full stop. `{part}` is
     a short text of the question's part, from its source (`facts.parts`).

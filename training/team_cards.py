@@ -12,11 +12,7 @@ from training.config import Config
 
 
 def measure_teams(config: Config) -> dict[str, Mapping[str, CardMeasurement]]:
-    """Return the measurements of each worker, by source. They come from the recorded sets in `pool.cards`.
-
-    Raises:
-        SettingsError: a set cannot be read, includes held-out questions, or is about other workers.
-    """
+    """Return the measurements of each worker by source, from the recorded sets in `pool.cards`."""
     settings = load_settings(config.pool.settings) if config.pool.cards else None
     measured: dict[str, Mapping[str, CardMeasurement]] = {}
     for source, name in config.pool.cards.items():
@@ -31,14 +27,7 @@ def measure_teams(config: Config) -> dict[str, Mapping[str, CardMeasurement]]:
 def write_team_cards(
     measured: Mapping[str, CardMeasurement], workers: Sequence[str], words: random.Random | None = None
 ) -> dict[str, str]:
-    """Return the card of each worker with enough measurements. It has the worker's name, and what it is best
-    and worst at.
-
-    Args:
-        measured: the measurements by worker.
-        workers: the workers of the team.
-        words: the random generator for the wording, or None for the wording of `podium cards`.
-    """
+    """Return the named card of each worker with enough measurements, in random `words` or as `podium cards`."""
     describable = {name: measured[name] for name in workers if name in measured and can_write(measured[name])}
     return {
         name: f"{name}: {vary_card(each, words) if words else write_card(each)}"

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from statistics import mean
@@ -19,6 +20,7 @@ from typing import Annotated, Any
 
 from typer import Option
 
+from podium.command_line.process import restore_interrupts
 from podium.command_line.program import Program
 from podium.command_line.terminal import console
 from training.report import best_alone
@@ -43,12 +45,13 @@ def run(
 ) -> int:
     """Train the tiny conductor. Exit with 0 if every seed succeeded, 1 if one failed, 130 if stopped."""
     seeds, folder, began_s = seeds or [*SEEDS], out / "train-tiny", time.monotonic()
+    restore_interrupts()
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     try:
-        with ThreadPoolExecutor(CONCURRENCY) as pool:
-            statuses = list(pool.map(partial(_train, config, folder), seeds))
-    except KeyboardInterrupt:  # Ctrl-C stops the trainings too
+        with ThreadPoolExecutor(CONCURRENCY) as pool, ExitStack() as trainings:
+            statuses = list(pool.map(partial(_train, config, folder, trainings), seeds))
+    except KeyboardInterrupt:
         console().print("Stopped. No results were written.")
         return 130
     for seed, status in zip(seeds, statuses, strict=True):
@@ -72,19 +75,21 @@ def run(
     return 0
 
 
-def _train(config: str, folder: Path, seed: int) -> int:
+def _train(config: str, folder: Path, trainings: ExitStack, seed: int) -> int:
+    """Run a training, which `trainings` terminates when it is closed. Return its exit code."""
     options = ["--config", config, "--seed", str(seed), "--out", str(folder / str(seed))]
     console().print(f"Training seed {seed}; its log is {folder / f'{seed}.log'}.")
     with (folder / f"{seed}.log").open("wb") as log:
         command = [sys.executable, "-m", "training.cli", *options]
-        ended = subprocess.run(
-            command, stdout=log, stderr=subprocess.STDOUT, env=os.environ | ONE_THREAD, check=False
+        training = subprocess.Popen(
+            command, stdout=log, stderr=subprocess.STDOUT, env=os.environ | ONE_THREAD
         )
-    return ended.returncode
+    trainings.callback(training.terminate)
+    return training.wait()
 
 
 def figures(reports: dict[int, dict[str, Any]]) -> dict[str, Any]:
-    """Return the means over all seeds, and the figures of each seed under `seeds`."""
+    """Return the mean of each metric over all seeds. The metrics of each seed are under `seeds`."""
     seeds = {str(seed): _seed_figures(report) for seed, report in reports.items()}
     return {name: round(mean(each[name] for each in seeds.values()), 4) for name in MEANS} | {"seeds": seeds}
 

@@ -1,6 +1,4 @@
-"""A small tokenizer for a conductor from scratch. It is trained on the run's own texts, and nothing is
-downloaded.
-"""
+"""A small tokenizer for a conductor from scratch, trained on the run's own texts."""
 
 from collections.abc import Iterable
 

@@ -29,12 +29,7 @@ _DIGIT = re.compile(r"\d")
 
 @dataclass(frozen=True, slots=True)
 class SoloAnswer:
-    """A worker's own answer to a question.
-
-    Args:
-        right: whether the answer is right.
-        usd: the cost in dollars, or None if it is unknown.
-    """
+    """A worker's own answer to a question, and its cost if known."""
 
     right: bool
     usd: float | None
@@ -42,29 +37,13 @@ class SoloAnswer:
 
 @dataclass(frozen=True, slots=True)
 class AnsweredQuestion:
-    """Question that every worker has answered.
-
-    Args:
-        question: the question.
-        family: the question's family.
-        answers: the answers by worker. The workers are the same for every question.
-    """
-
     question: Question
     family: str
     answers: Mapping[str, SoloAnswer]
 
 
 class Worths:
-    """Estimates of the workers' worth, fitted to their answers.
-
-    Args:
-        answered: the questions with their answers, at least one. Duplicates count once.
-        config: the regularization, and the weight of a dollar.
-
-    Raises:
-        SettingsError: dollars have a weight, but a worker's cost is unknown.
-    """
+    """Estimates of the workers' worth, fitted to their answers, of which duplicates count once."""
 
     def __init__(self, answered: Sequence[AnsweredQuestion], config: WorthConfig) -> None:
         different = list({each.question.id: each for each in answered}.values())
@@ -78,10 +57,7 @@ class Worths:
         self._model: Any = Ridge(alpha=config.ridge).fit(np.array(rows), np.array(right))
 
     def judge(self, question: Question, family: str) -> dict[str, float]:
-        """Return the worth of each worker: its expected accuracy minus its weighted cost.
-
-        The worth of a worker that is too expensive is negative.
-        """
+        """Return each worker's expected accuracy minus weighted cost, negative if too expensive."""
         shares = np.ravel(self._model.predict(self._features(question, family)[None]))
         return {
             name: min(max(float(share), 0.0), 1.0) - usd
@@ -89,10 +65,7 @@ class Worths:
         }
 
     def _features(self, question: Question, family: str) -> Floats:
-        """Return the features of a question: its family as one-hot, its size, and its size within the family.
-
-        For an unknown family, the first and the last are zeros.
-        """
+        """Return one-hot family, size, and size within the family. Those are zero for unknown families."""
         of_family = np.array([float(each == family) for each in self._families])
         size = (np.array(_sizes(question)) - self._means) / self._deviations
         return np.concatenate([of_family, ACROSS * size, np.outer(size, of_family).ravel()])
@@ -104,7 +77,6 @@ def _sizes(question: Question) -> tuple[float, float]:
 
 
 def _dollars(worker: str, answered: Sequence[AnsweredQuestion], config: WorthConfig) -> float:
-    """Return the mean cost of an answer in dollars."""
     costs = [each.answers[worker].usd for each in answered]
     known_costs = [usd for usd in costs if usd is not None]
     if len(known_costs) < len(costs) and config.usd_weight:

@@ -20,18 +20,8 @@ LARGEST_RANK = 512
 
 
 def publish_checked(folder: Path, where: Path, label: str, model: Path | None) -> Path:
-    """Check that an engine can serve an adapter, then copy it to the folder of adapters under its name.
-
-    Args:
-        folder: adapter as written by PEFT.
-        where: folder of adapters, to which the adapter is copied.
-        label: part of the name before the `@`.
-        model: folder of the base model, whose tensor shapes are compared with the adapter's, or None to skip
-            that comparison.
-
-    Raises:
-        AdapterError: the adapter cannot be served. Nothing is published.
-        OSError: the copy cannot be written.
+    """Check that an engine can serve an adapter, then copy it under its name. `label` precedes the `@`. With
+    `model`, tensor shapes are compared.
     """
     check(folder, LARGEST_RANK, tensors_of_model(model) if model else None)
     return publish(folder, where, label)

@@ -64,11 +64,7 @@ def save(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def load(path: Path) -> dict[str, Tensor]:
-    """Read every tensor of a safetensors file.
-
-    Raises:
-        ValueError: the file is truncated, is not a safetensors file, or has a type that is not supported.
-    """
+    """Read every tensor of a safetensors file. Raise ValueError if it is invalid."""
     try:
         entries: list[tuple[str, dict[str, Any]]] = rust.deserialize(path.read_bytes())
         return {

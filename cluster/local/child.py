@@ -39,10 +39,8 @@ def watch_parent(parent_pid: int) -> None:
 
 
 def app_arguments(target: list[str]) -> Iterator[dict[str, str]]:
-    """Yield the arguments of each Podium application in `target`.
-
-    Args:
-        target: arguments of `serve run`: an application with its arguments, or a Serve config file.
+    """Yield the arguments of each Podium application in `target`, an application with arguments or a Serve
+    config.
     """
     if target[0] == APP:
         yield dict(argument.split("=", 1) for argument in target[1:])
@@ -52,15 +50,7 @@ def app_arguments(target: list[str]) -> Iterator[dict[str, str]]:
 
 
 def check(host: str, target: list[str]) -> None:
-    """Check the settings, the store and the address before Ray starts.
-
-    The check takes a second, but starting Ray takes much longer.
-
-    Raises:
-        SettingsError: the settings or the address are invalid.
-        StoreError: the store has another version, or rejects this account.
-        StoreUnavailable: the store of keys does not respond.
-    """
+    """Check the settings, the store and the address in a second, because starting Ray takes much longer."""
     import serving.app
     from cluster.local.exposure import require_key
     from cluster.local.store import require_version

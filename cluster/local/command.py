@@ -31,16 +31,8 @@ def run(
     environment: Mapping[str, str] | None = None,
     must_succeed: bool = True,
 ) -> None:
-    """Run `command`, write its output to the log, and show the last line of the output.
-
-    Args:
-        command: program and its arguments.
-        phase: name of the command in the progress line and in errors.
-        environment: environment of the command, or None for that of this process.
-        must_succeed: whether to raise an error if the command fails.
-
-    Raises:
-        SetupError: the command failed. The message contains the end of its output and the likely remedy.
+    """Run `command`, write its output to the log and its last line to the terminal. `phase` names it. The
+    SetupError contains the end of the output and the likely remedy.
     """
     progress = Progress(f"set-up: {phase}")
     with LOG.open("a+b") as log:

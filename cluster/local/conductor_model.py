@@ -29,11 +29,7 @@ MADE_FROM = "podium.json"
 
 
 def default_adapter() -> Path:
-    """Return the adapter that Podium ships.
-
-    Raises:
-        ModelError: there is no such adapter, or more than one.
-    """
+    """Return the adapter that Podium ships. Raise ModelError unless there is exactly one."""
     folders = sorted(folder for folder in ADAPTERS.glob("conductor@*") if (folder / "shipped").exists())
     if len(folders) != 1:
         names = ", ".join(folder.name for folder in folders) or "none"
@@ -56,14 +52,8 @@ def is_ready(folder: Path, adapter: Path) -> bool:
 def merge(base: Mapping[str, Tensor], adapter: Mapping[str, Tensor], scale: float) -> dict[str, Tensor]:
     """Merge an adapter into the weights of its base model. The result has the base model's number type.
 
-    Args:
-        base: tensors of the base model by name. A matrix that the adapter changes has the shape (out, in).
-        adapter: tensors as saved by PEFT: `base_model.model.NAME.lora_A.weight` with the shape (r, in), and
-            `.lora_B.weight` with the shape (out, r).
-        scale: alpha / r.
-
     Raises:
-        ModelError: the adapter was made for another model.
+        ModelError: the adapter was made for a different model.
     """
     import numpy as np
 
@@ -83,12 +73,7 @@ def merge(base: Mapping[str, Tensor], adapter: Mapping[str, Tensor], scale: floa
 
 
 def make(base: Path, adapter: Path, folder: Path) -> None:
-    """Merge the adapter into the base model, and write the result to `folder`.
-
-    Raises:
-        ModelError: the adapter was made for another model, or a file is missing or damaged.
-        OSError: the folder cannot be written.
-    """
+    """Merge the adapter into the base model, and write the result to `folder`."""
     from cluster.local import bfloat16
 
     files = (base / model.WEIGHTS, adapter / "adapter_config.json", adapter / "adapter_model.safetensors")

@@ -29,8 +29,7 @@ SOURCE, BUILT = ROOT / "console", BUILD / "console"
 WORK = BUILD / "console-source"
 STAMP = BUILT / "source.sha256"
 FAILED = BUILD / "console.failed"
-"""File with the hash of the source whose build failed last. When a server starts, the same source is not
-built again."""
+"""File with the hash of the source whose build failed last, so that it is not built again."""
 LOG = BUILD / "console.log"
 LEFT_OUT = {"node_modules", "dist"}
 STEP_WITHIN_S = 240
@@ -39,7 +38,6 @@ FEW_RETRIES = ["--fetch-retries=1", "--fetch-retry-mintimeout=500", "--fetch-ret
 
 
 def source_state() -> str:
-    """Return a hash of the console's source."""
     digest = hashlib.sha256()
     for path in sorted(SOURCE.rglob("*")):
         if path.is_file() and not LEFT_OUT & {*path.relative_to(SOURCE).parts}:
@@ -49,7 +47,6 @@ def source_state() -> str:
 
 
 def is_built() -> bool:
-    """Return whether the console is built from the current source."""
     return STAMP.exists() and STAMP.read_text() == source_state()
 
 
@@ -59,14 +56,8 @@ def has_failed() -> bool:
 
 
 def build(*, tests: bool = False) -> str:
-    """Build the console.
-
-    Args:
-        tests: whether to run the console's own tests first. Its npm packages then stay in `WORK`, because a
-            browser test needs one of them.
-
-    Returns:
-        A sentence that says why the build failed, or "" if it succeeded.
+    """Build the console, and return why it failed, or "". With `tests`, its npm packages stay in `WORK` for
+    the browser test.
     """
     npm = npm_command()
     if npm is None:
@@ -96,13 +87,8 @@ def build(*, tests: bool = False) -> str:
 
 @contextlib.contextmanager
 def building(add_node: Callable[[], None], *, wanted: bool) -> Generator[None]:
-    """Build the console in parallel with the block, if it is wanted and not built yet.
-
-    If the build fails, the reason is printed and no error is raised.
-
-    Args:
-        add_node: function that installs Node.
-        wanted: whether a server will serve the console.
+    """Build the console in parallel with the block, if it is wanted and not built yet. A failure is only
+    printed.
     """
     if not wanted or not SOURCE.is_dir() or is_built():
         yield
@@ -138,11 +124,7 @@ def building(add_node: Callable[[], None], *, wanted: bool) -> Generator[None]:
 
 
 def build_now() -> None:
-    """Build the console, if it is not built yet.
-
-    Raises:
-        SetupError: the console could not be built.
-    """
+    """Build the console, if it is not built yet. Raise SetupError if that fails."""
     with _build_process() as process:
         if process.wait() != 0:
             raise SetupError("The web console could not be built. See the message above.")
@@ -164,10 +146,7 @@ def copy_source() -> None:
 
 
 def npm_command() -> list[str] | None:
-    """Return the command for npm: from the Python package, else from the PATH.
-
-    Return None if there is no npm.
-    """
+    """Return the command for npm from the Python package, else from the PATH, or None."""
     folder = node_folder()
     if folder is not None:
         script = folder / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
@@ -190,7 +169,6 @@ def environment() -> dict[str, str]:
 
 
 def _run(command: list[str], log: BinaryIO) -> bool:
-    """Run a command and return whether it succeeded in time."""
     try:
         result = subprocess.run(
             command,

@@ -21,11 +21,7 @@ from podium.command_line.terminal import console as open_console
 from podium.command_line.terminal import table
 
 SMALL_ANSWER_TOKENS = 160
-"""Maximum number of tokens in an answer of the small local models.
-
-If a provider's model is the conductor, the demo sets no limit, because the model's reasoning tokens count
-too.
-"""
+"""Maximum tokens in an answer of the small local models. A provider's has no limit, because of its reasoning."""
 WORKFLOW_HEADER = "x-podium-workflow-id"
 Json = dict[str, Any]
 
@@ -50,14 +46,7 @@ class DemoError(Exception):
 
 
 def ask(client: OpenAI, model: str, question: str, max_tokens: int | None) -> DemoAnswer:
-    """Send one streamed request, and print the plan and the answer as they arrive.
-
-    Args:
-        client: client of the server.
-        model: the `model` of the request.
-        question: question of the user.
-        max_tokens: maximum number of tokens in the answer, or None for the worker's own limit.
-    """
+    """Send one streamed request, and print the plan and the answer as they arrive."""
     raw = client.chat.completions.with_raw_response.create(
         model=model,
         messages=[{"role": "user", "content": question}],
@@ -115,7 +104,6 @@ def show_progress(answer: DemoAnswer, event: Json) -> None:
 
 
 def fetch_record(url: str, workflow_id: str) -> Json:
-    """Request the record of the run (`GET /v1/workflows/{id}`)."""
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with direct.open(f"{url}/v1/workflows/{workflow_id}", timeout=10) as reply:
         record: Json = json.load(reply)
@@ -147,11 +135,7 @@ def dollars(amount: float | None) -> str:
 
 
 def check(answer: DemoAnswer, record: Json) -> None:
-    """Check that the answer and the record have everything that the demo is meant to show.
-
-    Raises:
-        DemoError: something is missing. The message says what.
-    """
+    """Check that answer and record have all that the demo shows. The DemoError says what is missing."""
     parts = {
         "an answer": answer.text.strip(),
         "a workflow id": answer.workflow_id,
@@ -187,13 +171,7 @@ def show(server: Server, model: str, question: str, max_tokens: int | None) -> N
 
 
 def run(options: ServerOptions, question: str, ask_model: str) -> int:
-    """Start Podium, ask the question, and stop Podium. Return exit code 0 only if all worked.
-
-    Args:
-        options: options of the server, such as its settings.
-        question: the question to ask.
-        ask_model: the `model` of the request.
-    """
+    """Start Podium, ask the question, and stop Podium. Return exit code 0 only if all worked."""
     server = Server(
         settings=options.settings,
         port=options.port,

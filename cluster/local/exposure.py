@@ -12,17 +12,8 @@ from serving.settings.settings import SettingsError, load
 
 
 def require_key(host: str, settings: str, environment: Mapping[str, str]) -> None:
-    """Check that clients on other machines, if the address lets them connect, need an API key.
-
-    Args:
-        host: IP address to listen on.
-        settings: path of the settings file, which names the store of keys.
-        environment: environment variables of the server.
-
-    Raises:
-        SettingsError: the store has no key, so clients on other machines would not need one. The message says
-            how to create the first key.
-        StoreError, StoreUnavailable: the store cannot be read.
+    """Check that clients on other machines, if the address admits them, need an API key. The SettingsError
+    says how to create the first one.
     """
     address = find_address(load(resolve_path(Path(settings))).store, environment)
     if ip_address(host).is_loopback or asyncio.run(_has_keys(address)):

@@ -34,12 +34,7 @@ LOCK, TAG_FILE, SEGMENTS = "lock", "tag", "shared_memory"
 
 
 class ServerFolder:
-    """Folder of one server, locked by the process that created it or took it over.
-
-    Args:
-        path: path of the folder.
-        lock: the open lock file in the folder.
-    """
+    """Folder of one server, locked by the process that created it or took it over."""
 
     def __init__(self, path: Path, lock: IO[str]) -> None:
         self.path = path
@@ -62,15 +57,10 @@ class ServerFolder:
 
     @property
     def has_logs(self) -> bool:
-        """Whether Ray has written logs."""
         return any(self.path.glob("ray/session_*/logs"))
 
     def remove(self, keep_logs: Path | None = None) -> None:
-        """Remove the folder, and the shared memory that the server's processes did not remove.
-
-        Args:
-            keep_logs: folder to which Ray's logs are moved, or None to remove them too.
-        """
+        """Remove the folder and shared memory that remained. Ray's logs are moved to `keep_logs`, if any."""
         if keep_logs is not None and self.has_logs:
             _keep(next(self.path.glob("ray/session_*/logs")), keep_logs)
         remove_unused(_segments(self.path))
@@ -79,10 +69,7 @@ class ServerFolder:
 
 
 def make_folder(tag: str) -> ServerFolder:
-    """Create and lock a folder for the server with this tag.
-
-    The tag identifies the processes of the server (`processes.py`).
-    """
+    """Create and lock a folder for the server with this tag, which identifies its processes."""
     default = tempfile.gettempdir()
     parent = default if len(default) <= MAX_PARENT_CHARS else SHORT_PARENT
     path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
@@ -93,11 +80,7 @@ def make_folder(tag: str) -> ServerFolder:
 
 
 def record_shared_memory(path: Path) -> None:
-    """Write a list of the shared memory segments that the server uses, so that they can be removed later.
-
-    Args:
-        path: path of the server's folder, which gets the list.
-    """
+    """Write a list of the server's shared memory segments to its folder, so that they can be removed later."""
     with contextlib.suppress(OSError):  # the server may have just ended and removed its folder
         tag, started_s = (path / TAG_FILE).read_text(), (path / TAG_FILE).stat().st_mtime
         mapped = segments_of(processes_of(tag), started_s) | _segments(path)
@@ -105,12 +88,8 @@ def record_shared_memory(path: Path) -> None:
 
 
 def sweep_folders() -> int:
-    """Remove the folders and the shared memory of this checkout's servers that were killed.
-
-    Ray's logs are moved to `build/`.
-
-    Returns:
-        The number of these servers.
+    """Remove folders and shared memory of this checkout's killed servers, and return their number. Ray's logs
+    are moved to `build/`.
     """
     swept = 0
     for path in folders():
@@ -138,10 +117,7 @@ def folders() -> Iterator[Path]:
 
 
 def _lock(path: Path) -> IO[str] | None:
-    """Open and lock the file at `path`.
-
-    Return None if another process has locked it or it no longer exists.
-    """
+    """Open and lock the file at `path`, or return None if it is locked or no longer exists."""
     try:
         file = path.open("a")
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

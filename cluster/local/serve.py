@@ -65,10 +65,7 @@ def follow(server: Server) -> None:
 
 
 def ready_text(server: Server, log: Path) -> str:
-    """Return the text to print once the server is ready.
-
-    Its examples include a key if the server requires one.
-    """
+    """Return the text to print once the server is ready. Examples include a key if one is required."""
     models = server.read("/v1/models")
     is_open = models is not None
     return READY.format(
@@ -97,11 +94,8 @@ def store_text(server: Server) -> str:
 
 
 def first_model(listed: bytes | None) -> str:
-    """Return the first model with a conductor, or else the first model, for the examples to use.
-
-    Args:
-        listed: response body of `/v1/models`, or None if the server requires a key. For None, the name in the
-            default settings is returned.
+    """Return the first model in the body of `/v1/models`, preferably with a conductor. For None, return the
+    default name.
     """
     names: list[dict[str, Any]] = json.loads(listed)["data"] if listed else []
     leading = [each["id"] for each in names if each["podium"]["kind"] == "conductor"]
@@ -116,10 +110,7 @@ def console_text(server: Server) -> str:
 
 
 def serve_until_interrupted(server: Server) -> int:
-    """Run the server in the foreground until it is interrupted, and return the exit code.
-
-    The exit code is 0 only if the server was interrupted and no process had to be killed.
-    """
+    """Run the server until it is interrupted. Return exit code 0 unless it failed or a process was killed."""
     try:
         with server:
             print(ready_text(server, server.log.relative_to(ROOT)), flush=True)
@@ -204,21 +195,13 @@ class ServerOptions:
 
     @property
     def conductor(self) -> str | None:
-        """Worker that writes the plans, or None for the one in the settings file.
-
-        Raises:
-            UsageError: the option was used more than once.
-        """
+        """Worker that writes the plans, or None for the one in the settings file."""
         if self.conductors and len(self.conductors) > 1:
             raise UsageError("--conductor may be used only once.")
         return self.conductors[0] if self.conductors else None
 
     def environment(self) -> dict[str, str]:
-        """Return the environment variables that select the proxy.
-
-        Raises:
-            CommandError: HAProxy was selected but does not run on this machine.
-        """
+        """Return the environment variables that select the proxy."""
         try:
             return proxy_environment("haproxy" if self.fast else self.proxy)
         except ServeError as error:

@@ -60,8 +60,7 @@ LAST_PROCESSES_S = 8.0
 STORE = "PODIUM_STORE_URL"
 """Environment variable with the URL of the store, unless the settings name another variable."""
 LOG_BYTES = 67_108_864
-"""Size in bytes at which a server's log is rotated. `RAY_ROTATION_MAX_BYTES` (`environment.py`) does the same
-for Ray's files."""
+"""Bytes at which a server's log is rotated, as `RAY_ROTATION_MAX_BYTES` for Ray's files (`environment.py`)."""
 EVERYWHERE = {"0.0.0.0": HOST, "::": "[::1]"}  # noqa: S104
 """Address at which this machine reaches a server that listens on all interfaces, by the listening address."""
 
@@ -71,17 +70,13 @@ def _reachable(host: str) -> str:
 
 
 def keep_log_short(log: Path, child: subprocess.Popen[bytes]) -> None:
-    """Rotate `log` while `child` runs."""
     while child.poll() is None:
         rotate(log)
         time.sleep(1)
 
 
 def rotate(log: Path, max_bytes: int = LOG_BYTES) -> None:
-    """Move the content of the log to `NAME.1` if the log has more than `max_bytes`.
-
-    The file itself stays, so the processes that append to it can continue.
-    """
+    """Move a large log's content to `NAME.1`. The file stays for the processes that append to it."""
     with contextlib.suppress(FileNotFoundError):
         if log.stat().st_size > max_bytes:
             older = log.with_name(f"{log.name}.1")
@@ -100,7 +95,6 @@ class Server:
     The block begins when the paths in `ready` answer 200. At its end, all processes of the server are ended.
 
     Args:
-        settings: YAML settings file to serve.
         config: Serve config file to run instead of `settings`. It sets its own port.
         host: IP address to listen on. An address that other machines can reach is rejected until an API key
             exists.
@@ -111,7 +105,6 @@ class Server:
             free port, and None starts no dashboard.
         metrics_port: port of this node's metrics for Prometheus, or 0 to choose a free one.
         ready: paths that must answer 200 before the server counts as ready.
-        env: further environment variables for all processes. They override `serve_environment()`.
         own_store: whether the server gets an empty store, which is removed at the end, instead of this
             account's store.
         log: file for all output, readable by this account only (default: `build/serve-<port>.log`). It is
@@ -229,10 +222,7 @@ class Server:
             line.finish("ready")
 
     def _write_prometheus_target(self) -> None:
-        """Write the file in which `cluster/prometheus.yaml` looks for targets.
-
-        Ray writes it only with its dashboard.
-        """
+        """Write the target file of `cluster/prometheus.yaml`, which Ray writes only with its dashboard."""
         self.targets.parent.mkdir(parents=True, exist_ok=True)
         target = {"targets": [f"{HOST}:{self.metrics_port}"], "labels": {"job": "ray"}}
         self.targets.write_text(json.dumps([target]))
@@ -242,7 +232,6 @@ class Server:
         return self._child is not None and self._child.poll() is None
 
     def is_ready(self) -> bool:
-        """Return whether all paths in `ready` answer 200 now."""
         return all(map(self.answers, self._ready))
 
     def answers(self, path: str) -> bool:
@@ -272,10 +261,8 @@ class Server:
         return self.log.with_suffix(".ray")
 
     def stop(self) -> bool:
-        """Send SIGINT to the server, wait, and end the processes that remain. A second call does nothing.
-
-        Returns:
-            True if no process had to be killed.
+        """Stop the server with SIGINT, then end what remains. Return whether no process was killed. A second
+        call does nothing.
         """
         child, self._child = self._child, None
         folder, self.folder = self.folder, None

@@ -39,10 +39,7 @@ def remove_unused(segments: set[Path]) -> None:
 
 
 def _mappings(process: psutil.Process) -> set[Path]:
-    """Return the files in /dev/shm that a process has mapped.
-
-    Each line of `/proc/PID/maps` ends with the name of the file, followed by ` (deleted)` if it was removed.
-    """
+    """Return the files in /dev/shm that a process has mapped, from the last field of `/proc/PID/maps`."""
     try:
         lines = Path(f"/proc/{process.pid}/maps").read_text(errors="replace").splitlines()
     except OSError:

@@ -13,13 +13,8 @@ from serving.settings.settings import load
 
 
 def require_version(settings: str, environment: Mapping[str, str]) -> None:
-    """Check that the store named in the settings file has the schema of this version of Podium.
-
-    A store that does not exist yet passes. So does one that is unavailable, because the server waits for it.
-
-    Raises:
-        StoreError: the store has another version, or rejects this account. The message names the command to
-            run.
+    """Check that the store has this version's schema. A missing or unavailable one passes, because the server
+    waits for it. The StoreError names the command to run.
     """
     address = find_address(load(resolve_path(Path(settings))).store, environment)
     with suppress(StoreUnavailable):

@@ -41,11 +41,9 @@ IMAGE_LOCKS: dict[Path, tuple[str, ...]] = {
     ROOT / "requirements" / "image.lock": (),
     ROOT / "requirements" / "image_gpu.lock": ("--extra=gpu",),
 }
-"""Lock file of each of these images, with further uv options. They include setuptools, which builds the
-project."""
+"""Lock file of each image with further uv options. They include setuptools, which builds the project."""
 CPU_BUILDS = ("UV_FIND_LINKS", "UV_EXTRA_INDEX_URL", "UV_TORCH_BACKEND")
-"""Variables with which uv finds the CPU build of torch on this machine. They are removed for other
-platforms."""
+"""Variables with which uv finds the CPU build of torch here. They are removed for other platforms."""
 ENTRY = re.compile(r"^(\S+==[^\\\n]*[^\s\\]) \\\n((?:    --hash=.*\n)+)", re.MULTILINE)
 """Entry of a lock file: a requirement and its hashes."""
 HASH = re.compile(r"sha256:[0-9a-f]{64}")
@@ -63,8 +61,7 @@ VARIABLES = {
 }
 """uv's environment variable for each option of pip."""
 SEPARATORS = {"extra-index-url": " ", "find-links": ",", "trusted-host": " "}
-"""Separator of the values in uv's variable, for each option with several values. pip separates them by
-spaces."""
+"""Separator of uv's variable for options with several values, which pip separates by spaces."""
 TRUE = ("y", "yes", "t", "true", "on", "1")
 """Values that pip reads as true, in lower case."""
 LIKE_PIP = {
@@ -75,11 +72,7 @@ LIKE_PIP = {
 
 
 def entry_of(name: str) -> str:
-    """Return the entry of a package in the lock, with its hashes. It is a valid requirements file.
-
-    Raises:
-        ValueError: the package is not in the lock.
-    """
+    """Return a package's entry in the lock with its hashes, a valid requirements file, or raise ValueError."""
     entry = re.search(rf"^{name}==.*\n(?:    --hash=.*\n)+", LOCK.read_text(), re.MULTILINE)
     if entry is None:
         raise ValueError(f"{LOCK} has no entry with hashes for {name}. Run `make lock` to add it.")
@@ -87,15 +80,12 @@ def entry_of(name: str) -> str:
 
 
 def lock_version(name: str) -> str:
-    """Return the locked version of a package as `NAME==VERSION`."""
     return entry_of(name).split()[0]
 
 
 def pip_options(output: str) -> dict[str, str]:
-    """Parse the output of `pip config list` into a value for each option.
-
-    The environment overrides the section `install`, which overrides `global`. Empty values are ignored, as in
-    pip.
+    """Parse `pip config list`. The environment overrides `install`, which overrides `global`. Ignore empty
+    values.
     """
     sections: dict[str, dict[str, str]] = {"global": {}, "install": {}, ":env:": {}}
     for line in output.splitlines():
@@ -131,10 +121,7 @@ def variables(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def whole_seconds(text: str) -> str:
-    """Round seconds up, such as `2.5` to `3`, because uv accepts only whole seconds.
-
-    Keep other text, which uv rejects.
-    """
+    """Round seconds such as `2.5` up, as uv requires. Keep other text, which uv rejects."""
     try:
         return str(math.ceil(float(text)))
     except (ValueError, OverflowError):
@@ -154,9 +141,8 @@ def environment() -> dict[str, str]:
 
 
 def lock_options() -> list[str]:
-    """Return options of `uv pip install` that install only locked versions, and nothing in `LEFT_OUT`.
-
-    Hashes are also checked for the packages that build the project.
+    """Return options of `uv pip install` for locked versions without `LEFT_OUT`. Build packages have hashes
+    too.
     """
     files = [str(LOCK), *pip_config().get("constraint", "").split()]
     constraints = [word for file in files for word in ("--constraints", file)]
@@ -164,20 +150,15 @@ def lock_options() -> list[str]:
 
 
 def hash_options(extras: Sequence[str]) -> list[str]:
-    """Return options of `uv pip install` for the packages of some extras, with hashes required.
-
-    The project itself is a folder without a hash, and the constraints in pip's configuration have no hashes
-    either. So these are passed in a second command, when every package is already installed.
+    """Return options of `uv pip install` for extras with hashes. The project and pip's constraints have none,
+    so a second command follows.
     """
     wanted = ["--requirements", "pyproject.toml", *(f"--extra={name}" for name in extras)]
     return ["--require-hashes", "--constraints", str(LOCK), "--excludes", str(LEFT_OUT), *wanted]
 
 
 def pip_command(verb: str, *arguments: str) -> list[str]:
-    """Return the command `uv pip VERB` for `.venv`.
-
-    It uses an index only if pip's configuration allows one.
-    """
+    """Return the command `uv pip VERB` for `.venv`, with an index only if pip's configuration allows one."""
     options = ["--no-index"] if has_no_index(pip_config()) else []
     return [str(UV), "pip", verb, "--python", str(PYTHON), *options, *arguments]
 
@@ -190,11 +171,7 @@ def pip(verb: str, *arguments: str, without: Sequence[str] = ()) -> subprocess.C
 
 
 def compile_lock(path: Path, *arguments: str, without: Sequence[str] = ()) -> str:
-    """Update the lock file at `path`, and return its text. Versions stay the same if `arguments` allow that.
-
-    Raises:
-        SystemExit: uv failed. It has printed the reason.
-    """
+    """Update the lock file at `path`, and return its text. Versions stay if `arguments` allow that."""
     layout = ["--no-header", "--annotation-style=line", "--generate-hashes", "--output-file", str(path)]
     result = pip("compile", *arguments, *layout, without=without)
     print(result.stderr, file=sys.stderr)
@@ -204,10 +181,7 @@ def compile_lock(path: Path, *arguments: str, without: Sequence[str] = ()) -> st
 
 
 def keep_hashes(before: str, now: str) -> str:
-    """Return the lock `now`, with the hashes added that the lock `before` has for the same versions.
-
-    They are hashes of files for other platforms, which an index for this platform does not list.
-    """
+    """Return the lock `now` with hashes that `before` has for the same versions on other platforms."""
     known = {entry[1]: entry[2] for entry in ENTRY.finditer(before)}
 
     def merge(entry: re.Match[str]) -> str:

@@ -14,8 +14,6 @@ class AnswerFormat(JsonValue, DefaultingValue, frozen=True):
 
     Args:
         schema: JSON Schema of the answer. None: any JSON object (OpenAI's `json_object`).
-        name: name of the schema, for providers that require one.
-        description: description of the schema, for the model.
         strict: whether the call fails if the answer does not match `schema`.
     """
 

@@ -32,10 +32,7 @@ def whole(text: str) -> str:
 
 
 def with_whole_escapes(body: bytes) -> bytes:
-    """Replace the escape of each lone surrogate in the JSON `body` with the escape of U+FFFD.
-
-    JavaScript writes lone surrogates if a text was cut inside a character.
-    """
+    """Replace lone surrogates' escapes, which JavaScript writes for cut texts, with that of U+FFFD."""
     return _ESCAPES.sub(_whole_escape, body) if _ESCAPED_HALF.search(body) else body
 
 
@@ -69,10 +66,7 @@ class HalfJoiner:
         return bool(self._half)
 
     def feed(self, piece: str, *, is_last: bool = False) -> str:
-        """Add the next chunk of the text, and return the characters that are complete.
-
-        Half a surrogate pair at the end of `piece` is kept for the next chunk.
-        """
+        """Add a chunk and return the complete characters. Half a pair at the end waits for the next chunk."""
         if not self._half and piece.isascii():
             return piece
         text, self._half = self._half + piece, ""
@@ -82,13 +76,8 @@ class HalfJoiner:
 
 
 def check_name_text(text: str) -> str:
-    """Check that a name contains no control characters other than tabs and line breaks, and no direction
-    marks.
-
-    Names are shown in lists and terminals.
-
-    Raises:
-        ValueError: the name contains such a character.
+    """Check that a name, as shown in terminals, has no control characters but tabs and line breaks, and no
+    direction marks.
     """
     if _CONTROL.search(text):
         raise ValueError("must not contain control characters or text direction marks")

@@ -43,7 +43,7 @@ class Failure(Value, frozen=True):
         A custom worker may raise its own class with any attributes. Values that are neither text nor a number
         are converted to text.
         """
-        error_class = _nearest_class(type(error))
+        error_class = next(each for each in type(error).__mro__ if each.__module__ == errors.__name__)
         facts: dict[str, Fact] = {}
         for name in _fields(error):
             value = getattr(error, name, None)
@@ -88,7 +88,6 @@ class Failure(Value, frozen=True):
 
     @property
     def retryable(self) -> bool:
-        """See `PodiumError.retryable`."""
         return bool(self.get("retryable"))
 
     @property
@@ -140,7 +139,7 @@ class Attempt(DefaultingValue, frozen=True):
     """How the attempt ended.
 
     * `failed`: the call failed.
-    * `cut`: the process that made the call ended, or the answer broke off and its step was started again.
+    * `cut`: the process that made the call ended, or the answer was interrupted and its step was started again.
     * `lost_race`: another call for the same answer was faster.
     * `left_alone`: the call was not made, because the worker's latest calls failed.
     """
@@ -163,7 +162,6 @@ class Attempt(DefaultingValue, frozen=True):
     def of(
         cls, worker: str, failure: Failure, *, waited_s: float = 0.0, took_s: float | None = None
     ) -> "Attempt":
-        """Return the attempt for a failed call of `worker`."""
         return cls(
             worker,
             failure.code,
@@ -176,10 +174,6 @@ class Attempt(DefaultingValue, frozen=True):
             cost_is_bound=failure.cost_is_bound,
             provider_status=status if isinstance(status := failure.get("provider_status"), int) else None,
         )
-
-
-def _nearest_class(error_class: type[PodiumError]) -> type[PodiumError]:
-    return next(each for each in error_class.__mro__ if each.__module__ == errors.__name__)
 
 
 def _fields(error: PodiumError) -> Iterator[str]:

@@ -46,10 +46,8 @@ class File(MarkedValue, frozen=True):
     """File in a message: a PDF or a text file.
 
     Args:
-        name: name that the user gave it, on one line.
         url: a PDF as a base64 `data:` URL. Empty for a text file.
         text: content of a text file, which every model can read. None for a PDF.
-        id: id of a file that is stored on this server. Empty once its content has been loaded.
     """
 
     not_compared: ClassVar[frozenset[str]] = frozenset({"cache"})
@@ -74,7 +72,6 @@ class ToolCall(MarkedValue, DefaultingValue, frozen=True):
     Args:
         id: id of the call. The client chooses it in the client's conversation, the provider in a step's own
             conversation. Empty if the provider does not choose one.
-        name: name of the tool.
         arguments: JSON text as the model wrote it, or the input of a custom tool.
         kind, namespace: see `Tool`.
     """
@@ -90,26 +87,14 @@ class ToolCall(MarkedValue, DefaultingValue, frozen=True):
 
 
 class PendingCall(Value, frozen=True):
-    """Tool call whose result a run waits for.
-
-    Args:
-        number: number of the call, unique in its run, from 0. The client's id for the call consists of the
-            run and this number.
-        call: the call, with the provider's id.
-    """
+    """Tool call whose result a run waits for. The client's id consists of the run and `number`, from 0."""
 
     number: int
     call: ToolCall
 
 
 class ToolResult(MarkedValue, frozen=True):
-    """Result of a tool call, part of a message with the role `tool`.
-
-    Args:
-        id: id of the call.
-        parts: text, images and files that the tool returned.
-        is_error: whether the client reports that the call failed.
-    """
+    """Result of a tool call, part of a message with the role `tool`."""
 
     not_compared: ClassVar[frozenset[str]] = frozenset({"cache"})
 
@@ -247,10 +232,7 @@ class Tool(MarkedValue, DefaultingValue, frozen=True):
 
     Args:
         name: name, unique in its namespace.
-        description: description for the model.
         parameters: JSON Schema of a function's arguments. None: it takes no arguments.
-        strict: whether the arguments must match `parameters`.
-        kind: see `ToolKind`.
         namespace: the client's namespace for the tool (OpenAI's `namespace` tools). Empty if it has none.
         format: format of a custom tool's input, such as a grammar (OpenAI's `format`). None: any text.
         cache: see `CacheMark`. The cached prefix consists of the tools up to this one.
@@ -274,8 +256,8 @@ class ToolChoice(DefaultingValue, frozen=True):
 
     Args:
         mode: `auto`: the model decides. `none`: it calls no tool. `required`: it calls at least one.
-        names: with `auto` or `required`, the only tools that may be called. Empty: all. A single name with
-            `required` forces that call.
+        names: the only tools that may be called in the modes `auto` and `required`. Empty: all. A single
+            name with `required` forces that call.
     """
 
     mode: Literal["auto", "none", "required"] = "auto"
@@ -286,13 +268,7 @@ AUTO = ToolChoice()
 
 
 class Toolset(DefaultingValue, frozen=True):
-    """Tools of a request or of one call.
-
-    Args:
-        tools: tools in the client's order.
-        choice: rule for calling them.
-        parallel: whether several tools may be called in one turn.
-    """
+    """Tools of a request or of one call, in the client's order."""
 
     tools: tuple[Tool, ...] = ()
     choice: ToolChoice = AUTO

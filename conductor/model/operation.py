@@ -49,7 +49,6 @@ class PromptCache(Value, frozen=True):
 
     Args:
         key: `prompt_cache_key`, which routes requests with a common prefix to the same machine.
-        retention: `prompt_cache_retention`.
         mode, ttl: fields of `prompt_cache_options`.
     """
 
@@ -66,14 +65,12 @@ class WireOptions(Value, frozen=True):
     presence_penalty: float | None = None
     logit_bias: tuple[TokenBias, ...] | None = None
     top_logprobs: int | None = None
-    """Number of alternative tokens per position whose log probabilities are requested. The log probability of
-    the chosen token is always included."""
+    """Number of alternatives per position with log probabilities. The chosen token is always included."""
     verbosity: str | None = None
     dimensions: int | None = None
     """Length of each embedding vector."""
     token_prompt: bool | None = None
-    """True if the prompt consists of token ids, written by `tokens_text`. No fallback is called, because
-    another model has another vocabulary."""
+    """True if the prompt is token ids by `tokens_text`. Fallbacks have other vocabularies and are not called."""
     prompt_cache: PromptCache | None = None
     """A hint that does not change the answer. It is not sent to providers that do not support it."""
     encoding_format: Literal["float"] | None = None
@@ -100,11 +97,7 @@ def tokens_text(tokens: Sequence[int]) -> str:
 
 
 def read_tokens(text: str) -> list[int]:
-    """Return the token ids in a text written by `tokens_text`.
-
-    Raises:
-        ValueError: `tokens_text` did not write the text, or the text was redacted before it was stored.
-    """
+    """Return the ids that `tokens_text` wrote. Raise ValueError for others, such as redacted ones."""
     value: object = json.loads(text)
     if not isinstance(value, list):
         raise ValueError("the text is not a list")
@@ -112,11 +105,7 @@ def read_tokens(text: str) -> list[int]:
 
 
 def vector_text(vector: Sequence[float]) -> str:
-    """Return `vector` as base64 of little-endian float32.
-
-    Raises:
-        ValueError: a number does not fit into float32.
-    """
+    """Return `vector` as base64 of little-endian float32. Raise ValueError for larger numbers."""
     try:
         return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode("ascii")
     except (struct.error, OverflowError) as exc:
@@ -124,11 +113,7 @@ def vector_text(vector: Sequence[float]) -> str:
 
 
 def read_vector(text: str) -> list[float]:
-    """Return the vector that `vector_text` wrote.
-
-    Raises:
-        ValueError: the text is not an encoded vector.
-    """
+    """Return the vector that `vector_text` wrote, or raise ValueError."""
     try:
         data = base64.b64decode(text, validate=True)
     except binascii.Error as exc:

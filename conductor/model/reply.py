@@ -430,10 +430,8 @@ def _says_something(delta: Delta) -> bool:
 
 
 def _filter_error(worker: str, early: Sequence[Delta] = (), price: Price | None = FREE) -> ContentFiltered:
-    """Return the error for an answer without content that a filter has ended.
-
-    The call itself ended normally, so it is billed. It is billed at its bound if the server did not report
-    usage.
+    """Return the error for an answer that a filter left without content. Without reported usage, it is billed
+    at its bound.
     """
     is_billed = price is not None and price != FREE
     return ContentFiltered(

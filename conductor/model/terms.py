@@ -31,7 +31,6 @@ class Refusals:
         self._errors: dict[tuple[str, CallKind], WorkerRefused] = {}
 
     def add(self, worker: str, operation: CallKind, error: WorkerRefused) -> None:
-        """Record that `worker` raised `error`."""
         operations: tuple[CallKind, ...] = (operation, "chat", "plan") if error.every_call else (operation,)
         for each in operations:
             self._errors.setdefault((worker, each), error)
@@ -54,8 +53,6 @@ class Permit(Value, frozen=True):
     """Limits on the workers that a run may call, and on the use of its texts.
 
     Args:
-        workers: workers that may be called, including the conductor. None: any.
-        max_effort: highest reasoning effort of a worker. None: no limit.
         stores: whether texts may be stored after the run has ended, or on another replica.
         traces: whether texts may be put into spans.
         trains: whether models may be trained on the run.
@@ -70,7 +67,6 @@ class Permit(Value, frozen=True):
     hides_personal_data: bool = False
 
     def allows(self, worker: str) -> bool:
-        """Return whether the worker may be called."""
         return self.workers is None or worker in self.workers
 
     def narrow(self, other: "Permit") -> "Permit":
@@ -112,15 +108,11 @@ def _no() -> bool:
 
 @dataclass(slots=True, eq=False)
 class Places:
-    """Deployments of a provider's model, or replicas of an engine, to which a call has been sent.
-
-    The code that chooses among them updates it.
-    """
+    """Deployments or replicas to which a call has been sent, as updated by the code that chooses."""
 
     used_names: set[str] = field(default_factory=set[str])
     has_other: Callable[[], bool] = _maybe
-    """Returns whether there is a place that the call has not used. By default the answer is yes, because many
-    servers may be behind one address."""
+    """Returns whether there is a place not used yet. By default yes: an address may have many servers."""
 
     def take(self, place: str, has_other: Callable[[], bool]) -> None:
         """Record that the call goes to `place`."""
@@ -138,13 +130,7 @@ class Places:
 
 @dataclass(frozen=True, slots=True)
 class Callee:
-    """A worker and the deployment of it that a call is sent to.
-
-    Args:
-        worker: name in the pool.
-        deployment: deployment of the worker. Empty if it has only one.
-        price: price per token at this deployment. None: not configured.
-    """
+    """A worker, the deployment that a call is sent to, or "" for its only one, and the price if known."""
 
     worker: str
     deployment: str = ""
@@ -152,17 +138,9 @@ class Callee:
 
 
 class AttemptHold(Protocol):
-    """Budget reservation of one attempt at a call."""
-
     async def renew(self, error: WorkerError, wait_s: float = 0.0) -> int:
-        """Pay for the attempt that failed with `error`, wait, and reserve the next one.
-
-        Returns:
-            The output tokens that the next attempt may take.
-
-        Raises:
-            BudgetExceeded: the next attempt could cost more than is left.
-            StoreUnavailable: the reservation cannot be stored.
+        """Pay for the failed attempt, wait, reserve the next, and return its output tokens. Raise
+        BudgetExceeded, or StoreUnavailable.
         """
         ...
 
@@ -176,10 +154,7 @@ class AttemptHold(Protocol):
 
 
 class Holds(Protocol):
-    """Budget reservations of one call.
-
-    A call may have a hedge: a second, parallel call for the same answer, sent because the first one is late.
-    """
+    """Budget reservations of one call. A hedge is a second, parallel call, sent because the first is late."""
 
     def hold(self, *, hedge: bool = False) -> AttemptHold:
         """Return the reservation of the call's current attempt, or of its hedge."""
@@ -194,17 +169,10 @@ class Holds(Protocol):
         ...
 
     def drop(self, *, hedge: bool, took_s: float, error: PodiumError | None = None) -> tuple[Attempt, ...]:
-        """Record that one of the two parallel attempts has lost. From now on, the call is the other one.
+        """Record that the hedge, or else the first attempt, has lost. Return it and the attempts before it,
+        oldest first.
 
-        Call `settle_dropped` later to pay for the attempt that lost.
-
-        Args:
-            hedge: whether the hedge has lost. Otherwise the first attempt has.
-            took_s: seconds since the lost attempt was sent.
-            error: error of the lost attempt. None if the other one was faster.
-
-        Returns:
-            The lost attempt and the earlier attempts before it, oldest first.
+        `error` is None if the other one was faster. Call `settle_dropped` later to pay for it.
         """
         ...
 
@@ -218,13 +186,11 @@ class Pauses:
     """Pauses between the tokens of an answer. The worker records them, and ends the call after a long one."""
 
     limit_s: float | None = None
-    """Longest allowed pause in seconds, if another worker can continue the answer. The worker ends the call
-    after it. None: only the settings limit pauses."""
+    """Longest pause in seconds if another worker can continue the answer, after which the call ends."""
     longest_s: float | None = None
     """Longest pause so far, in seconds. None before the second token, or if pauses are not measured."""
 
     def note(self, pause_s: float) -> None:
-        """Record a pause that has ended."""
         self.longest_s = max(pause_s, self.longest_s or 0.0)
 
 
@@ -257,10 +223,7 @@ class AttemptLimits:
 
 
 class Terms(Value, frozen=True):
-    """Conditions of a call.
-
-    The first six fields belong to the run and are made once. The others belong to the call.
-    """
+    """Conditions of a call. The first six fields are made once for the run, the others for the call."""
 
     deadline_at_s: float | None = None
     """Deadline of the caller, by `time.monotonic`. None: no deadline."""
@@ -279,9 +242,9 @@ class Terms(Value, frozen=True):
     has_fallback: bool = False
     """True if another worker is free to answer instead."""
     broken: frozenset[tuple[str, str]] = frozenset()
-    """Pairs of worker and deployment whose streams for this call broke off. They are tried last."""
+    """Pairs of worker and deployment whose streams for this call were interrupted. They are tried last."""
     outlasts_break: bool = False
-    """True if an answer whose stream breaks off is continued or started again."""
+    """True if an answer whose stream is interrupted is continued or started again."""
     rest_tokens: int | None = None
     """Limit of the text after `Call.prefix`, in tokens. None: only `Call.sampling` limits it."""
     observer: Observer | None = None

@@ -104,7 +104,6 @@ class Rates:
 
     @property
     def reasoning(self) -> Decimal:
-        """Price of reasoning tokens."""
         return (
             self.output_usd_per_mtok if self.reasoning_usd_per_mtok is None else self.reasoning_usd_per_mtok
         )
@@ -177,7 +176,7 @@ FREE = Price(Decimal(0), Decimal(0))
 
 
 def dearest_of(prices: Sequence[Price]) -> Price:
-    """Return a price list by which no call costs less than by any of `prices`."""
+    """Return a price list under which each call costs at least as much as under any of `prices`."""
     if len(set(prices)) == 1:
         return prices[0]
     starts = sorted({tier.above_input_tokens for price in prices for tier in price.long_prompts})
@@ -222,7 +221,6 @@ def dearer(one: Decimal | None, other: Decimal | None) -> Decimal | None:
 
 
 def total(costs: Sequence[Decimal | None]) -> Decimal | None:
-    """Return the sum, or None if any of the costs is unknown."""
     known_costs = [cost for cost in costs if cost is not None]
     return sum(known_costs, Decimal(0)) if len(known_costs) == len(costs) else None
 
@@ -269,13 +267,10 @@ class Meter(Protocol):
 def estimate(
     bound: Usage, n_bytes: int, reported_usage: Usage | None = None, sent_bytes: int | None = None
 ) -> Usage:
-    """Return the estimated usage of a call whose stream broke. It is never more than `bound`.
+    """Return the estimated usage of an interrupted call, at most `bound`. `n_bytes` include reasoning and
+    tool arguments.
 
-    Args:
-        bound: most that the call can use, with one prompt token per byte.
-        n_bytes: size of the answer so far, including reasoning and tool arguments.
-        reported_usage: newest usage that the server reported, for example of the prompt and its cached part.
-        sent_bytes: size of the prompt. None: not known, so `bound` is used.
+    Without `sent_bytes`, the prompt counts as in `bound`: one token per byte.
     """
     output_tokens = min(bound.output_tokens, n_bytes // ESTIMATE_BYTES_PER_TOKEN + ESTIMATE_SLACK_TOKENS)
     if reported_usage is None or not reported_usage.input_tokens:
@@ -289,12 +284,8 @@ def estimate_answer(
 ) -> tuple[Usage, str]:
     """Return the estimated usage of a call whose stream broke, and a note for the record that explains it.
 
-    Args:
-        bound: most that the call can use.
-        n_bytes: size of the answer's text and tool calls.
-        thought_bytes: size of the reasoning.
-        unseen_s: seconds until the first token.
-        meter: counts kept by the worker. None: it keeps none.
+    `unseen_s` is the time until the first token. `thought_bytes` is the size of the reasoning, `n_bytes` that
+    of the rest.
     """
     note = f"The usage is estimated from the bytes sent and streamed: one token per {ESTIMATE_BYTES_PER_TOKEN} bytes (about twice the tokens of normal prose), plus {ESTIMATE_SLACK_TOKENS} tokens."
     if meter is None:

@@ -20,10 +20,9 @@ class Value(
 
 
 class DefaultingValue(Value, frozen=True):
-    """Value that stores the default object in each field that equals its default.
+    """Value that stores the default object itself in fields that equal it, because msgspec omits only that.
 
-    msgspec omits a field from the JSON only if its value is the default object itself. A class needs this base if
-    another object can be equal to one of its defaults. A test finds the classes that need it.
+    A class needs it if another object can equal a default. A test finds these classes.
     """
 
     def __post_init__(self) -> None:
@@ -34,9 +33,7 @@ class DefaultingValue(Value, frozen=True):
 
 
 class JsonValue(Value, frozen=True):
-    """Value with fields that contain JSON. Such fields cannot be hashed: `not_hashed` names them, and the hash
-    ignores them.
-    """
+    """Value with JSON in fields that `not_hashed` names. They cannot be hashed, so the hash ignores them."""
 
     not_hashed: ClassVar[frozenset[str]] = frozenset()
 
@@ -63,10 +60,8 @@ Reader = Callable[[Any], tuple[Any, ...]]
 
 
 def has_equals(field: FieldInfo) -> bool:
-    """Return whether another object can be equal to the default of a field.
-
-    This is impossible for None, booleans, small integers, the empty string, the empty tuple and members of
-    enumerations: Python has a single object for each of them.
+    """Return whether another object can equal a field's default. None, booleans, small numbers, empty texts
+    and tuples, and enumerations are single objects.
     """
     default = field.default
     if default is msgspec.NODEFAULT or default is None or isinstance(default, bool | Enum):

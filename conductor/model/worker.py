@@ -55,7 +55,8 @@ class PoolMember:
     is_free: Callable[[], bool] = field(default=lambda: True, compare=False)
     """Returns whether the worker or one of its fallbacks is healthy and has a free slot now."""
     continues: bool = False
-    """True if the worker and its fallbacks can continue an answer whose stream broke off (`Call.prefix`)."""
+    """True if the worker and its fallbacks can continue an answer whose stream was interrupted
+    (`Call.prefix`)."""
     tells_filters: frozenset[str] = frozenset()
     """Names of this worker and its fallbacks whose content filter errors are reported to the client. For all
     others, such an error leads to a failover."""

@@ -61,17 +61,11 @@ def grammar(
     thinking: bool = False,
     has_tools: bool = False,
 ) -> Grammar:
-    """Return the grammar for the text of a plan.
+    """Return the grammar for the text of a plan of at least one step. Workers are numbered from 0.
 
-    Args:
-        format: format of the plan.
-        n_workers: number of workers. They are numbered from 0.
-        max_steps: maximum number of steps. A plan has at least one.
-        may_accept: whether the text may, instead of a plan, accept the answer of the previous round.
-        subtask_chars: approximate limit of a subtask, in characters. The grammar limits its words, at six
-            characters each.
-        thinking: whether the JSON schema has a field for a thought before the steps.
-        has_tools: whether a step may contain `"tools": false`. The `lists` format cannot express this.
+    `may_accept` allows to accept the previous answer instead. `thinking` adds a thought before the steps to the
+    JSON schema. `has_tools` allows `"tools": false` in a step, except in `lists`. The grammar limits a subtask's
+    words, at six characters each.
     """
     words = _worker(n_workers) + _string(subtask_chars)
     if format == "lists":

@@ -85,13 +85,7 @@ class _Example:
 
 @cache
 def layout_of(format: Format, *, is_schema: bool = False, is_thinking: bool = False) -> Layout:
-    """Return the layout of a plan's text.
-
-    Args:
-        format: format of the plan.
-        is_schema: whether the server enforces a JSON schema.
-        is_thinking: whether that schema has a field for a thought before the steps.
-    """
+    """Return the layout of a plan's text. A schema may have a field for a thought before the steps."""
     if format == "lists":
         return "lists"
     return ("thinking object" if is_thinking else "object") if is_schema else "lines"
@@ -107,10 +101,7 @@ def role(max_steps: int) -> str:
 
 @lru_cache(maxsize=256)  # used for every plan, and there are few different teams
 def instructions(layout: Layout, n_workers: int, max_steps: int, cheapest: int | None = None) -> str:
-    """Return the instructions for writing a plan in `layout`, with examples for a pool of `n_workers`.
-
-    `cheapest` is the number of the cheapest worker, or None if no price is known.
-    """
+    """Return instructions and examples for a plan in `layout`. `cheapest` is a worker's number, if known."""
     examples = [
         _render_example(layout, example)
         for example in _examples(n_workers, cheapest)

@@ -73,11 +73,10 @@ def _label(*names: str) -> re.Pattern[str]:
 
 
 class ListsParser:
-    """Parser of the `lists` format: free reasoning (also inside `<think>`), then `model_id`, `subtasks` and
-    `access_list`.
+    """Parser of the `lists` format: free reasoning, then `model_id`, `subtasks` and `access_list`.
 
-    The first step reads nothing, so it starts as soon as its subtask is complete. Each later step starts when
-    its access list is complete.
+    The first step reads nothing, and starts once its subtask is complete. Others start with their access
+    list.
     """
 
     def __init__(self, workers: Sequence[str], max_steps: int) -> None:

@@ -71,22 +71,15 @@ class Plan(Value, frozen=True):
 
 @dataclass(slots=True)
 class PlanBuilder:
-    """Builder of a plan, one step at a time. It rejects the first step that cannot run.
-
-    Args:
-        workers: names that steps may use.
-        max_steps: maximum number of steps.
-    """
+    """Builder of a plan, step by step. It rejects the first step that cannot run."""
 
     workers: Collection[str]
     max_steps: int
     steps: list[Step] = field(default_factory=list[Step])
 
     def add(self, step: Step) -> Step:
-        """Check and append the next step, which can then be started immediately.
-
-        Raises:
-            InvalidPlan: the step cannot run. It is not appended. The error has `reason` and the step's index.
+        """Check and append the next step, which can then start. The InvalidPlan has `reason` and the step's
+        index.
         """
         index = len(self.steps)
         if index >= self.max_steps:
@@ -111,11 +104,7 @@ class PlanBuilder:
         return self.steps[-1]
 
     def finish(self) -> Plan:
-        """Return the plan.
-
-        Raises:
-            InvalidPlan: there are no steps.
-        """
+        """Return the plan. Raise InvalidPlan if there are no steps."""
         if not self.steps:
             raise InvalidPlan("The plan has no steps.", reason=Reason.NO_PLAN)
         return Plan(tuple(self.steps))
@@ -124,12 +113,8 @@ class PlanBuilder:
 def read_step(
     index: int, worker: Any, subtask: Any, access: Any, workers: Sequence[str], needs: Any = ""
 ) -> Step:
-    """Convert the fields of step `index`, as the conductor wrote them, to a `Step`.
-
-    A worker's number is converted to its name in the pool.
-
-    Raises:
-        InvalidPlan: a field has the wrong type, or the worker's number is not in the pool.
+    """Convert a step's fields, as the conductor wrote them, to a `Step`. Numbers become workers' names. Raise
+    InvalidPlan for wrong types or numbers.
     """
     if isinstance(worker, bool) or not isinstance(worker, int | str):
         raise _wrong_type(index, "worker", "a number or a name")
@@ -205,21 +190,14 @@ class Parser(Protocol):
     """Parser of one plan whose text arrives in parts."""
 
     def feed(self, text: str) -> list[Step]:
-        """Parse the next part of the text. Return the steps that it completes, checked and ready to start.
-
-        Raises:
-            InvalidPlan: the text can no longer become a plan that can run.
+        """Parse the next part, and return the steps that it completes. Raise InvalidPlan if no plan can
+        result.
         """
         ...
 
     def finish(self, *, cut_off: bool = False) -> Plan | None:
-        """End the text. Return the whole plan, or None if the text accepts the answer of the previous round.
-
-        Args:
-            cut_off: whether the text ends because the model ran out of tokens.
-
-        Raises:
-            InvalidPlan: the text ended too early, or contains no plan.
+        """End the text, `cut_off` if the model ran out of tokens. Return the plan, or None to accept the last
+        answer.
         """
         ...
 

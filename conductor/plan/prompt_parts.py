@@ -53,10 +53,8 @@ MARK_CHARS = 1000
 
 
 def mark_key(*texts: str) -> str:
-    """Return a key for marks around `texts`: a word that occurs in none of them.
-
-    It is computed from the first text, or from all of them if that word occurs in one. A text can contain its
-    own key only by chance, so further attempts are rare.
+    """Return a key for marks: a word that occurs in none of `texts`. It is computed from the first text, or
+    from all if the word occurs in one.
     """
     digest = hashlib.sha256(without_volatile_lines(texts[0]).encode("utf-8", "surrogatepass"))
     key = _word(digest.digest())
@@ -78,19 +76,13 @@ def _occurs(key: str, texts: Sequence[str]) -> bool:
 
 
 def enclose(name: str, key: str, text: str, **attributes: str) -> str:
-    """Enclose `text` in an opening and a closing mark.
-
-    In attribute values, line breaks become spaces, and double quotes become single quotes.
-    """
+    """Enclose `text` in marks. In attributes, line breaks become spaces, and double quotes single ones."""
     facts = "".join(f' {each}="{_one_line(value)}"' for each, value in attributes.items())
     return f"<{name}-{key}{facts}>\n{text}\n</{name}-{key}>"
 
 
 def read_marked(name: str, key: str, text: str) -> tuple[list[str], str]:
-    """Return the texts between the marks with this name and key, and the text after the last mark.
-
-    Marks with another key are ordinary text.
-    """
+    """Return the texts between marks of this name and key, and the text after the last one."""
     matches = list(re.finditer(rf"<{name}-{key}[^\n]*>\n(.*?)\n</{name}-{key}>", text, re.DOTALL))
     return [each[1] for each in matches], text[matches[-1].end() :] if matches else text
 
@@ -104,10 +96,6 @@ class EchoFilter:
 
     Text that may be the beginning of a mark is held back until the next characters decide. The result
     therefore does not depend on how the answer is split into deltas.
-
-    Args:
-        name: name of the marks.
-        key: key of the marks. It occurs neither in the texts between them nor in the user's text.
     """
 
     def __init__(self, name: str, key: str) -> None:
@@ -120,20 +108,19 @@ class EchoFilter:
         """Number of marks that were removed."""
 
     async def filter(self, deltas: AsyncIterator[Delta]) -> AsyncGenerator[Delta]:
-        """Yield `deltas` without the marks."""
         async for delta in deltas:
             yield replace(delta, text=self.feed(delta.text)) if delta.text else delta
         if rest := self.finish():
             yield Delta(rest)
 
     def feed(self, text: str) -> str:
-        """Read the next text of the answer, and return the text that can be passed on."""
+        """Process the next piece of the answer, and return the text that can be passed on."""
         if "<" not in text and not (self._pending or self._is_inside or self._has_just_ended):
             return text
         return "".join(map(self._next, text))
 
     def finish(self) -> str:
-        """End the answer, and return the text that was held back, because it is not a mark."""
+        """Return the text that is still held back. At the end of the answer, it cannot become a mark."""
         pending, self._pending = self._pending, ""
         return pending
 
@@ -179,7 +166,6 @@ Leaf = Text | Image | File
 
 
 def reads(member: PoolMember, part: Part) -> bool:
-    """Return whether `member` can read `part`."""
     match part:
         case Image():
             return member.sees_images
@@ -190,9 +176,8 @@ def reads(member: PoolMember, part: Part) -> bool:
 
 
 def fit(messages: Iterable[Message], member: PoolMember) -> list[Message]:
-    """Convert `messages`, including tool results, to what `member` can read.
-
-    A text file becomes text between tags. A line of text replaces each attachment that the worker cannot read.
+    """Convert messages and tool results for `member`: text files to tags, attachments it cannot read to a
+    line.
     """
 
     def show(part: Leaf) -> Leaf:

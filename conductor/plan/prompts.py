@@ -30,8 +30,7 @@ CALL, RESULT = "tool_call", "tool_result"
 
 
 MOST_TOOLS, DESCRIPTION_CHARS = 64, 160
-"""Maximum number of tools that are described to the conductor, and of characters per description. The tool
-descriptions of agents take tens of kilobytes."""
+"""Maximum number of tools in the conductor's prompt, and of characters of each description."""
 
 
 def describe_tools(tools: Toolset, layout: Layout) -> str:
@@ -55,10 +54,7 @@ def _first_line(text: str) -> str:
 
 
 def with_tools_as_text(messages: Iterable[Message]) -> list[Message]:
-    """Convert the tool calls and tool results in `messages` to text between marks.
-
-    Native turns (see `Native`) and reasoning are removed.
-    """
+    """Convert tool calls and results to text between marks, without native turns and reasoning."""
     messages = list(messages)
     if not any(
         message.native or message.thoughts or message.tool_calls or message.tool_results
@@ -162,10 +158,7 @@ class Prompts:
     def revise(
         self, prompt: Sequence[Message], plan_text: str, outcome: str, layout: Layout
     ) -> list[Message]:
-        """Return the prompt for the next round, as in arXiv 2512.04388 (section 3.2).
-
-        The conductor reads its plan and the outcome, and accepts the answer or plans again.
-        """
+        """Return the prompt for the next round (arXiv 2512.04388, 3.2): accept the outcome or plan again."""
         key = mark_key(*(message.text for message in prompt), plan_text, outcome)
         verdict = (
             f"The team answered:\n\n{enclose('outcome', key, outcome)}\n\n"
@@ -202,14 +195,8 @@ def work(
     It consists of the system prompts of the worker and the user, the conversation, the outputs that the step
     reads, and its subtask. Outputs and subtask are appended to the user's last message, because some chat
     templates reject two user turns in a row. Only outputs are enclosed in marks, and no sentence is added,
-    because small models repeat text that frames their task.
-
-    Args:
-        member: worker that is called.
-        conversation: the user's whole conversation.
-        step: step to run. If its subtask is empty and it reads nothing, the prompt is the conversation alone.
-        plan: the plan's steps so far. The subtasks of the steps that are read are shown beside their outputs.
-        outputs: outputs of the steps in `step.access`.
+    because small models repeat text that frames their task. The subtasks in `plan`, the steps so far, are shown
+    beside the outputs. Without a subtask and outputs, the prompt is the conversation alone.
     """
     conversation = fit(conversation, member)
     messages = [message for message in conversation if message.role != "system"]
@@ -225,10 +212,8 @@ def work(
 
 
 def _system(member: PoolMember, conversation: Sequence[Message]) -> list[Message]:
-    """Return the system prompts of the worker and the user as one message, or no message if both are empty.
-
-    The message has one text part, or several if one of them has a cache mark. The text is the same in both
-    cases.
+    """Return the system prompts of worker and user as one message, if any, in several parts if one has a
+    cache mark.
     """
     prompts = [Message.of("system", member.system_prompt), *(m for m in conversation if m.role == "system")]
     nonempty = [prompt for prompt in prompts if prompt.text]
@@ -245,14 +230,8 @@ def describe_failure(error: WorkerError) -> str:
 
 
 def read_assignment(text: str, key: str) -> tuple[list[str], str]:
-    """Extract the outputs and the task that `work` added to the user's last turn.
-
-    A worker that is a program uses it to read its prompt.
-
-    Args:
-        text: the turn, or the part that was added to it.
-        key: key of the marks (`Call.mark_key`), so that text of the user or of a step is not mistaken for an
-            output. Empty if the turn contains no outputs.
+    """Extract the outputs and the task that `work` added to a turn, for workers that are programs. Only marks
+    with `key` count, so that no other text is taken for an output.
     """
     outputs, task = read_marked(OUTPUT, key, text) if key else ([], text)
     return outputs, task.strip()
@@ -290,10 +269,8 @@ def _card(member: PoolMember) -> str:
 
 
 def _facts(member: PoolMember, model: str, *, has_tools: bool) -> str:
-    """Return the known facts of a worker on a line of their own, or "" if there are none.
-
-    The text says that a worker cannot call tools only if the request has tools. Prompts without tools must stay
-    as conductors were trained on them.
+    """Return a line of known facts of a worker, or "". It says that a worker cannot call tools only if the
+    request has some, as in training.
     """
     facts = [
         " ".join(model.split()),

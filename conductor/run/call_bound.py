@@ -13,9 +13,7 @@ from conductor.model.worker import PoolMember
 RESERVED_TOKENS_PER_IMAGE = 2_048
 """Number of tokens that are reserved for an image. If a model counts more, the excess is billed anyway."""
 PDF_TOKENS, BYTES_PER_PDF_TOKEN, MOST_PDF_TOKENS = 4_096, 16, 300_000
-"""Estimate for a PDF: base tokens, bytes per additional token, and the maximum, which is the most that
-providers accept.
-"""
+"""Estimate for a PDF: base tokens, bytes per further token, and the most that providers accept."""
 TOKENS_PER_MESSAGE = 16
 """Upper bound of a chat template's markup around a message, a call or a tool."""
 TOKENS_PER_CONTINUATION = 1_024
@@ -50,9 +48,7 @@ def input_bound(call: Call) -> int:
 
 
 def sent_bytes(call: Call) -> int:
-    """Return the approximate size of the prompt of `call` in bytes. Reserves for prompts that may be added are
-    not included.
-    """
+    """Return the approximate bytes of a prompt, without reserves for prompts that may be added."""
     reserved_tokens = TOKENS_PER_CONTINUATION if call.prefix else 0
     if answer_format := call.answer_format:
         reserved_tokens += TOKENS_PER_FORMAT + _format_size(answer_format)

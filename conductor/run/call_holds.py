@@ -54,14 +54,7 @@ class _HeldCall:
 
 
 class CallHolds:
-    """Holds of one call. Implements `Holds`.
-
-    Args:
-        ledger: ledger in which the holds are reserved and settled.
-        member: worker that is called.
-        bound: most tokens that the call can use.
-        observer: observer that is notified of each failed attempt.
-    """
+    """Holds of one call. Implements `Holds`."""
 
     def __init__(
         self,
@@ -82,21 +75,12 @@ class CallHolds:
         """Failed attempts of both branches."""
 
     async def __aenter__(self) -> Self:
-        """Reserve the first hold.
-
-        Raises:
-            BudgetExceeded: the budget does not allow the call.
-            StoreUnavailable: the hold cannot be stored.
-        """
+        """Reserve the first hold. Raise BudgetExceeded, or StoreUnavailable if it cannot be stored."""
         await self._reserve(self._first)
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        """Settle the holds that are still open.
-
-        A call that was sent is settled at its highest possible cost. A call that is still queued, or a hedge
-        that was not sent, costs nothing.
-        """
+        """Settle open holds: sent calls at their highest cost, queued ones and unsent hedges at nothing."""
         for branch in filter(None, (self._first, self._second)):
             if branch.waits or (branch is self._second and branch.callee is None):
                 await self._release(branch)
@@ -111,13 +95,11 @@ class CallHolds:
         return self._bound_of(self._first)
 
     def hold(self, *, hedge: bool = False) -> "BranchHold":
-        """See `Holds.hold`."""
         branch = self._second if hedge else self._first
         assert branch is not None, "the call has a hold"
         return BranchHold(self, branch)
 
     async def hold_second(self) -> bool:
-        """See `Holds.hold_second`."""
         second = self._begin()
         try:
             await self._reserve(second)
@@ -130,13 +112,11 @@ class CallHolds:
         return True
 
     async def release_second(self) -> None:
-        """See `Holds.release_second`."""
         if self._second is not None:
             second, self._second = self._second, None
             await self._release(second)
 
     def drop(self, *, hedge: bool, took_s: float, error: PodiumError | None = None) -> tuple[Attempt, ...]:
-        """See `Holds.drop`."""
         assert self._second is not None, "two calls are running"
         loser, other = (self._second, self._first) if hedge else (self._first, self._second)
         self._first, self._second = other, None
@@ -155,7 +135,6 @@ class CallHolds:
         return (*before, last) if last else tuple(before)
 
     async def settle_dropped(self) -> None:
-        """See `Holds.settle_dropped`."""
         if self._dropped is not None:
             (loser, last), self._dropped = self._dropped, None
             if loser.hold is not None and last is not None:
@@ -173,7 +152,6 @@ class CallHolds:
         return branch
 
     async def renew(self, branch: _HeldCall, error: WorkerError, wait_s: float = 0.0) -> int:
-        """See `AttemptHold.renew`."""
         if not branch.is_dropped:
             failure = self._bill_failure(error, branch)
             attempt = self._attempt(error, failure, branch)
@@ -204,11 +182,7 @@ class CallHolds:
             self._observer.on_failed(attempt)
 
     def _attempt_of_loser(self, loser: _HeldCall, took_s: float) -> Attempt:
-        """Return the attempt of a call that lost the race.
-
-        Its usage is unknown, so it is billed at its bound. It costs nothing if no attempt was running or it
-        was still queued.
-        """
+        """Return the attempt of a call that lost the race. It is billed at its bound if it was running."""
         price, callee = self._price_of(loser), loser.callee or Callee(self._member.name)
         is_billed = price is not None and price != FREE and loser.hold is not None and not loser.waits
         what = "The call was still queued" if loser.waits else "The call had returned nothing"
@@ -255,9 +229,7 @@ class CallHolds:
         return replace(self._bound, output_tokens=longest) if is_shorter else self._bound
 
     def _price_of(self, branch: _HeldCall) -> Price | None:
-        """Return the price at the deployment to which the branch was sent. Before that, return the highest price
-        of all deployments to which it may be sent.
-        """
+        """Return the price where the branch was sent, or else the highest of all its deployments."""
         return branch.callee.price if branch.callee else self._member.worst_price
 
     def _attempt(
@@ -312,18 +284,15 @@ class BranchHold:
     _branch: _HeldCall
 
     async def renew(self, error: WorkerError, wait_s: float = 0.0) -> int:
-        """See `AttemptHold.renew`."""
         return await self._holds.renew(self._branch, error, wait_s)
 
     @contextmanager
     def waiting(self) -> Generator[None]:
-        """See `AttemptHold.waiting`."""
         self._branch.waits = True
         yield
         self._branch.waits = False  # skipped if the wait is cancelled: the call is never sent then
 
     def record_callee(self, callee: Callee) -> None:
-        """See `AttemptHold.record_callee`."""
         self._branch.callee = callee
         if self._branch.hold is not None:
             self._branch.hold.ask(callee)
@@ -388,12 +357,8 @@ async def open_call(member: PoolMember, call: Call, ledger: Ledger) -> AsyncGene
 
 
 def _check_permit(member: PoolMember, call: Call) -> None:
-    """Check that the call's permit allows the worker.
-
-    A worker that runs a team always passes, because each of its inner calls is checked.
-
-    Raises:
-        WorkerRefused: the permit excludes the worker.
+    """Check that the call's permit allows the worker, or raise WorkerRefused. For a team, each inner call is
+    checked.
     """
     if not (call.terms.permit.allows(member.name) or member.bills_inner_calls):
         message = f"This run may not call worker {quote(member.name)}."

@@ -65,12 +65,7 @@ def load(kind: type[T], data: Json) -> T:
 
 
 def decode(kind: type[T], data: bytes) -> T:
-    """Return the value of type `kind` from the output of `encode`.
-
-    Raises:
-        UnreadableRecord: `data` is not a valid `kind`, or a newer version wrote it.
-        ValueError: `data` is not JSON.
-    """
+    """Return the value that `encode` wrote. Raise UnreadableRecord, or ValueError if it is not JSON."""
     try:
         return cast(T, _decoder(kind).decode(data))
     except (msgspec.MsgspecError, UnicodeDecodeError):  # written by `json.dumps` or by an older version
@@ -100,7 +95,6 @@ def _has_not_finite(value: Any) -> bool:
 
 
 def _without_retired(data: Json) -> Json:
-    """Return `data` without retired fields."""
     if isinstance(data, list):
         return [_without_retired(each) for each in cast(list[Json], data)]
     if not isinstance(data, dict):
@@ -111,10 +105,7 @@ def _without_retired(data: Json) -> Json:
 
 
 def _explain(error: msgspec.ValidationError, data: Json) -> str:
-    """Return the error's message with the path of the field.
-
-    A record of a newer version may have unknown fields, so its version is reported first.
-    """
+    """Return the error's message with the path of the field, unless a newer version wrote the record."""
     for where, version in _versions(data, ""):
         if type(version) is int and version > VERSION:
             return f"{where}: the record has version {version}, but this version of Podium reads only versions up to {VERSION}."

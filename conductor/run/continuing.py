@@ -1,4 +1,4 @@
-"""Continuation of an answer whose stream broke off after its reader had seen part of it.
+"""Continuation of an answer whose stream was interrupted after its reader had seen part of it.
 
 The text so far becomes the prefix of the next call (`Call.prefix`). How a model is made to continue it is up
 to the worker (`serving/dispatch/continuing.py`). This module knows the text of a step, but not which worker
@@ -29,33 +29,30 @@ CONTINUATIONS = 2
 BYTES_PER_TOKEN = 4
 """Assumed size of a token in an answer whose tokens were not counted."""
 REPEATED_CHARS = 1000
-"""Maximum length of the end of the text that a model may have to repeat, in characters. The repeated text shows
-where the continuation begins."""
+"""Maximum characters at the end of the text that a model may repeat to show where it continues."""
 MARK_TOKENS = 16
 """Length of the mark before the repeated text, in tokens."""
 
 
 @dataclass(slots=True)
 class Breaks:
-    """Restarts and continuations of one step after its stream broke off."""
+    """Restarts and continuations of one step after its stream was interrupted."""
 
     restarts: int = 0
     """Number of restarts of the step."""
     continuations: int = 0
     """Number of continuations of the answer, including those before a restart."""
     broken: frozenset[tuple[str, str]] = frozenset()
-    """Pairs of worker and deployment whose streams broke off. They are tried last."""
+    """Pairs of worker and deployment whose streams were interrupted. They are tried last."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """The part of an answer that its reader has received when the stream breaks off.
+    """The part of an answer that its reader has received when the stream is interrupted.
 
     Args:
         text, reasoning: text and reasoning of the answer so far, from all workers.
         tokens: approximate number of tokens in the text.
-        breaks: number of times that the stream has broken off.
-        worker: worker that wrote the newest part.
     """
 
     text: str = ""
@@ -65,21 +62,19 @@ class Shown:
     worker: str = ""
 
     def after(self, reply: Reply) -> "Shown":
-        """Return what the reader has received after the stream of `reply` broke off. `reply` starts with this
-        text.
+        """Return what the reader has received after the stream of `reply`, which starts with this text, was
+        interrupted.
         """
         text, new_text = "".join(reply.texts), "".join(reply.texts)[len(self.text) :]
         is_first = not self.breaks  # the count of a continuation may include the repeated text
         counted = reply.counted.output_tokens if reply.counted and is_first else 0
-        tokens = self.tokens + max(counted, _tokens(new_text))
+        tokens = self.tokens + max(counted, byte_size(new_text) // BYTES_PER_TOKEN)
         thoughts = "".join(reply.thoughts)
         return Shown(text, thoughts, tokens, self.breaks + 1, reply.worker)
 
     def continue_call(self, call: Call) -> Call:
-        """Return a copy of `call` that requests the rest of the answer.
-
-        If the length of the answer is limited, the new limit is the estimated rest, plus room for the end of
-        the text, which a model may have to repeat.
+        """Return a copy of `call` for the rest. A limit becomes the estimated rest plus room for repeated
+        text.
         """
         if not self.breaks:
             return call
@@ -98,33 +93,26 @@ class Shown:
         )
 
     def begin(self, reply: Reply) -> None:
-        """Insert this text at the start of `reply`. New reasoning is dropped, because the reader has already
-        received the reasoning of an earlier call.
-        """
+        """Insert this text at the start of `reply`. New reasoning is dropped, as the reader already has some."""
         if not self.breaks:
             return
         reply.texts.insert(0, self.text)
         reply.thoughts.insert(0, self.reasoning)
         reply.deltas = _words(reply.deltas)
-        note = f"This answer continues the first {len(self.text)} characters, which came from {self.worker} before its stream broke off."
+        note = f"This answer continues the first {len(self.text)} characters, which came from {self.worker} before its stream was interrupted."
         reply.notes += (note,)
 
     @property
     def result(self) -> CallResult | None:
-        """Result of the step if no call continues its answer, or None if no stream broke off.
-
-        Usage and cost are zero, because the broken calls are recorded as attempts of the step.
+        """Result if no call continues an interrupted answer. Usage and cost are zero, because those calls are
+        attempts.
         """
         if not self.breaks:
             return None
         return CallResult(self.text, self.worker, "", Usage(), Decimal(0), None, reasoning=self.reasoning)
 
     def result_of_open(self, failed: tuple[Attempt, ...]) -> CallResult | None:
-        """Return the result while a call for the rest is open. The usage of that call is unknown.
-
-        Args:
-            failed: failed attempts before the open call.
-        """
+        """Return the result while a call for the rest is open, whose usage is unknown."""
         result = self.result
         return result and replace(result, usage=None, attempts=failed)
 
@@ -141,12 +129,8 @@ class Shown:
             error.args = (f"{error.message} {why}",)
 
     def end(self, error: WorkerError, attempts: tuple[Attempt, ...], why: str = "") -> WorkerError:
-        """Complete `error`, by which the stream broke off, as the final error of the step.
-
-        Args:
-            error: error of the broken stream.
-            attempts: failed attempts to continue the answer.
-            why: reason why the answer was not continued.
+        """Complete `error`, which interrupted the stream, as the final error of the step. `why` says why it
+        was not continued.
         """
         error.attempts = attempts
         # The usage is recorded with the interruption.
@@ -158,19 +142,19 @@ class Shown:
 def other_answer() -> Interrupted:
     """Return the error for a client that received a part of an answer, which a new answer now replaces."""
     return Interrupted(
-        "The answer broke off, and a new one replaces the part that was sent. Retry, or read the run's record."
+        "The answer was interrupted, and a new one replaces the part that was sent. Retry, or read the run's record."
     )
 
 
 def may_restart(member: PoolMember, breaks: Breaks, error: WorkerError) -> bool:
-    """Return whether a step may restart after its answer broke off.
+    """Return whether a step may restart after its answer was interrupted.
 
     The caller must check that the client has not received text that the restart would replace.
 
-    - A step restarts once, or as often as its worker has other deployments. It restarts without a delay. A
-      worker with a `retry_after_s` is therefore not called again if there is no other.
-    - An inner run does not restart, because it has restarted its own steps. A new inner run would replace its
-      record and lose its costs.
+    - A step may restart once, or once per other deployment of its worker. Restarts do not wait, so a worker
+      that sent a `retry_after_s` is not called again unless it has a fallback.
+    - An inner run does not restart, because it has already restarted its own steps. A new inner run would
+      replace the record and lose the costs of the first.
     """
     if member.bills_inner_calls or breaks.restarts >= max(1, member.other_places):
         return False
@@ -181,10 +165,7 @@ def may_restart(member: PoolMember, breaks: Breaks, error: WorkerError) -> bool:
 
 
 def may_continue(member: PoolMember, task: Task, breaks: Breaks, error: WorkerError) -> bool:
-    """Return whether an answer that broke off with `error` can be continued.
-
-    Answers that must match a format and answers with log probabilities cannot be continued.
-    """
+    """Return whether an interrupted answer can be continued. One with a format or log probabilities cannot."""
     is_words = task.operation == "chat" and task.answer_format is None
     is_counted = task.sampling.options.top_logprobs is not None
     is_break = isinstance(error, BREAKS) or _is_filtered(member, error)
@@ -201,10 +182,6 @@ def _is_filtered(member: PoolMember, error: WorkerError) -> bool:
     """Return whether a content filter ended the answer after reasoning alone, and another worker may be called."""
     is_reported = error.worker in member.tells_filters
     return isinstance(error, ContentFiltered) and member.has_fallback and not is_reported
-
-
-def _tokens(text: str) -> int:
-    return byte_size(text) // BYTES_PER_TOKEN
 
 
 async def _words(deltas: AsyncGenerator[Delta]) -> AsyncGenerator[Delta]:

@@ -43,20 +43,11 @@ number of the event, and the event. It must not raise.
 
 
 class EventsNotKept(LookupError):
-    """Some of the requested events happened in another process and are not in this log.
-
-    Read the record and subscribe after its `seq`, or read the events from the journal's store.
-    """
+    """Some requested events happened in another process. Read the record, or the journal's store."""
 
 
 class Subscription:
-    """Event stream of one reader. It ends with the terminal event.
-
-    Args:
-        deltas: pieces of the answer that the reader receives.
-        on_close: function that is called when the subscription is closed.
-        seq: number of the newest event so far.
-    """
+    """Event stream of one reader. It ends with the terminal event."""
 
     def __init__(self, deltas: Deltas, on_close: "Callable[[Subscription], None]", seq: int = 0) -> None:
         self._deltas: Deltas = deltas
@@ -74,17 +65,15 @@ class Subscription:
         """Number of the newest event read. A piece of the answer has the number of the event before it."""
 
     async def next(self) -> Event:
-        """Wait for the next event and return it. Do not call it after the terminal event. No event is lost if the
-        wait is cancelled.
+        """Wait for the next event and return it. Do not call it after the terminal event. Cancelling loses no
+        event.
         """
         while not self._events:
             await self._wait()
         return self._take()
 
     async def next_all(self) -> list[Event]:
-        """Wait for the next event and return it with all other queued events. The list may be empty after a call
-        of `wake`.
-        """
+        """Wait for and return all queued events. The list may be empty after a call of `wake`."""
         if not self._events:
             await self._wait()
         events: list[Event] = []
@@ -157,15 +146,7 @@ class Subscription:
 
 
 class EventLog:
-    """Events of one run, and the record that results from them.
-
-    Args:
-        record: record from which the run starts or continues. Earlier events are not in this log.
-        journal: function that receives every event.
-
-    `answer` is the subscription of the reader that owns the answer. If no reader owns it, as in a background
-    run, the caller that opens the run must close `answer`.
-    """
+    """Events of one run, and the record that results from them."""
 
     def __init__(self, record: Record, journal: Journal | None = None) -> None:
         self.record = record
@@ -184,9 +165,7 @@ class EventLog:
 
     @property
     def is_answer_seen(self) -> bool:
-        """Whether the client has received a piece of the answer. For an inner run, the client is the outer run,
-        which receives each piece immediately.
-        """
+        """Whether the client has received a piece of the answer. An outer run receives each immediately."""
         is_read = self.record.task.stream or self.record.parent is not None
         return is_read and self.has_answer_begun
 
@@ -196,21 +175,14 @@ class EventLog:
         self._publish(event)
 
     async def append_durably(self, event: RunSuspended, write: Callable[[], Awaitable[None]] | None) -> None:
-        """Add `event` to the record, but publish it only after `write` has stored the record.
-
-        Raises:
-            PodiumError: `write` failed. The event was not published.
-        """
+        """Add `event` to the record, but publish it only after `write` has stored it without an error."""
         self._fold(event)
         if write is not None:
             await write()
         self._publish(event)
 
     def offer_piece(self, piece: AnswerDelta) -> bool:
-        """Publish a piece of the answer, unless the queue of the answer's owner is full.
-
-        Return whether the piece was published. Later subscribers do not receive it.
-        """
+        """Publish a piece and return True, unless the owner's queue is full. Later subscribers do not get it."""
         if self.answer.is_full:
             return False
         self._fold(piece)
@@ -244,7 +216,6 @@ class EventLog:
 
     @property
     def _ending(self) -> Event:
-        """Terminal event of a run that has ended."""
         record = self.record
         if record.status == "finished":
             return RunFinished(record.wall_s, record.answer, record.finish or FinishReason.STOP)
@@ -259,16 +230,8 @@ class EventLog:
     def subscribe(
         self, after_seq: int | None = None, deltas: Literal["all", "none"] = "none"
     ) -> Subscription:
-        """Subscribe to new events and to the events of this log after `after_seq`.
-
-        If the run has ended, the subscription contains at least the terminal event.
-
-        Args:
-            after_seq: number of the newest event that the reader has. None for all events of this log.
-            deltas: pieces of the answer that the reader receives.
-
-        Raises:
-            EventsNotKept: some events after `after_seq` are not in this log.
+        """Subscribe to events after `after_seq`, or to all of this log, at least the terminal one. Raise
+        EventsNotKept if some are missing.
         """
         known_seq = self._first_seq - 1 if after_seq is None else after_seq
         if not self._first_seq - 1 <= known_seq <= self.seq:

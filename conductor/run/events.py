@@ -70,7 +70,6 @@ class PlanEnded(Value, frozen=True):
 
     @property
     def reject_reason(self) -> Reason | None:
-        """Reason of the rejection, if any."""
         return None if self.rejection is None else self.rejection.reason
 
 
@@ -105,7 +104,7 @@ class StepStarted(Value, frozen=True):
 
 
 class StepRestarted(Value, frozen=True):
-    """The restart of a step whose answer broke off.
+    """The restart of a step whose answer was interrupted.
 
     Either the client had received no part of the answer, or the run outlives its readers and no worker could
     continue the answer. `result` is the result of the interrupted call, with its usage and cost, or None if it
@@ -120,10 +119,7 @@ class StepRestarted(Value, frozen=True):
 
 
 class StepContinued(Value, frozen=True):
-    """The continuation of the answering step, after its stream broke off and the client had received a part.
-
-    `result` contains the text so far, with its usage and cost.
-    """
+    """Continuation of the answering step whose stream was interrupted. `result` has the text, usage and cost."""
 
     at_s: float
     plan: int
@@ -133,8 +129,6 @@ class StepContinued(Value, frozen=True):
 
 
 class StepFirstToken(Value, frozen=True):
-    """A worker's first token."""
-
     at_s: float
     plan: int
     step: int
@@ -216,12 +210,8 @@ class WorkDelta(Value, frozen=True):
 
 
 class RunResumed(DefaultingValue, frozen=True):
-    """The continuation of a run in another process.
-
-    Calls that were open are lost. Completed calls keep their results.
-
-    Args:
-        lost_usd: cost of calls that earlier processes paid for, but whose ends they did not record.
+    """Continuation in another process. Open calls are lost, completed ones keep their results. `lost_usd` was
+    paid for calls without a recorded end.
     """
 
     at_s: float
@@ -230,9 +220,8 @@ class RunResumed(DefaultingValue, frozen=True):
 
 
 class RunDetached(Value, frozen=True):
-    """The handover of a run to another process. It is the terminal event for readers in this process.
-
-    Open calls are closed and recorded as cut. Completed calls keep their results.
+    """Handover to another process, terminal for readers here. Open calls are cut, completed ones keep their
+    results.
     """
 
     at_s: float
@@ -250,8 +239,6 @@ class RunSuspended(DefaultingValue, frozen=True):
     """The suspension of a run that waits for tool results. No call to a model is open. Terminal.
 
     Args:
-        calls: tool calls without a result, ordered by number.
-        text: part of the answer that the client receives with the tool calls.
         clock: Unix time of the suspension, or 0 if it was not recorded.
     """
 
@@ -262,10 +249,7 @@ class RunSuspended(DefaultingValue, frozen=True):
 
 
 class ResultsGiven(DefaultingValue, frozen=True):
-    """The arrival of tool results, `waited_s` seconds after the client received the tool calls.
-
-    The run continues, possibly in another process.
-    """
+    """Arrival of tool results, `waited_s` after the client got the calls. Maybe in another process."""
 
     at_s: float
     given: Given

@@ -38,9 +38,7 @@ from conductor.run.turns import Given, Segment, StepTurn
 
 CUT = Failure.of(Interrupted("The process that made this call ended before it received the answer."))
 STREAM_TICK_S = 0.1
-"""Resolution of the record's time while the answer streams, in seconds. Copying the record for each piece of the
-answer would be too slow.
-"""
+"""Resolution of the record's time in seconds while the answer streams, as copies would be slow."""
 
 
 def after(record: Record, event: Event) -> Record:
@@ -220,10 +218,7 @@ def _give_step(step: StepRecord, client_reply: Given, at_s: float) -> StepRecord
 
 
 def _resume(record: Record, event: RunResumed) -> Changes:
-    """Mark the plan and the calls that the earlier process left open as interrupted.
-
-    The answer has no reader yet in this process.
-    """
+    """Mark plan and calls that an earlier process left open as interrupted. The answer has no reader yet."""
     return {
         "status": "running",
         "plans": _cut_plans(record.plans, event.at_s),
@@ -240,9 +235,7 @@ def _cut_plans(plans: tuple[PlanRecord, ...], at_s: float) -> tuple[PlanRecord, 
 
 
 def _cut_plan(plan: PlanRecord, at_s: float) -> PlanRecord:
-    """Mark the plan as interrupted if its text is incomplete. Otherwise reset its open steps, so that they can
-    start again.
-    """
+    """Mark an incomplete plan as interrupted. Otherwise reset its open steps to start again."""
     if not plan.cut and (plan.ended_s is None or plan.stopped):
         plan = replace(plan, ended_s=at_s, failure=CUT, why=CUT.message, cut=True)
     if plan.rejection is not None:
@@ -300,7 +293,6 @@ def _without_call(step: StepRecord, calls: tuple[Attempt, ...]) -> StepRecord:
 
 
 def fold(record: Record, events: Iterable[Event]) -> Record:
-    """Return `record` after all `events`."""
     for event in events:
         record = after(record, event)
     return record

@@ -59,43 +59,24 @@ class Ledger(Protocol):
     def hold(
         self, price: Price | None, input_tokens: int, max_output_tokens: int, what: str
     ) -> AbstractAsyncContextManager[Hold]:
-        """Reserve the maximum cost of a call until the end of the block.
-
-        Call `settle` inside the block. Otherwise the whole hold counts as spent.
-
-        Args:
-            price: price of the worker that will be called. None: not known.
-            input_tokens: upper bound of the prompt's length.
-            max_output_tokens: upper bound of the answer's length.
-            what: name of the worker, for the error message.
-
-        Raises:
-            BudgetExceeded: not even a short answer fits. Nothing was reserved.
+        """Reserve the maximum cost of a call until the end of the block. Without `settle` in it, the whole
+        hold counts as spent. Raise BudgetExceeded if not even a short answer fits.
         """
         ...
 
     async def settle(
         self, hold: Hold, cost_usd: Decimal | None, usage: Usage | None, *, is_bound: bool = False
     ) -> None:
-        """Replace the reserved amounts by the actual cost and usage of the call.
-
-        An amount that is unknown or impossible counts as reserved.
-
-        Args:
-            hold: reservation of the call.
-            cost_usd: actual cost, or None if it is unknown.
-            usage: actual token usage, or None if it is unknown.
-            is_bound: whether `cost_usd` is only an upper bound.
+        """Replace the reserved amounts by the actual ones. Unknown or impossible ones count as reserved.
+        `is_bound` marks an upper bound.
         """
         ...
 
 
 @dataclass(slots=True, eq=False)
 class BudgetLedger:
-    """Ledger of one budget, in memory. It may be used from one event loop only.
-
-    A call whose usage never becomes known, such as one whose stream was cut, counts with its whole hold. The
-    record still shows its cost as unknown.
+    """Ledger of one budget, in memory, for one event loop. Calls whose usage stays unknown count with their
+    hold; the record still shows their cost as unknown.
     """
 
     budget: Budget = Budget()
@@ -110,11 +91,8 @@ class BudgetLedger:
     async def hold(
         self, price: Price | None, input_tokens: int, max_output_tokens: int, what: str
     ) -> AsyncGenerator[Hold]:
-        """See `Ledger.hold`.
-
-        If other holds leave too little of the budget, wait until they settle, because most calls use far less
-        than they reserve. If there are no other holds, reduce the length of the answer to what the budget
-        allows.
+        """See `Ledger.hold`. If other holds leave too little, wait until they settle, because most calls use
+        far less. Otherwise reduce the length of the answer.
         """
         hold = await self._reserve(price, input_tokens, max_output_tokens, what)
         self.holds.append(hold)
@@ -137,7 +115,6 @@ class BudgetLedger:
     async def settle(
         self, hold: Hold, cost_usd: Decimal | None, usage: Usage | None, *, is_bound: bool = False
     ) -> None:
-        """See `Ledger.settle`."""
         knows_cost = cost_usd is not None and cost_usd.is_finite() and cost_usd >= 0
         knows_tokens = usage is not None and usage.is_possible
         self._book(
@@ -204,9 +181,8 @@ class BudgetLedger:
         return Hold(worst, input_tokens + max_output_tokens, max_output_tokens)
 
     def _room(self, price: Price | None, input_tokens: int) -> int | None:
-        """Return the longest answer, in tokens, that the rest of the budget allows, or None if it is unlimited.
-
-        A negative number means that the prompt alone exceeds the budget, or that the price is not known.
+        """Return the longest affordable answer in tokens, or None for no limit. Below 0, even the prompt
+        costs too much, or the price is unknown.
         """
         rooms = [
             room
@@ -276,11 +252,8 @@ class BudgetLedger:
 
 
 def could_cost(worst_usd: Decimal, least_usd: Decimal) -> tuple[str, str]:
-    """Return the highest cost of a call, and the phrase about it for the error message.
-
-    Args:
-        worst_usd: cost with the longest requested answer.
-        least_usd: cost with the shortest answer worth paying for.
+    """Return the highest cost and the phrase about it. `least_usd` is for the shortest answer worth paying
+    for.
     """
     worst, least = (f"${each.normalize():f}" for each in (worst_usd, least_usd))
     shortest = "" if worst == least else f" ({least} with the shortest answer)"

@@ -30,10 +30,8 @@ from conductor.run.turns import Given
 
 
 def count_spent(records: RunRecords, team: Team, lost_usd: Decimal) -> tuple[Decimal, Usage]:
-    """Return the cost and token usage of a run and its inner runs.
-
-    A call without a recorded usage counts with the most that it can have used. The cost of all such calls
-    together counts as at least `lost_usd`.
+    """Return the cost and usage of a run with inner runs. Calls without recorded usage count with their most,
+    together at least `lost_usd`.
     """
     open_usd, usage = Decimal(0), Usage()
     for record in records:
@@ -46,10 +44,7 @@ def count_spent(records: RunRecords, team: Team, lost_usd: Decimal) -> tuple[Dec
 
 
 def _worst(call: UnmeteredCall, record: Record, team: Team) -> tuple[Decimal, Usage]:
-    """Return the highest possible cost and usage of a call.
-
-    They are zero for an inner run, which is counted separately, and for a worker that no longer exists.
-    """
+    """Return the highest cost and usage of a call. Inner runs count separately, removed workers as zero."""
     conductor, sampling = team.conductor, record.task.sampling
     if call.writes_plan and conductor is not None and conductor.member.name == call.worker:
         member, sampling = conductor.member, conductor.sampling
@@ -70,12 +65,8 @@ class Family:
     """State that a run shares with its inner runs.
 
     Args:
-        team: team that plans and answers.
-        ledger: ledger for the spending of all these runs.
         refusals: refusals by workers so far.
         owner: id of the process that executes the runs.
-        account: account that requested the run.
-        journal: function that receives every event of each run.
         earlier: records of inner runs that an earlier process has begun, by id.
         continued_ids: ids of those inner runs that have been continued.
         write_down: function that stores the records of all these runs durably.
@@ -231,9 +222,7 @@ async def _running(
 
 
 def _waiting_time_s(record: Record) -> float:
-    """Return the seconds since the run was suspended. The clocks of two processes may differ, so the result is at
-    least 0.
-    """
+    """Return the seconds since the suspension, at least 0, because clocks of processes may differ."""
     suspended = record.segments[-1].suspended if record.segments else 0.0
     return max(0.0, time.time() - suspended) if suspended else 0.0
 
@@ -257,11 +246,8 @@ def _begin(
 
 
 def _members(family: Family, run: Run) -> dict[str, PoolMember]:
-    """Return the run's workers in the order of its record. They include the team itself if the task allows inner
-    runs.
-
-    Raises:
-        BadTask: one of them no longer exists.
+    """Return the run's workers in record order, with the team if inner runs are allowed. Raise BadTask if one
+    is gone.
     """
     record = run.record
     allowed = family.team.members_for(record.task)
@@ -285,10 +271,7 @@ def _members(family: Family, run: Run) -> dict[str, PoolMember]:
 
 @asynccontextmanager
 async def _inner(family: Family, outer: Run, call: Call) -> AsyncGenerator[Run]:
-    """Open the inner run that answers `call`.
-
-    It is a run that an earlier process began with the same task, or a new one.
-    """
+    """Open the inner run that answers `call`: a new one, or an earlier process's with the same task."""
     site = call.site
     waiting = find_waiting(call, family.earlier)
     if waiting is not None:
@@ -333,10 +316,7 @@ async def _inner(family: Family, outer: Run, call: Call) -> AsyncGenerator[Run]:
 
 
 def _take_earlier(family: Family, task: Task, outer: Record, site: CallSite) -> Record | None:
-    """Return an earlier inner run of `outer` that has the same task, or None if there is none.
-
-    It is reserved for this call, so that no other step uses it.
-    """
+    """Return and reserve an earlier inner run of `outer` that has the same task, or None."""
     answers = {call.inner_run for call in outer.calls}
     same = [
         record

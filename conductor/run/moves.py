@@ -24,19 +24,12 @@ from conductor.run.record import Record
 from conductor.run.task import Task
 
 AGAIN_WITHIN_S = 10.0
-"""Time limit for a second attempt at a plan, in seconds. If writing a plan broke off after more time than this, one
-worker answers alone.
-"""
+"""Seconds within which an interrupted plan is written again. Later, one worker answers alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class WritePlan:
-    """Move that requests a plan from the conductor, and runs the plan while it is written.
-
-    Args:
-        source: reason of the request.
-        round: number of the round, from 0.
-    """
+    """Move that requests a plan from the conductor, and runs it while it is written. Rounds count from 0."""
 
     source: Source
     round: int
@@ -44,8 +37,6 @@ class WritePlan:
 
 @dataclass(frozen=True, slots=True)
 class RunPlan:
-    """Move that runs a plan without calling the conductor."""
-
     plan: Plan
     source: Source
     why: str = ""
@@ -67,8 +58,6 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """Move that ends the run with a failure."""
-
     failure: Failure
 
 
@@ -82,14 +71,8 @@ def next_move(
     has_conductor: bool,
     tells_filters: Collection[str] = (),
 ) -> Move:
-    """Return the next move of a run.
-
-    Args:
-        record: current record. It must have no open call.
-        fallbacks: workers that may answer alone, in the order in which they are tried.
-        has_conductor: whether a conductor can write a plan.
-        tells_filters: workers whose content filter errors are reported to the client. See
-            `PoolMember.tells_filters`.
+    """Return the next move of a run without open calls. `fallbacks` may answer alone, in their order. Content
+    filter errors of `tells_filters` reach the client.
     """
     task = record.task
     while record.plans and record.plans[-1].is_interrupted:  # repeat the decision that led to it
@@ -134,9 +117,7 @@ def _after_rejection(record: Record, plan: PlanRecord, rejection: Failure, fallb
 
 
 def _after_conductor_failure(record: Record, plan: PlanRecord, fallbacks: Sequence[str]) -> Move:
-    """Write the plan again if its text broke off early. A call that failed before its first token has already been
-    retried by the dispatcher.
-    """
+    """Write the plan again if its text was interrupted early. Calls without a token were already retried."""
     failures = [each.failure for each in record.plans if each.round == plan.round and each.failure]
     first = failures[0]
     if record.task.strict or not first.is_a(WorkerError):
@@ -164,21 +145,16 @@ def _after_steps(record: Record, plan: PlanRecord, fallbacks: Sequence[str]) -> 
 
 
 def is_last_round(task: Task, round: int) -> bool:
-    """Return whether no further round may follow `round`. A plan that the request contains, or that is not run, is
-    never revised.
-    """
+    """Return whether no round may follow. A plan of the request, or one that is not run, is never revised."""
     return task.plan is not None or task.plan_only or round + 1 >= task.rounds
 
 
 def _fall_back(record: Record, fallbacks: Sequence[str], why: str, failure: Failure | None = None) -> Move:
-    """Let one worker answer the user's question alone.
-
-    If it fails before its first token, the next move tries another worker.
-    """
+    """Let one worker answer alone. If it fails before its first token, the next move tries another worker."""
     tried = {step.worker for plan in record.plans if plan.source == "fallback" for step in plan.steps}
     untried = [name for name in fallbacks if name not in tried]
     if untried:
-        return RunPlan(_alone(untried[0]), "fallback", why)
+        return RunPlan(Plan((Step(untried[0], ""),)), "fallback", why)
     overflow = next((each for each in _failures(record) if each.is_a(ContextOverflow)), None)
     return _give_up(
         record, overflow or failure or Failure.of(NoPlan(f"Planning failed: {why.removesuffix('.')}."))
@@ -202,10 +178,6 @@ def _keep(record: Record) -> Finish:
     plan = record.last_answer_plan
     assert plan is not None, "a further round follows an answer"
     return Finish(plan.steps[-1].result)
-
-
-def _alone(worker: str) -> Plan:
-    return Plan((Step(worker, ""),))
 
 
 def _no_conductor() -> Failure:

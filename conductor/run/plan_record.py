@@ -28,9 +28,6 @@ class UnmeteredCall(Value, frozen=True):
     """A call that was started and whose token usage was never reported.
 
     Args:
-        worker: worker that was called.
-        prompt: prompt that was sent.
-        cost_usd: cost of the call, or None if it is unknown.
         writes_plan: whether the call is a conductor's call for a plan.
         is_open: whether the call is still running.
     """
@@ -60,9 +57,7 @@ class StepRecord(Value, frozen=True):
     ended_s: float | None = None
     failure: Failure | None = None
     cut: tuple[Attempt, ...] = ()
-    """Interrupted calls that were followed by another call (`outcome` is `cut`), and the failed attempts before
-    them.
-    """
+    """Interrupted calls that another one followed (`outcome` is `cut`), and failed attempts before them."""
     failed: tuple[Attempt, ...] = ()
     """Failed attempts before the current or last call. They move to `result` or `failure` once it is set."""
     reused_from: int | None = None
@@ -78,12 +73,10 @@ class StepRecord(Value, frozen=True):
 
     @property
     def step(self) -> Step:
-        """The step as its plan defines it."""
         return Step(self.worker, self.subtask, self.access, self.needs, self.tools, self.on_failure)
 
     @property
     def results(self) -> tuple[CallResult, ...]:
-        """Results of all calls that the step's worker has answered."""
         newest = (self.result,) if self.result else ()
         return (*(turn.result for turn in self.turns), *newest) if self.turns else newest
 
@@ -201,9 +194,6 @@ class PlanRecord(Value, frozen=True):
 
 
 def _is_billed_unseen(call: Failure | Attempt) -> bool:
-    """Return whether a call that failed, or was slower than its hedge, is billed without reported usage.
-
-    Interrupted calls are counted in `unmetered_cuts`.
-    """
+    """Return whether a failed or slower call is billed without usage. `unmetered_cuts` has interrupted ones."""
     is_cut = isinstance(call, Attempt) and call.outcome == "cut"
     return call.cost_is_bound and call.usage is None and not is_cut

@@ -56,8 +56,6 @@ class PlanRun:
     """Execution of one plan, from the first step that is written to the output of the last step.
 
     Args:
-        context: context of the run.
-        index: index of the plan.
         live: whether the last step's text streams to the client.
     """
 
@@ -76,20 +74,11 @@ class PlanRun:
         self._answers_so_far: dict[int, Shown] = {}
 
     async def run(self, steps: AsyncIterable[Step], end_plan: Callable[[], Plan | None]) -> CallResult | None:
-        """Run `steps` as they arrive. Steps that are recorded as done or failed are not run again.
+        """Run `steps` as they arrive, except recorded ones, and return the last result. `end_plan` then
+        returns the plan, or None if there is nothing to run.
 
-        Args:
-            steps: valid steps, in the plan's order.
-            end_plan: function that is called after the last step. It returns the whole plan, or None if there is
-                nothing to run.
-
-        Returns:
-            The last step's result, or None if there is nothing to run.
-
-        Raises:
-            InvalidPlan, WorkerError, BudgetExceeded: `steps`, or a step that the answer needs, has failed. No
-                task is left running.
-            StepsWait: no step can continue before tool results arrive.
+        If a step that the answer needs fails, raise its error once no task is running. Raise StepsWait if no
+        step can continue without tool results.
         """
         try:
             async for step in steps:
@@ -103,10 +92,7 @@ class PlanRun:
             await self._stop()
 
     async def _wait_for_last(self, plan: Plan) -> CallResult:
-        """Return the last step's result.
-
-        If the last step waits for tool results, let the steps that it needs run until they end or wait too.
-        """
+        """Return the last step's result. If it waits for tools, let the steps that it needs end or wait too."""
         last = self._tasks[-1]
         await asyncio.wait([last])
         if not isinstance(last.exception(), StepsWait):
@@ -133,10 +119,7 @@ class PlanRun:
         self._tasks.append(asyncio.create_task(self._step(index, step), name=f"step {index} {step.worker}"))
 
     def _plan_that_did(self, index: int) -> int | None:
-        """Return the index of an interrupted plan that has completed this step, or None if there is none.
-
-        All steps up to this one must be the same in both plans.
-        """
+        """Return an interrupted plan with the same steps up to this one that has completed the step, or None."""
         for plan in self._interrupted:
             same = [each.step for each in plan.steps[: index + 1]] == self._steps
             if same and plan.steps[index].status == "done":
@@ -187,9 +170,8 @@ class PlanRun:
             raise error from exc
 
     async def _ask(self, index: int, step: Step, recorded: StepRecord) -> CallResult:
-        """Call the step's worker once all outputs that the step reads are complete.
-
-        Call it again if the answer breaks off and can be continued or restarted.
+        """Call the step's worker once its inputs are complete, and again if the answer is interrupted and may
+        continue.
         """
         outputs = await self._outputs(step)
         if recorded.status == "waiting":
@@ -226,7 +208,7 @@ class PlanRun:
                 last_error = exc
 
     async def _go_on(self, index: int, recorded: StepRecord, error: WorkerError) -> bool:
-        """Prepare to continue or restart an answer that broke off. Return False if neither is possible.
+        """Prepare to continue or restart an answer that was interrupted. Return False if neither is possible.
 
         - If the client has received a part of the answer, continue after that part.
         - If the client has received nothing, restart the step. Also restart it if no worker can continue the
@@ -286,11 +268,7 @@ class PlanRun:
         return reply.result
 
     def _end(self, index: int, result: CallResult) -> CallResult:
-        """Record a worker's answer or tool calls.
-
-        Raises:
-            StepsWait: the worker called tools.
-        """
+        """Record a worker's answer or tool calls. For the latter, raise StepsWait."""
         log, at_s = self._context.log, self._context.now_s()
         if not result.tool_calls:
             log.append(StepFinished(at_s, self._index, index, result))
@@ -301,13 +279,8 @@ class PlanRun:
         raise StepsWait
 
     async def _outputs(self, step: Step) -> dict[int, str]:
-        """Wait for the outputs that `step` reads, and return them by step.
-
-        `asyncio.wait` is used because it does not cancel the tasks.
-
-        Raises:
-            PodiumError: one of the steps failed and may not be skipped. The error names it. The other steps are
-                not awaited.
+        """Wait for the outputs that `step` reads without cancelling their tasks. Raise the error of a failed
+        one that may not be skipped, and do not await the others.
         """
         needed = [self._tasks[read] for read in step.access if not self._may_skip(read)]
         if needed:
@@ -322,11 +295,7 @@ class PlanRun:
         return (self._steps[index].on_failure or self._context.task.on_step_failure) == "skip"
 
     def _output(self, index: int) -> str:
-        """Return the output of a step that has ended, or the text that replaces it if the step was skipped.
-
-        Raises:
-            PodiumError: the step failed and may not be skipped.
-        """
+        """Return the output of an ended step, or the text for a skipped one. Raise if it failed."""
         try:
             return self._tasks[index].result().output
         except WorkerError as exc:

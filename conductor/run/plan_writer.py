@@ -91,12 +91,8 @@ class PlanStream:
     Each step is yielded as soon as it is complete.
 
     Args:
-        conductor: conductor that writes the plan.
         pool: workers in the order in which the conductor sees them.
-        max_steps: maximum number of steps.
         call: call with the prompt and its position in the run. `conductor` determines sampling and grammar.
-        ledger: ledger of the run.
-        may_accept: whether the text may accept the previous round's answer.
         has_tools: whether workers can receive the client's tools.
         on_text: function that receives each delta of the text, and the reply so far.
     """
@@ -135,13 +131,7 @@ class PlanStream:
         self._is_late = False
 
     async def __aiter__(self) -> AsyncIterator[Step]:
-        """Yield the steps.
-
-        Raises:
-            InvalidPlan: the plan cannot run. Some steps may have been yielded before.
-            WorkerError: the conductor failed or exceeded its time. Some steps may have been yielded before.
-            BudgetExceeded: the budget does not allow the call.
-        """
+        """Yield the steps. An InvalidPlan, WorkerError or BudgetExceeded may follow some of them."""
         reply: Reply | None = None
         try:
             async with (

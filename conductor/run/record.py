@@ -39,9 +39,7 @@ def _version() -> int:
 
 
 class Account(Value, frozen=True):
-    """Owner of a run: the ids of the API key and of its team. They are empty if no key was required, or if the key
-    has no team.
-    """
+    """Owner of a run: ids of the API key and of its team, or "" if there is none."""
 
     key_id: str = ""
     team_id: str = ""
@@ -109,7 +107,9 @@ class Record(DefaultingValue, frozen=True, dict=True):
     def calls_of_tools(self, numbers: Collection[int]) -> tuple[PendingCall, ...]:
         """Return the tool calls with these numbers."""
         every = (call for step in self.steps for turn in step.turns for call in turn.calls)
-        return tuple(sorted({c.number: c for c in every if c.number in numbers}.values(), key=_number))
+        return tuple(
+            sorted({c.number: c for c in every if c.number in numbers}.values(), key=lambda call: call.number)
+        )
 
     @property
     def n_tool_calls(self) -> int:
@@ -276,10 +276,6 @@ class Record(DefaultingValue, frozen=True, dict=True):
         return max([ends[-1], *decided])
 
 
-def _number(call: PendingCall) -> int:
-    return call.number
-
-
 class RunRecords(Value, frozen=True):
     """Records of a run and of its inner runs: everything that is needed to show or continue the run."""
 
@@ -303,7 +299,7 @@ class RunRecords(Value, frozen=True):
 
     @property
     def known_usd(self) -> Decimal:
-        """Cost of the recorded calls, as far as it is known."""
+        """Total of the known costs of the recorded calls."""
         costs = (call.cost_usd for record in self for call in self.calls_of(record))
         return sum((cost for cost in costs if cost is not None), Decimal(0))
 

@@ -44,10 +44,7 @@ SAME_AGAIN = "The conductor wrote the same plan again, so the answer of that pla
 
 
 async def hold_while_same(steps: AsyncIterable[Step], earlier: tuple[Step, ...]) -> AsyncIterator[Step]:
-    """Yield `steps`, but hold them back as long as they equal the steps of the `earlier` plan.
-
-    If both plans have the same steps, yield nothing.
-    """
+    """Yield `steps` once they differ from the `earlier` plan's, or nothing if all are the same."""
     pending: list[Step] = []
     is_same = bool(earlier)
     async for step in steps:
@@ -66,10 +63,7 @@ class RoundLoop:
     """Executes one run until its terminal event.
 
     Args:
-        team: team that plans and answers.
         members: workers of this run by name, in the order in which the conductor sees them.
-        log: log of the run's events. Its record determines where to start.
-        ledger: ledger of the run.
         refusals: refusals by workers so far, shared with the outer run.
         deadline_at_s: deadline of the caller by `time.monotonic`, if the task has no deadline of its own.
         write_down: function that stores the record durably before the run is suspended.
@@ -106,9 +100,8 @@ class RoundLoop:
         return self._log.record
 
     async def drive(self) -> None:
-        """Execute the run until its terminal event.
-
-        This is one of the few places that catch unexpected exceptions (docs/architecture.md).
+        """Execute the run until its terminal event. Unexpected exceptions are caught here
+        (docs/architecture.md).
         """
         deadline = asyncio.timeout(self._time_left_s())
         try:
@@ -187,9 +180,7 @@ class RoundLoop:
         await self._log.append_durably(RunSuspended(self.now_s(), calls, text, time.time()), write)
 
     async def _write_whole(self) -> None:
-        """Store the record completely, even if this task is cancelled. A record that is stored in part would describe a
-        run that neither waits nor has ended.
-        """
+        """Store the whole record even if this task is cancelled. A part of it would be inconsistent."""
         assert self._write_down is not None, "the caller has checked it"
         writing = asyncio.ensure_future(self._write_down())
         try:
@@ -214,9 +205,7 @@ class RoundLoop:
                 await self._execute(index, _all_of(plan), lambda: plan)
 
     def _text_reporter(self, index: int) -> Callable[[Delta, Reply], None]:
-        """Return a function that sends the conductor's text to the journal. The first piece that it sends contains all
-        text so far.
-        """
+        """Return a function that sends the conductor's text to the journal, first all text so far."""
         is_sent = False
 
         def report(delta: Delta, reply: Reply) -> None:
@@ -278,11 +267,7 @@ class RoundLoop:
             raise
 
     def _check_forced_tools(self, plan: Plan) -> None:
-        """Reject a plan whose answering step cannot call a tool although the request requires a tool call.
-
-        Raises:
-            InvalidPlan: the answering step cannot call tools. The error names the step.
-        """
+        """Reject a plan whose answering step cannot call a tool although the request requires a tool call."""
         last, index = plan.steps[-1], len(plan.steps) - 1
         if self._record.task.tools.is_forced and not may_call_tools(last, self._context.pool[last.worker]):
             message = (
@@ -292,20 +277,15 @@ class RoundLoop:
             raise InvalidPlan(message, reason=Reason.NO_TOOLS, step=index)
 
     def _can_do_without(self, conductor: ConductorModel, move: WritePlan) -> bool:
-        """Return whether the run can answer without this plan. It then does not wait long for the conductor.
-
-        This is true if an earlier round has answered, or if a worker that is free now can answer alone.
-        """
+        """Return whether an earlier round or a free worker can answer. The run then does not wait long."""
         task, alone = self._record.task, self._fallbacks[0]
         if task.strict or task.plan_only:
             return False
         return move.round > 0 or (alone != conductor.member.name and self._context.pool[alone].is_free())
 
     def _prompt(self, move: WritePlan, outcome: PlanRecord | None) -> tuple[Message, ...]:
-        """Return the conductor's prompt for a plan.
-
-        In a further round, it contains the previous plan and its outcome. In a repair, it contains the rejected plan
-        and the reason of its rejection.
+        """Return the conductor's prompt, with the previous plan and its outcome, or the rejected plan and the
+        reason.
         """
         prompts, layout, task = self._team.prompts, self._conductor().layout, self._record.task
         pool, talk = list(self._context.pool.values()), with_tools_as_text(task.conversation)

@@ -1,6 +1,4 @@
-"""An active run as its readers use it, the context that its steps share, and functions that wait for tasks to
-end.
-"""
+"""An active run as its readers use it, the context of its steps, and waiting for tasks to end."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping
@@ -36,25 +34,19 @@ class Run:
         self.inner: list[Run] = []
         """Inner runs that execute steps of this run, oldest first."""
         self.why_left: Failure | None = None
-        """Reason why the run has lost its caller, or None if the caller disconnected. It is recorded if the run is
-        cancelled."""
+        """Why the run lost its caller, or None for a disconnect. It is recorded if the run is cancelled."""
 
     @property
     def record(self) -> Record:
-        """Current state of the run."""
         return self._log.record
 
     @property
     def records(self) -> RunRecords:
-        """Records of this run and of its inner runs."""
         inner = {record.id: record for run in self.inner for record in run.records}
         return RunRecords(self.record, self._earlier | inner)
 
     def cancel(self) -> None:
-        """Cancel the run, as leaving its block does. Readers receive `RunCancelled`.
-
-        If the run has ended, this has no effect.
-        """
+        """Cancel the run, as leaving its block does, unless it has ended. Readers receive `RunCancelled`."""
         if self._cancel is not None:
             self._cancel()
 
@@ -63,10 +55,8 @@ class Run:
         self._cancel = cancel
 
     def detach(self) -> None:
-        """Hand the run over to another process.
-
-        At the end of its block, open calls are closed and readers receive `RunDetached` instead of
-        `RunCancelled`. `resume_run` can then continue the run from `records`.
+        """Hand the run over. At the block's end, calls are closed, and readers get `RunDetached`.
+        `resume_run` then continues from `records`.
         """
         self._is_detached = True
 
@@ -102,15 +92,8 @@ UNPLANNED: tuple[Source, ...] = ("client", "workflow", "worker")
 
 @dataclass(frozen=True, slots=True)
 class RunContext:
-    """Context that the steps of a run share.
-
-    Args:
-        task: task of the run.
-        pool: workers that this request may use, by name, in the order in which the conductor sees them.
-        ledger: ledger of the run.
-        log: log of the run's events.
-        now_s: function that returns the seconds since the run began.
-        terms: conditions of the run's calls.
+    """What the steps of a run share. `pool` has the request's workers in the conductor's order, `now_s`
+    returns the seconds since the run began.
     """
 
     task: Task
@@ -175,20 +158,17 @@ class CallObserver:
     _worker: str
 
     def on_queued(self, why: str) -> None:
-        """See `Observer.on_queued`."""
         at_s = self._context.now_s()
         self._context.log.append(CallQueued(at_s, self._site.plan, self._site.step, self._worker, why))
 
     def on_failed(self, attempt: Attempt) -> None:
-        """See `Observer.on_failed`."""
         at_s = self._context.now_s()
         self._context.log.append(CallFailed(at_s, self._site.plan, self._site.step, attempt))
 
 
 async def wait_until_done(tasks: Collection[asyncio.Future[Any]]) -> None:
-    """Wait until `tasks` have ended, even if this task is cancelled, because they may be closing calls.
-
-    A cancellation is raised after they have ended.
+    """Wait until `tasks` end, even if cancelled, because they may be closing calls. Raise the cancellation
+    then.
     """
     cancelled: asyncio.CancelledError | None = None
     while pending := [task for task in tasks if not task.done()]:
@@ -201,10 +181,7 @@ async def wait_until_done(tasks: Collection[asyncio.Future[Any]]) -> None:
 
 
 async def end_task(task: asyncio.Task[None] | None) -> None:
-    """Cancel a task that never ends by itself, wait until it has ended, and raise its error if it failed.
-
-    Do nothing if `task` is None.
-    """
+    """Cancel a task that never ends by itself, if any, wait for it, and raise its error if it failed."""
     if task is not None:
         task.cancel()
         with suppress(asyncio.CancelledError):

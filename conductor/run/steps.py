@@ -22,8 +22,6 @@ class StepWords:
     """Delivery of the text of one plan's steps.
 
     Args:
-        context: context of the run.
-        plan: index of the plan.
         live: whether the last step's text streams to the client.
     """
 
@@ -59,9 +57,7 @@ class StepWords:
 
     @property
     def may_change(self) -> bool:
-        """True if a new answer may replace an answer of which the client has already received a part. The client then
-        receives the new answer with its next request.
-        """
+        """True if the client has a part of the answer, but receives a new answer with its next request."""
         return self._context.task.may_change and self._context.log.record.parent is None
 
     def drop(self, index: int) -> None:
@@ -73,11 +69,7 @@ class StepWords:
         self._context.log.end_answer(RunFailed(self._context.now_s(), Failure.of(other_answer())))
 
     async def read(self, index: int, reply: Reply) -> None:
-        """Publish a step's text as it streams.
-
-        Raises:
-            WorkerUnavailable: the stream broke.
-        """
+        """Publish a step's text as it streams. Raise WorkerUnavailable if the stream broke."""
         async with aclosing(aiter(reply)) as deltas:
             async for delta in deltas:
                 if self._context.log.is_watched:
@@ -87,10 +79,7 @@ class StepWords:
                     await self._show(index, AnswerDelta(now_s, delta.text, delta.reasoning, delta.logprobs))
 
     def _report(self, index: int, reply: Reply, delta: Delta) -> None:
-        """Send a step's text to the journal. The first piece contains all text so far.
-
-        The text of the answering step is not sent, because it is published as the answer.
-        """
+        """Send a step's text to the journal, first all text so far. The answer's text is published instead."""
         if self.live and index == self._last:
             return
         is_first = index not in self._reported
@@ -122,13 +111,7 @@ def may_call_tools(step: Step, member: PoolMember) -> bool:
 
 
 class StepCalls:
-    """Builds the calls of one plan's steps.
-
-    Args:
-        context: context of the run.
-        plan: index of the plan.
-        words: delivery of the steps' text. It determines which step is the last.
-    """
+    """Builds the calls of one plan's steps. `words` determines which one is the last."""
 
     def __init__(self, context: RunContext, plan: int, words: StepWords) -> None:
         self._context, self._plan, self._words = context, plan, words
@@ -149,12 +132,6 @@ class StepCalls:
 
         Any step may be the last one, so all steps use the user's sampling. `stop` and the answer format apply
         only to the last step. If a request sets one of them, its steps wait until the plan's text has ended.
-
-        Args:
-            index: index of the step.
-            step: step that is run.
-            steps: all steps that have been written so far.
-            messages: prompt for the step's worker.
         """
         task = self._context.task
         sampling, answer_format = task.sampling, task.answer_format
@@ -180,18 +157,14 @@ class StepCalls:
 
     @property
     def _conversation(self) -> Sequence[Message]:
-        """The user's conversation as workers receive it. Tool calls are converted to text, unless the request
-        passes straight to one worker.
-        """
+        """The conversation as workers receive it, with tool calls as text unless one worker answers."""
         conversation = self._context.task.conversation
         is_plain = self._context.log.record.plans[self._plan].source == "worker"
         return conversation if is_plain else with_tools_as_text(conversation)
 
     async def _toolset(self, index: int, step: Step) -> Toolset:
-        """Return the tools for a step's call.
-
-        If the request requires a tool call, only the answering step must call a tool, and only once. The steps of
-        such a request wait until the plan's text has ended.
+        """Return a step's tools. Only the answering step must make a required tool call, and only once, so
+        the steps wait for the plan's end.
         """
         tools, plan = self._context.task.tools, self._context.log.record.plans[self._plan]
         if not tools or not may_call_tools(step, self._context.pool[step.worker]):

@@ -37,7 +37,7 @@ class Task(JsonValue, DefaultingValue, frozen=True):
         answer_format: required format of the answer. None: any text.
         operation: kind of call. All kinds except a chat are passed through to one worker.
         priority: priority of the calls in the queues of workers.
-        may_change: whether the run outlives its readers. If its answer breaks off and cannot be continued,
+        may_change: whether the run outlives its readers. If its answer is interrupted and cannot be continued,
             another one is written for a later request.
         on_step_failure: rule for a failed step that has no rule of its own.
         left_out: request fields that are ignored and do not change the answer, one line each.

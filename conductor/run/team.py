@@ -106,13 +106,8 @@ class Team:
 
 
 def unknown_worker(name: str, param: str, allowed: Iterable[str], detail: str = "") -> BadTask:
-    """Return the error for an unknown worker. It is the same for a worker that the caller may not see.
-
-    Args:
-        name: name of the worker.
-        param: request field that contains the name.
-        allowed: workers that the caller may call. The message may suggest one of them.
-        detail: information for operators.
+    """Return the error for a worker that is unknown, or hidden from the caller. It may suggest an allowed
+    one.
     """
     hint = did_you_mean(name, allowed)
     message = f"No worker is named {quote(name)}.{hint} GET /v1/models lists all workers."
@@ -128,9 +123,8 @@ OpenInner = Callable[[Call], AbstractAsyncContextManager[Run]]
 
 
 class TeamWorker:
-    """Worker that answers a call with a run of the whole team, an inner run.
-
-    The calls of the inner run are paid from the ledger of the outer run. The step itself costs nothing.
+    """Worker that answers with a run of the whole team, an inner run. The outer ledger pays for its calls;
+    the step itself costs nothing.
     """
 
     def __init__(self, model: str, open_inner: OpenInner) -> None:
@@ -138,15 +132,10 @@ class TeamWorker:
 
     @property
     def name(self) -> str:
-        """See `Worker.name`."""
         return TEAM
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
-        """See `Worker.open`.
-
-        Raises:
-            WorkerError: the inner run failed. Its error is the cause.
-        """
+        """See `Worker.open`. The WorkerError has the inner run's error as its cause."""
         # The price is known only at the end.
         return open_reply(self.name, self._model, self._deltas(call), price=None)
 
@@ -168,13 +157,7 @@ class TeamWorker:
 
 
 def team_member(model: str, open_inner: OpenInner, price: Price | None) -> PoolMember:
-    """Return the whole team as a pool member.
-
-    Args:
-        model: name of the model that the team answers as.
-        open_inner: function that opens the inner run for a call.
-        price: approximate price of a call. Only the conductor's prompt shows it.
-    """
+    """Return the whole team as a pool member. The approximate `price` is only for the conductor's prompt."""
     worker = TeamWorker(model, open_inner)
     return PoolMember(
         TEAM, worker, TEAM_CARD, price=price, bills_inner_calls=True, sees_images=True, reads_pdfs=True
@@ -182,10 +165,7 @@ def team_member(model: str, open_inner: OpenInner, price: Price | None) -> PoolM
 
 
 def estimate_price(conductor: PoolMember | None, pool: Iterable[PoolMember], max_steps: int) -> Price | None:
-    """Return the approximate price of a call to the whole team, or None if no worker's price is known.
-
-    The estimate is the price of `max_steps` steps at the mean price of the workers, plus the conductor's price.
-    """
+    """Return the approximate price of the team, or None: `max_steps` at the workers' mean, plus the plan."""
     prices = [member.price for member in pool if member.price is not None]
     if not prices:
         return None
@@ -242,10 +222,7 @@ def _total(record: Record, finish: FinishReason | None) -> Delta:
 
 
 def _wrap(failure: Failure) -> PodiumError:
-    """Convert an inner run's failure to the error of the outer step.
-
-    Budget and deadline errors are not changed, because they end the outer run too.
-    """
+    """Convert an inner failure to the outer step's error. Budget and deadline errors also end the outer run."""
     error = failure.to_error()
     if isinstance(error, Interrupted):
         return WorkerUnavailable(f"The inner run failed: {error.message}", worker=TEAM)

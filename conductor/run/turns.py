@@ -28,7 +28,6 @@ class Given(JsonValue, frozen=True):
     """Input from the client to a run that waits.
 
     Args:
-        results: results of some of the tool calls, in any order. Their ids are ignored.
         said: new user messages that the client sent with the results.
         tools: tools from now on. None: the tools do not change.
         echo: request fields that responses repeat, if they differ from `Task.echo`.
@@ -78,12 +77,7 @@ class StepTurn(Value, frozen=True):
         return call_message, Message("tool", answered), *self.said
 
     def after(self, client_reply: Given, at_s: float | None = None) -> "StepTurn":
-        """Return the turn with the results in `client_reply` that belong to it.
-
-        Args:
-            client_reply: input from the client.
-            at_s: time of its arrival, in seconds since the run began.
-        """
+        """Return the turn with its results in `client_reply`, which arrived `at_s` seconds after the start."""
         ids = {each.number: each.call.id for each in self.calls}
         new = tuple(
             GivenResult(each.number, replace(each.result, id=ids[each.number]))
@@ -101,10 +95,7 @@ class Segment(DefaultingValue, frozen=True):
 
     Args:
         calls: numbers of the tool calls that the client received, including open calls of earlier segments.
-        text: text that the client received with the tool calls.
-        usage: token usage of the whole run so far.
         cost_usd: cost of the whole run so far, or None if it is unknown.
-        given: client's reply that ended the suspension. None while the run waits.
         at_s: time of the suspension, in seconds since the run began. This clock stops during a suspension.
         suspended: Unix time of the suspension, or 0 if it was not recorded.
         waited_s: duration of the suspension in seconds. 0 while the run waits.

@@ -20,13 +20,9 @@ class Caps:
     """Limits for a strategy's work on one question. None means no limit.
 
     Args:
-        max_steps: the steps of a plan that a conductor writes, at least 1.
-        rounds: the planning rounds, at least 1.
-        max_output_tokens: the output tokens of one call.
         max_tokens: the tokens of all calls together. A strategy with several runs divides them among the
             runs.
         max_cost_usd: the US dollars of all calls together, divided in the same way.
-        deadline_s: the seconds for one run.
         temperature: the temperature of workers if the strategy sets none.
     """
 
@@ -57,23 +53,15 @@ class EvaluationBackend(Protocol):
 
     @property
     def provenance(self) -> Mapping[str, str]:
-        """Workers and conductors that are not real models, by name.
-
-        The value is `replayed`, `synthetic`, `scripted` or `program`.
-        """
+        """Workers and conductors that are `replayed`, `synthetic`, `scripted` or a `program`, by name."""
         ...
 
     @property
-    def has_conductor(self) -> bool:
-        """Whether the backend can write plans."""
-        ...
+    def has_conductor(self) -> bool: ...
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """Everything about the backend that results depend on.
-
-        A result is reused only if it comes from a backend with the same identity.
-        """
+        """What results depend on. They are reused only for a backend with the same identity."""
         ...
 
     def price(self, worker: str) -> Price | None:
@@ -90,18 +78,9 @@ class EvaluationBackend(Protocol):
         seed: int | None = None,
         model: str | None = None,
     ) -> RunOutcome:
-        """Answer `question`. A failure is not raised, but returned as an outcome with an error.
-
-        Args:
-            question: the question. Only its text is sent.
-            caps: the limits of this run.
-            plan: the plan to run, or None to let the conductor write one.
-            temperature: the temperature of the workers, or None to use that of the caps.
-            seed: the seed for the workers, or None to send none.
-            model: the name of the conductor at a server, or None for the server's default.
+        """Answer `question`. Failures are returned as an outcome. Only the question's text is sent. Without a
+        plan, the conductor writes one. Unset options are those of `caps` and of the server.
         """
         ...
 
-    async def aclose(self) -> None:
-        """Close the connections."""
-        ...
+    async def aclose(self) -> None: ...

@@ -32,16 +32,8 @@ class InProcessBackend:
     def __init__(
         self, settings: Settings, environment: Mapping[str, str] | None = None, model: str | None = None
     ) -> None:
-        """Build the pool.
-
-        Args:
-            settings: the settings of the pool.
-            environment: the environment variables with the API keys, or None for those of this process.
-            model: a name in the settings' `models` whose workers form the pool, or None for every worker.
-
-        Raises:
-            EvaluationError: a worker needs a cluster, or there is no such model.
-            SettingsError: a key is missing, or a worker cannot be created.
+        """Build the pool, or that of a name in the settings' `models`. Without `environment`, use this
+        process's.
         """
         settings = _without_local_conductor(settings)
         local = [worker.name for worker in settings.workers if isinstance(worker, VllmSettings)]
@@ -122,16 +114,8 @@ class InProcessBackend:
 
 
 def with_conductor_at(settings: Settings, url: str, model: str | None = None) -> Settings:
-    """Return the settings, changed so that the conductor is at an OpenAI-compatible server such as `vllm
-    serve`.
-
-    Args:
-        settings: the settings, which must have a conductor.
-        url: the URL of the server, including `/v1`.
-        model: the conductor's name at that server, or None for the name in the settings.
-
-    Raises:
-        EvaluationError: `url` is not a URL, or the settings have no conductor or no name for its model.
+    """Return settings whose conductor is at an OpenAI-compatible server. `url` includes `/v1`; `model`
+    defaults to the name in the settings.
     """
     if not url.startswith(("http://", "https://")):
         raise EvaluationError(f"at={url} is not a URL. Use a URL such as at=http://127.0.0.1:8001/v1.")

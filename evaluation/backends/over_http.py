@@ -17,11 +17,10 @@ from evaluation.outcome import RunOutcome, step_line
 from evaluation.questions import Question
 
 Json = dict[str, Any]
-READS, PAUSE_S, READ_S = 4, 0.1, 15.0
+READS, PAUSE_S, READ_S = 10, 0.5, 15.0
 """Number of attempts to read a record, seconds between two attempts, and timeout of one attempt in seconds.
 
-A router replica keeps only the records of its own runs, so a read may reach a replica that does not have the
-record.
+A read may reach another router replica, which has the record only once it is written to the database.
 """
 
 
@@ -37,14 +36,8 @@ class HttpBackend:
 
     @classmethod
     async def connect(cls, url: str, model: str | None = None) -> "HttpBackend":
-        """Connect to the server, and read its list of models.
-
-        Args:
-            url: the URL of the server, with or without `/v1`.
-            model: the conductor to use if a strategy names none, or None for the server's first.
-
-        Raises:
-            EvaluationError: no Podium answers at the URL, or it serves no such model.
+        """Connect to the server, with or without `/v1`. `model` is the conductor of strategies that name
+        none.
         """
         base_url = url.rstrip("/").removesuffix("/v1") + "/v1"
         key = os.environ.get("PODIUM_API_KEY", "none")
@@ -123,11 +116,7 @@ class HttpBackend:
             return outcome_of_answer(answer)
 
     async def _outcome(self, id: str) -> RunOutcome:
-        """Return the outcome of a run from its record. Replicas are called until one has the record.
-
-        Raises:
-            openai.OpenAIError: none of the replicas that were called has the record.
-        """
+        """Return the outcome of a run from its record. Replicas are called until one has it."""
         for n_left in reversed(range(READS)):
             try:
                 record = await self._client.get(
@@ -144,10 +133,7 @@ class HttpBackend:
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     async def _failure(self, exc: openai.APIStatusError) -> RunOutcome:
-        """Return the outcome of a failed request. It comes from the run's record if there was a run.
-
-        If the record no longer exists, the figures are unknown.
-        """
+        """Return the outcome of a failed request from its run's record, or unknown figures without one."""
         body = cast(Json, exc.body) if isinstance(exc.body, dict) else {}
         id = exc.response.headers.get("x-podium-workflow-id")
         failure = RunOutcome(error=str(body.get("code") or f"http_{exc.status_code}"), message=exc.message)
@@ -166,10 +152,7 @@ class HttpBackend:
 
 
 def _lone_worker(plan: Plan | None) -> str | None:
-    """Return the worker of a plan that has one step without a subtask, or None for any other plan.
-
-    A server runs such a plan if it is called with the worker's name as the model.
-    """
+    """Return the worker of a plan with one step without a subtask. A server runs it as that worker's model."""
     if plan is None or len(plan.steps) != 1 or plan.steps[0].subtask:
         return None
     return plan.steps[0].worker
@@ -220,9 +203,8 @@ def outcome_of_workflow(record: Json) -> RunOutcome:
 
 
 def outcome_of_answer(answer: Json) -> RunOutcome:
-    """Return the figures that a `chat.completion` states, for a run whose record cannot be read.
-
-    Its calls, steps and rejected plans are unknown.
+    """Return the figures in a `chat.completion` without a readable record. Calls, steps and rejections are
+    unknown.
     """
     podium, usage = answer["podium"], answer["usage"]
     metered = not podium["unmetered_calls"]
@@ -245,9 +227,7 @@ def outcome_of_answer(answer: Json) -> RunOutcome:
 
 
 def _is_call(part: Json) -> bool:
-    """Return whether a plan or step made its own call. A reused result counts for the step that made the
-    call.
-    """
+    """Return whether a plan or step made its own call. Reused results count for the step that did."""
     return part["served_by"] is not None and part.get("reused_from") is None
 
 

@@ -51,7 +51,7 @@ Examples:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardOptions:
-    """Options of `podium cards`: where the measurements are, and what to do with the cards."""
+    """Options of `podium cards`: the sources of the measurements, and the destination of the cards."""
 
     results: Annotated[
         list[Path],
@@ -119,12 +119,7 @@ main = Program("podium cards")
 
 @main.command(epilog=EPILOG)
 def run(options: CardOptions) -> int:
-    """Write each worker's card from measurements.
-
-    Raises:
-        CommandError: the input is invalid, and nothing was written; or the settings file cannot be written,
-            and is unchanged.
-    """
+    """Write each worker's card from measurements."""
     try:
         return _run(options, dict(map(_renaming, options.name)))
     except PodiumError as exc:
@@ -182,7 +177,8 @@ def _measure(options: CardOptions) -> tuple[dict[str, CardMeasurement], list[str
     sources: list[Mapping[str, CardMeasurement]] = []
     notes: list[str] = []
     if options.results:
-        results = [each for folder in options.results for each in read_results(_results_file(folder))]
+        files = [each / "results.jsonl" if each.is_dir() else each for each in options.results]
+        results = [each for file in files for each in read_results(file)]
         measured, left_out = measure_results(results, options.train_share)
         sources.append(measured)
         if left_out:
@@ -201,10 +197,6 @@ def _plain(name: str) -> str:
     return " ".join(inert(name).split())[:MOST_NAME_CHARS]
 
 
-def _results_file(folder: Path) -> Path:
-    return folder / "results.jsonl" if folder.is_dir() else folder
-
-
 def _only(names: Sequence[str] | None, measured: dict[str, CardMeasurement]) -> dict[str, CardMeasurement]:
     if names is None:
         return measured
@@ -220,11 +212,7 @@ def _why_none(name: str, measured: CardMeasurement) -> str:
 
 @contextmanager
 def _standard_output() -> Generator[None]:
-    """Flush the output that the block prints. It is not an error if the reader closes the pipe (`| head`).
-
-    Raises:
-        EvaluationError: standard output cannot be written, for example because the disk is full.
-    """
+    """Flush the output of the block. A reader that closes the pipe (`| head`) is no error, a full disk is."""
     try:
         yield
         sys.stdout.flush()

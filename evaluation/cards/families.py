@@ -57,7 +57,6 @@ MOST_CHARS, MARKS = 40, "-+.,'"
 
 
 def kind_of(family: str) -> str:
-    """Return the name, in words, of the kind that `family` belongs to."""
     parts = [part.strip() for part in family.split(CHAIN)[:MOST_PARTS]]
     return " then ".join(_KIND.get(part) or _own_name(part) for part in parts)
 

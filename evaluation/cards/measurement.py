@@ -1,7 +1,6 @@
 """Measurements of each worker: accuracy by kind of question, cost of a call, and output speed.
 
-This module uses the results of `podium eval` and recorded pools. `records.py` uses records of runs. Nothing
-is estimated: a figure without enough measurements is None or absent.
+Figures without enough measurements are None or absent. `records.py` uses records of runs.
 """
 
 from collections import defaultdict
@@ -30,7 +29,6 @@ class CardMeasurement:
     """Measurements of one worker.
 
     Args:
-        kinds: the accuracy for each kind of question, by the kind's name.
         overall: the accuracy over all graded questions, or None if there are none.
         calls: the number of calls whose cost and speed were measured.
         usd_per_call: the mean cost in US dollars, or None if there are no calls or the cost of one is
@@ -48,10 +46,7 @@ class CardMeasurement:
 
 @dataclass(frozen=True, slots=True)
 class GradedAnswer:
-    """Graded answer of one worker.
-
-    If its family has too few questions, it counts for `category`, unless that is "".
-    """
+    """Graded answer of one worker. It counts for `category`, if any, if its family has too few questions."""
 
     worker: str
     family: str
@@ -61,13 +56,8 @@ class GradedAnswer:
 
 @lru_cache(maxsize=8)
 def measure_recorded(name: str) -> Mapping[str, CardMeasurement]:
-    """Return the measurements of each model on the training side of a recorded pool. The result is cached.
-
-    Args:
-        name: the name of a question set of `podium eval`, such as `recorded:FILE?part=train&difficulty=hard`.
-
-    Raises:
-        EvaluationError: the set is not a recorded pool, has no questions, or includes held-out ones.
+    """Return the cached measurements of each model on the training side of a recorded pool, such as
+    `recorded:FILE?part=train&difficulty=hard`.
     """
     spec = Spec.parse(name)
     if spec.name != "recorded":
@@ -90,20 +80,11 @@ def measure_recorded(name: str) -> Mapping[str, CardMeasurement]:
 def measure_results(
     results: Iterable[Result], train_share: float = TRAIN_SHARE
 ) -> tuple[dict[str, CardMeasurement], int]:
-    """Return the measurements of each worker from an evaluation's strategies `single:NAME`.
+    """Return the measurements from an evaluation's strategies `single:NAME`, and the number of held-out
+    questions dropped.
 
-    If a worker answered a question several times, only the newest answer counts. An outage does not count. A
-    refusal counts as wrong.
-
-    Args:
-        results: the results, oldest first.
-        train_share: the training share of a recorded pool's questions. The held-out questions are dropped.
-
-    Returns:
-        The measurements, and the number of held-out questions that were dropped.
-
-    Raises:
-        EvaluationError: no results are left.
+    The newest answer to a question counts; `results` are oldest first. Outages do not count, refusals are
+    wrong.
     """
     newest = {
         (result.strategy.removeprefix(SINGLE), result.question): result
@@ -146,9 +127,7 @@ def measure_answers(answers: Iterable[GradedAnswer]) -> dict[str, CardMeasuremen
 
 
 def combine(measured: Sequence[Mapping[str, CardMeasurement]]) -> dict[str, CardMeasurement]:
-    """Merge the measurements of each worker from several sources. If several have a figure, the first one is
-    used.
-    """
+    """Merge the measurements of each worker. If several sources have a figure, the first one is used."""
     merged: dict[str, CardMeasurement] = {}
     for source in measured:
         for worker, new in source.items():
@@ -177,11 +156,7 @@ def _is_held_out(result: Result, train_share: float) -> bool:
 
 
 def _merge_rare(rights: Mapping[tuple[str, str], Sequence[bool]]) -> dict[str, Accuracy]:
-    """Return the accuracy by kind of question.
-
-    A kind with few questions is merged into its category. If the category has too few questions as well, it
-    is dropped.
-    """
+    """Return the accuracy by kind. Kinds with few questions merge into their category, or are dropped."""
     by_kind: dict[str, list[bool]] = defaultdict(list)
     for (kind, _), every in rights.items():
         by_kind[kind] += every

@@ -24,9 +24,7 @@ from evaluation.results import MOST_USD
 MIN_CALLS, MIN_TOKENS = 5, 200
 """Minimum number of calls and minimum number of tokens from which a speed is computed."""
 MIN_S, MOST_S = 0.001, 10**9
-"""Shortest time between the first and the last token from which a speed is computed, and longest time of a
-run, in seconds.
-"""
+"""Shortest time between tokens for a speed, and longest time of a run, in seconds."""
 NEWEST = 1000
 """Number of records to request. A server returns at most this many."""
 
@@ -76,22 +74,16 @@ _SHAPES: TypeAdapter[WorkflowList | Workflow | list[Workflow]] = TypeAdapter(
 
 
 def read_records(place: str) -> list[Workflow]:
-    """Return the records at `place`, which is the URL of a Podium or the path of a file.
-
-    Raises:
-        EvaluationError: the records cannot be read, or are not valid.
-    """
+    """Return the records at `place`: the URL of a Podium, or a file. Raise EvaluationError if it is invalid."""
     is_address = place.lower().startswith(("http://", "https://"))
     values = [_fetch(place)] if is_address else _read(Path(place))
     return [workflow for source, value in values for workflow in _workflows(source, value)]
 
 
 def measure_records(workflows: Iterable[Workflow]) -> dict[str, CardMeasurement]:
-    """Return the cost and the speed of each worker. A step that failed over counts for the worker that
-    answered.
+    """Return the cost and speed of each worker. A step that failed over counts for the worker that answered.
 
-    The speed is measured from the first token to the last. Reasoning tokens that were not streamed came
-    before the first token, so they do not count.
+    Speed is measured from the first token, so reasoning tokens that were not streamed do not count.
     """
     steps: dict[str, list[RecordedStep]] = defaultdict(list)
     for step in _iter_finished_steps(workflows):

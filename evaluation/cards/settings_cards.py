@@ -25,7 +25,6 @@ class Changes:
     """Changes to a settings file.
 
     Args:
-        fields: the new values by worker and field.
         kept: descriptions of the existing fields that stay unchanged, such as `card of gpt`.
     """
 
@@ -35,9 +34,7 @@ class Changes:
     def set(
         self, worker: str, name: str, old: str | float | None, new: str | float, *, replace: bool
     ) -> None:
-        """Set a new value of a field. If the field has another value, that value is kept unless `replace` is
-        true.
-        """
+        """Set a new value of a field. An existing other value is kept unless `replace` is true."""
         if old == new:
             return
         if old and not replace:
@@ -54,10 +51,6 @@ def match_workers(
     A measured name matches a worker in three cases: it is the worker's name, it is the recorded model that
     the worker replays, or its part after the first underscore is the worker's name (`openai_o3-mini`, as
     `podium recorded-pool` names them). `renamed` takes precedence.
-
-    Raises:
-        EvaluationError: `renamed` has an unknown name, two names match one worker by their last part, or no
-            name matches.
     """
     names = [worker.name for worker in settings.workers]
     for name, worker in renamed.items():
@@ -98,10 +91,7 @@ def match_workers(
 def write_cards(
     measured: Mapping[str, CardMeasurement], settings: Settings | None, *, named: bool = False
 ) -> dict[str, str]:
-    """Return the card of each worker with enough graded questions.
-
-    With `named`, a card begins with the worker's name.
-    """
+    """Return the cards of workers with enough graded questions. With `named`, they begin with the name."""
     return {
         worker: (f"{worker}: " if named else "")
         + write_card(each, facts_of(settings.worker(worker), settings, each) if settings else ())
@@ -153,9 +143,7 @@ def facts_of(worker: WorkerSettings, settings: Settings, measured: CardMeasureme
 
 
 def round_speed(tokens_per_s: float) -> float:
-    """Round to whole tokens, or to one decimal for a slow worker. More digits would suggest more precision
-    than there is.
-    """
+    """Round to whole tokens, or to a decimal for slow workers. More digits would suggest more precision."""
     return round(tokens_per_s) if tokens_per_s >= 10 else max(round(tokens_per_s, 1), 0.1)
 
 

@@ -34,10 +34,7 @@ class Frame:
         even: the text that replaces both lists if no kind stands out.
         item: the template of one kind, with `{kind}` and the fields of `overall`.
         comma: the text between two kinds.
-        last: the text before the last kind.
         join: the text between two parts.
-        end: the text after the last part.
-        leads: whether the overall share comes first.
     """
 
     best: str
@@ -122,20 +119,12 @@ def can_write(measured: CardMeasurement) -> bool:
 
 
 def write_card(measured: CardMeasurement, facts: Sequence[str] = ()) -> str:
-    """Return the card that `podium cards` shows.
-
-    Args:
-        measured: a measurement with enough questions; see `can_write`.
-        facts: further facts for the card, such as `sees images`. Each is a few words.
-    """
+    """Return the card that `podium cards` shows. `facts` are a few words each, such as `sees images`."""
     return _write(FRAMES[0], measured, facts, BEST, WORST, with_overall=True)
 
 
 def vary_card(measured: CardMeasurement, rng: random.Random) -> str:
-    """Return a card with the same facts in other words.
-
-    The wording, the number of kinds, and whether the overall share is stated are random.
-    """
+    """Return a card with the same facts in random wording and number of kinds."""
     frame = rng.choice(FRAMES)
     best, worst = rng.randint(1, 4), rng.choice((0, 1, 1, 2, 3))
     return _write(frame, measured, (), best, worst, with_overall=rng.random() < 0.75)

@@ -29,12 +29,7 @@ TASK_TEMPERATURE, MODE_TEMPERATURE = 0.5, 0.8
 
 @dataclass(frozen=True, slots=True)
 class TeamChoice:
-    """One pass through the cascade.
-
-    Args:
-        mode: the index of the mode.
-        workers: the indices of the workers, one per agent. A worker may occur several times.
-    """
+    """One pass through the cascade: the index of the mode, and of each agent's worker."""
 
     mode: int
     workers: tuple[int, ...]
@@ -63,10 +58,7 @@ class Cascade(nn.Module):
 
     @torch.no_grad()
     def walk(self, x_E: Floats, *, sample: bool) -> TeamChoice:
-        """Choose a mode and a team. With `sample`, sample from every head.
-
-        Otherwise, choose the likeliest mode and number of agents, and spread the workers over the agents.
-        """
+        """Choose a mode and a team, by sampling or as the likeliest, with workers spread over the agents."""
         hidden, task = self._encode(torch.from_numpy(x_E)[None])
         mode = self._draw(self._mode(hidden, task), sample=sample)
         count, worker = self._team(hidden, torch.tensor([mode]))
@@ -88,9 +80,7 @@ class Cascade(nn.Module):
     def loss(
         self, x_B_E: Floats, tasks_B: Ints, choices: Sequence[TeamChoice], advantages_B: Floats
     ) -> Tensor:
-        """Return the mean over the batch of the task's cross-entropy minus advantage times log-probability of
-        the choice.
-        """
+        """Return the batch's mean of the task's cross-entropy minus advantage times log-probability."""
         hidden, task = self._encode(torch.from_numpy(x_B_E))
         rows, modes = torch.arange(len(x_B_E)), torch.tensor([choice.mode for choice in choices])
         count, worker = self._team(hidden, modes)

@@ -24,21 +24,12 @@ class Embedder:
     """Embeds texts. The model is loaded when the first text that is not in the cache is embedded."""
 
     def __init__(self, cache: Path | None, say: Callable[[str], None]) -> None:
-        """Load the cache.
-
-        Args:
-            cache: the path of an `.npz` file, or None to keep vectors only in memory.
-            say: a function that is called with a message before work that takes long.
-        """
+        """Load the cache from an `.npz` file, if any. `say` is called before work that takes long."""
         self._cache, self._say = cache, say
         self._vectors: dict[str, Floats] = _read(cache) if cache is not None and cache.exists() else {}
 
     def embed(self, texts: Sequence[str]) -> Floats:
-        """Return one row per text.
-
-        Raises:
-            EvaluationError: the model's package is not installed.
-        """
+        """Return one row per text. Raise EvaluationError without the model's package."""
         keys = [hashlib.sha256(text.encode()).hexdigest() for text in texts]
         unknown = {key: text for key, text in zip(keys, texts, strict=True) if key not in self._vectors}
         if unknown:

@@ -37,9 +37,7 @@ class Factorisation(nn.Module):
         return (x_Q_E @ self.project_D_E.T) @ weights_W_D.T + self.bias_W
 
     def win_rate(self, x_Q_E: Floats, strong: int, weak: int) -> Floats:
-        """For each question, return the probability that `strong` is right, given that exactly one of the two
-        workers is.
-        """
+        """Return for each question the probability that `strong` is right if exactly one of the two is."""
         with torch.no_grad():
             scores = self(torch.from_numpy(x_Q_E))
             return torch.sigmoid(scores[:, strong] - scores[:, weak]).numpy()
@@ -54,11 +52,7 @@ def fit(
     batch: int = 256,
     rate: float = 3e-3,
 ) -> Factorisation:
-    """Train on every pair of workers of which one was right on a question and the other was not.
-
-    Raises:
-        ValueError: no two workers differ on any question.
-    """
+    """Train on every pair of workers of which one was right on a question. Raise ValueError if there is none."""
     pairs = win_pairs(right_Q_W)
     if not len(pairs):
         raise ValueError("no two workers differ on any training question")
@@ -83,12 +77,7 @@ def win_pairs(right_Q_W: Bools) -> Ints:
 
 
 def threshold(win_rate_Q: Floats, share: float) -> float:
-    """Return the lowest win rate at which the strong worker is called.
-
-    Args:
-        win_rate_Q: the win rates of the strong worker.
-        share: the share of the questions that the strong worker should get.
-    """
+    """Return the lowest win rate at which the strong worker is called, so that it gets `share`."""
     n = round(share * len(win_rate_Q))
     ordered = np.sort(win_rate_Q)[::-1]
     if n in (0, len(ordered)):

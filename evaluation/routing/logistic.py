@@ -26,8 +26,6 @@ CERTAIN = 20.0
 
 @dataclass(frozen=True, slots=True)
 class WorkerRegressions:
-    """Fitted regressions, one for each worker."""
-
     weights_E_W: Floats
     bias_W: Floats
 
@@ -48,9 +46,7 @@ def fit(x_Q_E: Floats, right_Q_W: Bools) -> WorkerRegressions:
 
 
 def out_of_fold(x_Q_E: Floats, right_Q_W: Bools, seed: int) -> Floats:
-    """Return each worker's chance of being right on each question, Q x W, from regressions that were not
-    fitted on that question.
-    """
+    """Return each worker's chance on each question, Q x W, from regressions fitted on others."""
     chances = np.zeros(right_Q_W.shape)
     parts = np.array_split(np.random.default_rng(seed).permutation(len(x_Q_E)), min(FOLDS, len(x_Q_E)))
     for part in parts:
@@ -65,11 +61,7 @@ def choose(chances_Q_W: Floats, usd_W: Floats, factor: float) -> npt.NDArray[np.
 
 
 def factor_for(chances_Q_W: Floats, usd_W: Floats, target_usd: float) -> float:
-    """Return the lowest factor at which the mean cost of the choices is at most `target_usd`.
-
-    Raises:
-        ValueError: even the cheapest worker costs more.
-    """
+    """Return the lowest factor with a mean cost of at most `target_usd`. Raise ValueError if there is none."""
     if usd_W.min() > target_usd:
         raise ValueError(f"even the cheapest worker costs ${usd_W.min():g} per question")
 

@@ -44,16 +44,8 @@ SOURCES: dict[str, tuple[str, str]] = {
 
 
 def load(name: str, count: int | None = None, seed: int = 0) -> list[Question]:
-    """Return the questions of the set `name`, such as `reasoning_gym:chain_sum`.
-
-    Args:
-        name: the name of the set; see `SOURCES`.
-        count: the maximum number of questions. If a fixed set has more, a sample is drawn with `seed`, in the
-            set's order.
-        seed: the seed of generation and sampling.
-
-    Raises:
-        EvaluationError: there is no such source, or it has no questions.
+    """Return the questions of the set `name`, such as `reasoning_gym:chain_sum`. A larger fixed set is
+    sampled with `seed`, in order.
     """
     spec = Spec.parse(name)
     if spec.name not in SOURCES:
@@ -68,11 +60,7 @@ def load(name: str, count: int | None = None, seed: int = 0) -> list[Question]:
 
 
 def load_all(names: Sequence[str], count: int | None = None, seed: int = 0) -> list[Question]:
-    """Return the questions of all sets in `names`, at most `count` of each.
-
-    Raises:
-        EvaluationError: two questions have the same id.
-    """
+    """Return the questions of all sets, at most `count` of each. Raise EvaluationError for equal ids."""
     questions = [question for name in names for question in load(name, count, seed)]
     seen: set[str] = set()
     for question in questions:

@@ -21,10 +21,7 @@ from evaluation.questions import Question
 from evaluation.spec import Spec
 
 SEEDS_APART = 1_000_003
-"""Factor by which a seed is multiplied, so that different seeds give different questions.
-
-reasoning-gym makes question i of seed s from s + i, so neighbouring seeds would share most questions.
-"""
+"""Factor of seeds. reasoning-gym makes question i of seed s from s + i, so close seeds would share questions."""
 _TRUSTED = """
 ab acre advanced_geometry aiw arc_1d arc_agi base_conversion basic_arithmetic bf binary_alternation
 bitwise_arithmetic caesar_cipher calendar_arithmetic chain_sum circuit_logic color_cube_rotation

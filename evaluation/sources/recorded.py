@@ -21,11 +21,7 @@ def questions(spec: Spec, count: int | None, seed: int) -> list[Question]:
 
 
 def select(spec: Spec) -> list[tuple[str, RecordedQuestion]]:
-    """Return the recorded questions that `spec` names, with their keys.
-
-    Raises:
-        EvaluationError: the path is missing, an option is invalid, or the pool cannot be read.
-    """
+    """Return the recorded questions that `spec` names, with their keys."""
     spec.allow_only("part", "share", "difficulty", "category", "max_chars")
     if not spec.detail:
         raise EvaluationError("recorded needs the path of a recorded pool. Use recorded:PATH.")

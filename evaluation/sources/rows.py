@@ -17,16 +17,8 @@ ROW_GRADERS = ("exact", "numeric", "choice", "math")
 
 
 def questions_from_rows(spec: Spec, rows: Iterable[tuple[str, Any]], source: str) -> list[Question]:
-    """Turn each row into a question.
-
-    Args:
-        spec: the question set, with its options.
-        rows: the rows, each with its location for error messages.
-        source: the name of the questions' source.
-
-    Raises:
-        EvaluationError: a row is not an object, or a field has no text. The message names the location and
-            the field.
+    """Turn rows, each with its location for messages, into questions. The EvaluationError names location and
+    field.
     """
     grader, form = spec.options.get("grader", "exact"), spec.options.get("form", ANSWER_FORM)
     if grader not in ROW_GRADERS:

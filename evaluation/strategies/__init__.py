@@ -42,12 +42,8 @@ ORDER = {"best_of_n": 1, "best_of_n_oracle": 2, "oracle": 2}
 
 
 def expand(names: Sequence[str], backend: EvaluationBackend, *, learns: bool) -> list[str]:
-    """Return `names`, in which `usual` and `learned` are replaced by the strategies that they stand for.
-
-    Args:
-        names: the names as on the command line. One item may contain several, separated by commas.
-        backend: the backend. Usual strategies that need a conductor or prices are left out if it has none.
-        learns: whether there are training questions, which show what workers cost.
+    """Expand comma-separated `names`, with `usual` and `learned`. Strategies that lack conductor, prices or
+    costs are left out.
     """
     has_prices = learns or any(backend.price(worker) is not None for worker in backend.workers)
     left_out = {*(() if backend.has_conductor else OF_A_CONDUCTOR), *(() if has_prices else ("cheapest",))}
@@ -57,11 +53,7 @@ def expand(names: Sequence[str], backend: EvaluationBackend, *, learns: bool) ->
 
 
 def make(names: Sequence[str], backend: EvaluationBackend, open_backend: OpenBackend) -> list[Strategy]:
-    """Create the strategies in `names`. A strategy that reads the results of others comes after them.
-
-    Raises:
-        EvaluationError: a strategy is unknown, is named twice, or lacks something that it needs.
-    """
+    """Create the strategies in `names`. One that reads the results of others comes after them."""
     specs = sorted(map(Spec.parse, names), key=lambda spec: ORDER.get(spec.name, 0))
     strategies: list[Strategy] = []
     for spec in specs:

@@ -26,7 +26,6 @@ class StrategyAnswer:
     """Answer of a strategy to a question.
 
     Args:
-        outcome: the answer and what it took.
         grade: the grade if it is already known, or None to let the question's grader judge the answer.
         notes: data for strategies that run later, and for readers of the results. It contains `free` if no
             worker was called.
@@ -42,8 +41,6 @@ class EvalContext:
     """Resources that a strategy uses to answer.
 
     Args:
-        backend: the pool of workers.
-        caps: the limits for each question.
         seed: the seed of sampling and of random choices.
         result: a function that returns another strategy's result by label and question id, or None if there
             is none.
@@ -55,7 +52,6 @@ class EvalContext:
     result: Callable[[str, str], Result | None]
 
     async def ask(self, question: Question, plan: Plan, **notes: Any) -> StrategyAnswer:
-        """Run `plan` and return its answer with `notes`."""
         return StrategyAnswer(await self.backend.run(question, self.caps, plan), notes=notes)
 
 
@@ -64,14 +60,10 @@ class TrainingSet:
     """Training questions, and the results of each worker on them. Q questions, W workers.
 
     Args:
-        questions: the Q questions. None of them is used in the evaluation.
-        workers: the W names of workers.
         right_Q_W: whether each worker was right on each question.
-        usd_W: the mean cost of each worker's answers in US dollars, or NaN if it is unknown.
         embed: a function that turns texts into unit vectors.
         try_plan: a function that runs a plan on a training question. Its results are logged, so that nothing
             is paid for twice.
-        seed: the seed of all randomness in learning.
     """
 
     questions: Sequence[Question]
@@ -84,25 +76,17 @@ class TrainingSet:
 
     @property
     def best(self) -> str:
-        """Name of the worker that was right most often. If several were, it is the cheapest of them, or the
-        first of the cheapest.
-        """
+        """Name of the worker that was right most often. Of equals, it is the first of the cheapest."""
         rights, costs = self.right_Q_W.sum(axis=0), np.nan_to_num(self.usd_W, nan=0.0)
         return self.workers[min(range(len(self.workers)), key=lambda w: (-rights[w], costs[w]))]
 
     def embed_questions(self) -> Floats:
-        """Return one vector per question."""
         return self.embed([question.text for question in self.questions])
 
 
 @dataclass(slots=True)
 class Strategy(ABC):
-    """Base of strategies. A module of this package creates strategies from a `Spec`.
-
-    Args:
-        label: the name in results and reports, which is unique in an evaluation.
-        about: a description in one sentence, with its source.
-    """
+    """Base of strategies. A module of this package creates them from a `Spec`. `about` names their source."""
 
     label: str
     about: str
@@ -114,15 +98,10 @@ class Strategy(ABC):
 
     @property
     def learns(self) -> bool:
-        """Whether this strategy needs a training set."""
         return False
 
     async def prepare(self, training: TrainingSet | None) -> Mapping[str, Any]:
-        """Learn or choose parameters. Called once, before the first question.
-
-        Returns:
-            The parameters, for the report and for the digest of results.
-        """
+        """Learn or choose parameters before the first question. Return them for report and digest."""
         return {}
 
     @abstractmethod
@@ -130,15 +109,12 @@ class Strategy(ABC):
         """Answer one question. A failure is not raised, but returned as an outcome with an error."""
 
     async def aclose(self) -> None:
-        """Close what the strategy opened."""
         return
 
 
 @dataclass(slots=True)
 class OneWorkerStrategy(Strategy):
-    """Strategy with one worker. The default is the best worker on the training set, or the pool's first
-    without one.
-    """
+    """Strategy with one worker. The default is the best on the training set, or the pool's first."""
 
     worker: str
     first: str
@@ -149,46 +125,28 @@ class OneWorkerStrategy(Strategy):
 
 
 OpenBackend = Callable[[str | None, str | None, str | None], EvaluationBackend]
-"""Function that opens a pool for one strategy.
-
-Its arguments are the path of the pool's settings (None: those of the evaluation), the URL of its conductor
-(None: the conductor in the settings), and the name of the conductor at that URL. It raises `EvaluationError`
-if this process cannot call the pool.
+"""Function that opens another pool from a settings path, a conductor's URL and its name there. None keeps
+that of the evaluation. It raises `EvaluationError` if this process cannot call the pool.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """Inputs for creating strategies.
-
-    Args:
-        backend: the pool of workers.
-        labels: the labels of the strategies created so far, for strategies that read the results of others.
-        open_backend: a function that opens another pool.
-    """
+    """Inputs for creating strategies. `labels` are those created so far."""
 
     backend: EvaluationBackend
     labels: Sequence[str]
     open_backend: OpenBackend
 
     def worker(self, name: str, label: str) -> str:
-        """Return `name` after checking that the pool has this worker. An empty name is returned as it is.
-
-        Raises:
-            EvaluationError: the pool has no such worker.
-        """
+        """Return `name`, which is empty or a worker of the pool. Raise EvaluationError otherwise."""
         if name and name not in self.backend.workers:
             has = ", ".join(self.backend.workers)
             raise EvaluationError(f"{label}: unknown worker {name!r}. Choose from: {has}.")
         return name
 
     def workers(self, names: str, label: str) -> tuple[str, ...]:
-        """Return the workers in `names`, such as `a+b+c`. If it is empty, return every worker that can answer
-        alone.
-
-        Raises:
-            EvaluationError: the pool has no such worker.
-        """
+        """Return the workers in `names`, such as `a+b+c`, or all that can answer alone if it is empty."""
         chosen = tuple(self.worker(name, label) for name in names.split("+") if name)
         return chosen or solo_workers(self.backend)
 
@@ -204,11 +162,7 @@ def solo_plan(worker: str) -> Plan:
 
 
 def require_training(training: TrainingSet | None, label: str) -> TrainingSet:
-    """Return `training` after checking that it is not None.
-
-    Raises:
-        EvaluationError: `training` is None.
-    """
+    """Return `training`. Raise EvaluationError if it is None."""
     if training is None:
         raise EvaluationError(
             f"{label} needs training questions. Set --train, for example --train 'recorded:PATH?part=train'."

@@ -14,9 +14,7 @@ from evaluation.strategies.base import EvalContext, Setup, Strategy, StrategyAns
 
 @dataclass(slots=True)
 class Oracle(Strategy):
-    """Upper bound that takes the best single worker for each question, or the cheapest of several. Its
-    figures are those of that worker.
-    """
+    """Upper bound that takes the best single worker for each question, or the cheapest of several."""
 
     labels: tuple[str, ...]
 

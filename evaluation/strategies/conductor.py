@@ -20,8 +20,6 @@ CONDUCTOR_FAILED = "the conductor failed: "
 
 @dataclass(slots=True)
 class ConductorStrategy(Strategy):
-    """Strategy that runs the plans of a conductor."""
-
     model: str | None
     own: EvaluationBackend | None = None
     """A backend opened for this strategy, or None to use the evaluation's."""
@@ -41,9 +39,7 @@ class ConductorStrategy(Strategy):
 
 
 def unreachable_as_error(outcome: RunOutcome) -> RunOutcome:
-    """Turn a fallback into an error if the conductor could not be reached. Such a run says nothing about its
-    plans.
-    """
+    """Turn a fallback into an error if the conductor was unreachable, which says nothing about its plans."""
     error = (outcome.fallback or "").removeprefix(CONDUCTOR_FAILED).partition(":")[0]
     if error in TRANSIENT and outcome.error is None:
         return replace(outcome, error=error, message=outcome.fallback or "")

@@ -46,9 +46,7 @@ class SelfReflection(OneWorkerStrategy):
 
 @dataclass(slots=True)
 class MixtureOfAgents(OneWorkerStrategy):
-    """Strategy in which `proposers` answer in `layers`, and `worker` aggregates the answers of the last
-    layer.
-    """
+    """Strategy in which `proposers` answer in `layers`, and `worker` aggregates the last."""
 
     proposers: tuple[str, ...]
     layers: int
@@ -72,10 +70,7 @@ def self_reflection(worker: str, rounds: int) -> Plan:
 
 
 def mixture_of_agents(proposers: Sequence[str], aggregator: str, layers: int) -> Plan:
-    """Return a plan with layers of answers, and a step that aggregates the last layer.
-
-    Each answer reads the layer before it.
-    """
+    """Return a plan with layers of answers, each reading the one before, and a step that aggregates."""
     steps = [Step(worker, "") for worker in proposers]
     for layer in range(1, layers + 1):
         before = tuple(range(len(steps) - len(proposers), len(steps)))

@@ -113,10 +113,7 @@ class MasRouter(LearningStrategy):
         return await context.ask(question, self.plan(choice), mode=mode, agents=agents)
 
     def plan(self, choice: TeamChoice) -> Plan:
-        """Return the plan for a choice: the steps of its mode.
-
-        If there are several agents, the modes io, cot, debate and full end with a step that decides.
-        """
+        """Return the plan of a mode. With several agents, io, cot, debate and full end with a deciding step."""
         names = [self.training.workers[w] for w in choice.workers]
         steps = MODES[self.modes[choice.mode]](names)
         if len(names) > 1 and self.modes[choice.mode] in ("io", "cot", "debate", "full"):

@@ -44,7 +44,6 @@ class LearningStrategy(Strategy):
         return True
 
     def embed(self, question: Question) -> Floats:
-        """Return the question's vector as one row."""
         return self.training.embed([question.text])
 
 
@@ -91,10 +90,7 @@ class RouteLLM(LearningStrategy):
         return self.model.win_rate(x, workers.index(self.strong), workers.index(self.weak))
 
     def _strong_share(self, training: TrainingSet, allowed: float) -> float:
-        """Return the share of questions that go to the strong worker.
-
-        It is the configured share, or the largest share whose mean cost is within the limit.
-        """
+        """Return the strong worker's share: the configured one, or the largest within the mean cost."""
         if not self.usd:
             return 0.5 if self.share is None else self.share
         strong, weak = (training.usd_W[training.workers.index(name)] for name in (self.strong, self.weak))
@@ -111,9 +107,7 @@ class RouteLLM(LearningStrategy):
 
 @dataclass(slots=True)
 class LearnedRouter(LearningStrategy):
-    """Router to the worker with the highest value of its chance of being right minus a factor times its
-    cost.
-    """
+    """Router to the worker with the highest chance of being right minus a factor times its cost."""
 
     usd: str
     model: logistic.WorkerRegressions | None = None
@@ -146,9 +140,7 @@ class LearnedRouter(LearningStrategy):
 
 
 def split(training: TrainingSet) -> tuple[Any, Any]:
-    """Return the positions of the questions to fit on, and of those to calibrate on. The same seed gives the
-    same split.
-    """
+    """Return the positions of questions to fit and to calibrate on, by seed."""
     order = np.random.default_rng(training.seed).permutation(len(training.questions))
     held_back = max(1, round(HELD_BACK * len(order)))
     if len(order) <= held_back:
@@ -157,18 +149,8 @@ def split(training: TrainingSet) -> tuple[Any, Any]:
 
 
 def weaker_worker(training: TrainingSet, strong: str, allowed_usd: float = math.inf) -> str:
-    """Return the worker to pair with `strong`.
-
-    It is the most accurate of the workers that cost at most half of what `strong` costs. If there is none, it
-    is the second best worker.
-
-    Args:
-        training: the results of all workers.
-        strong: the name of the strong worker.
-        allowed_usd: the mean cost that must be met. The weak worker must cost less.
-
-    Raises:
-        EvaluationError: there is no such worker.
+    """Return the worker to pair with `strong`: the most accurate at half its cost, or the second best. It
+    must cost less than `allowed_usd`.
     """
     others = [w for w, name in enumerate(training.workers) if name != strong]
     limit = training.usd_W[training.workers.index(strong)] / 2
@@ -184,13 +166,7 @@ def weaker_worker(training: TrainingSet, strong: str, allowed_usd: float = math.
 
 
 def target_usd(usd: str, training: TrainingSet, label: str) -> float:
-    """Return the target cost of a question in US dollars.
-
-    `usd` is a number, or `best` for the cost of the best single worker.
-
-    Raises:
-        EvaluationError: `usd` is neither of them, or that cost is unknown.
-    """
+    """Return the target cost of a question in US dollars. `usd` is a number, or `best` for the best worker's."""
     if usd == "best":
         cost = float(training.usd_W[training.workers.index(training.best)])
         if math.isnan(cost):

@@ -46,20 +46,13 @@ class Random(Strategy):
 
 @dataclass(slots=True)
 class Cheapest(Strategy):
-    """Strategy that calls the worker whose answers cost least.
-
-    The costs are those of the training questions. Without training questions, prices are compared.
-    """
+    """Strategy that calls the worker whose training answers cost least. Without any, prices are compared."""
 
     backend: EvaluationBackend
     worker: str = ""
 
     async def prepare(self, training: TrainingSet | None) -> Mapping[str, Any]:
-        """Choose the worker.
-
-        Raises:
-            EvaluationError: no cost is known.
-        """
+        """Choose the worker."""
         costs: dict[str, float] = {}
         if training is not None:
             costs = dict(zip(training.workers, map(float, training.usd_W), strict=True))

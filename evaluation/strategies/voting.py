@@ -36,9 +36,7 @@ class SelfConsistency(OneWorkerStrategy):
 
 @dataclass(slots=True)
 class Vote(Strategy):
-    """Strategy that takes the majority of one answer per worker. If several answers are equally frequent, the
-    earliest worker's is taken.
-    """
+    """Strategy that takes the majority of one answer per worker. Of equals, the earliest wins."""
 
     workers: tuple[str, ...]
 
@@ -58,9 +56,7 @@ async def samples(
     part: Caps,
     first: int = 0,
 ) -> list[RunOutcome]:
-    """Return `n` answers of one worker. They run concurrently, and each has its own seed, counted from
-    `first`.
-    """
+    """Return `n` concurrent answers of one worker, each with its own seed from `first`."""
     seeds = [context.seed * 1000 + first + index for index in range(n)]
     plan = solo_plan(worker)
     runs = (context.backend.run(question, part, plan, temperature=temperature, seed=seed) for seed in seeds)
@@ -68,10 +64,7 @@ async def samples(
 
 
 def majority_answer(question: Question, outcomes: Sequence[RunOutcome]) -> str:
-    """Return the text of the first answer whose extracted part is the most frequent.
-
-    Texts without an answer do not vote. If no text has an answer, the first text is returned.
-    """
+    """Return the first text whose extracted part is the most frequent. Texts without one do not vote."""
     texts = [outcome.answer for outcome in outcomes if outcome.error is None]
     winner = majority([extract(question, text) for text in texts])
     return texts[winner or 0] if texts else ""

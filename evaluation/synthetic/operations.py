@@ -36,9 +36,6 @@ class TaskOperation:
     """Operation that a question can ask for.
 
     Args:
-        family: the skill that it needs.
-        takes: the sort of its operand.
-        gives: the sort of its result.
         wordings: the templates of its wording. `{x}` is the operand, and `{a}` and `{b}` are small numbers.
         solve: a function that returns the result for an operand and the numbers, in the order of their names.
             It raises `ValueError` for an operand of another sort.
@@ -57,28 +54,18 @@ class TaskOperation:
 
 @dataclass(frozen=True, slots=True)
 class TaskPart:
-    """Part of a question, parsed from its words."""
-
     operation: TaskOperation
     operand: str
     """The number or word, or `RESULT` if it is the result of another part."""
     numbers: tuple[int, ...]
 
     def solve(self, operand: str) -> str:
-        """Return the result for `operand`.
-
-        Raises:
-            ValueError: the operation cannot be applied to it.
-        """
+        """Return the result for `operand`. Raise ValueError if the operation does not apply."""
         return self.operation.solve(operand, list(self.numbers))
 
 
 def roman(number: int) -> str:
-    """Return `number` in Roman numerals.
-
-    Raises:
-        ValueError: there is no such numeral.
-    """
+    """Return `number` in Roman numerals. Raise ValueError if there are none."""
     if not 0 < number < 4000:
         raise ValueError(f"{number} has no Roman numeral")
     digits = ""

@@ -35,18 +35,8 @@ def questions(
     families: Sequence[str] = FAMILIES,
     split: Split = "held_out",
 ) -> list[Question]:
-    """Generate questions, all of which differ.
-
-    Args:
-        seed: the seed. The same seed gives the same questions.
-        count: the number of questions.
-        composite_share: the mean share of composite questions, which need two families. Their second part
-            uses the result of the first.
-        families: the skills that the questions need. Composite questions need at least two.
-        split: `train` or `held_out`. The two have no text in common.
-
-    Raises:
-        ValueError: a family is unknown, or the families have fewer questions than `count`.
+    """Generate different questions. `composite_share` of them need two families, the second of which uses the
+    result of the first. The same seed gives the same questions; the splits have no text in common.
     """
     if unknown := [family for family in families if family not in FAMILIES]:
         raise ValueError(f"unknown family {unknown[0]!r}. Choose from: {', '.join(FAMILIES)}")
@@ -77,7 +67,7 @@ def questions(
 
 
 def split_of(text: str) -> Split:
-    """Return whether a question is for training or held out. This depends only on its text."""
+    """Return whether a text is for training or held out. This depends only on its words."""
     digest = hashlib.sha256(text.encode()).digest()
     return "held_out" if digest[0] % HELD_OUT_OF == 0 else "train"
 
@@ -92,18 +82,12 @@ def parts(text: str) -> list[str]:
 
 
 def verb(part: str) -> str:
-    """Return a short form of what a part asks for, such as `Reverse it.`, with which a plan may restate
-    it.
-    """
+    """Return a short form of what a part asks for, such as `Reverse it.`, for plans."""
     return f"{part.split()[0].capitalize()} it."
 
 
 def solution(text: str) -> str:
-    """Return the right answer to a synthetic question.
-
-    Raises:
-        ValueError: the text is not a synthetic question.
-    """
+    """Return the right answer to a synthetic question, or raise ValueError for another text."""
     result = ""
     for words in parts(text):
         part = read(words)

@@ -26,7 +26,7 @@ from serving.workers.scripted import TOKEN, prompt_tokens
 MODEL = "synthetic-skill"
 """Model name that the worker reports."""
 CANNOT = "I cannot do this"
-"""Beginning of an output with which the worker declines."""
+"""Beginning of an output in which the worker declines the task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +41,7 @@ class Assignment:
 
     @classmethod
     def of(cls, call: Call) -> "Assignment":
-        """Read the assignment from a call. Its last user turn has the question, and a second part that the
-        engine adds.
-        """
+        """Read the assignment from the question and the engine's part in a call's last user turn."""
         turn = next((message for message in reversed(call.messages) if message.role == "user"), None)
         texts = [part.text for part in turn.parts if isinstance(part, Text)] if turn else []
         outputs, task = read_assignment("".join(texts[1:]), call.mark_key)
@@ -54,14 +52,8 @@ class Skill:
     """SYNTHETIC worker that solves the parts of questions that belong to its families.
 
     Args:
-        name: the worker's name in the pool.
         price: the price per token. Words count as tokens.
-        families: the skills that the worker has (default: all).
         error_rate: the mean share of parts that it gets wrong. The seed and the prompt determine which ones.
-        seed: the seed of these errors.
-
-    Raises:
-        ValueError: a family is unknown, or the rate is not between 0 and 1.
     """
 
     provenance = "synthetic"
@@ -115,11 +107,7 @@ class Skill:
         return result or ""
 
     def _parts_to_do(self, assignment: Assignment) -> list[TaskPart]:
-        """Return the parts to solve.
-
-        These are the parts that the task names by their words or family. If it names none, they are all parts,
-        except a first part that another step has solved.
-        """
+        """Return the parts that the task names, or all except a first one that another step has solved."""
         whole = [part for words in parts(assignment.question) if (part := read(words))]
         own = read(assignment.task)
         if own:

@@ -21,19 +21,13 @@ from evaluation.workers.replay import text_reply
 
 
 class Majority:
-    """Worker that returns the majority answer."""
-
     provenance = "program"
 
     def __init__(self, name: str, price: Price | None = FREE) -> None:
         self.name, self._price = name, price or FREE
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
-        """Reply with the majority answer.
-
-        Raises:
-            WorkerRefused: the step reads no outputs.
-        """
+        """Reply with the majority answer. Raise WorkerRefused if the step reads no outputs."""
         user = next((m.text for m in reversed(call.messages) if m.role == "user"), "")
         outputs = read_assignment(user, call.mark_key)[0]
         if not outputs:
@@ -50,9 +44,8 @@ class Majority:
 
 
 def majority(answers: Sequence[str | None]) -> int | None:
-    """Return the index of the first answer that is among the most frequent, or None if there is no answer.
-
-    Answers are compared word by word, ignoring case.
+    """Return the index of the first most frequent answer, or None. Answers are compared by words, ignoring
+    case.
     """
     votes = [None if answer is None else " ".join(answer.split()).casefold() for answer in answers]
     counts = Counter(vote for vote in votes if vote is not None)

@@ -31,18 +31,7 @@ class Replay:
     def __init__(
         self, name: str, price: Price | None, path: str, model: str, usd_per_call: float | str | None = None
     ) -> None:
-        """Load the answers.
-
-        Args:
-            name: the worker's name in the pool.
-            price: the price per token. It is not used, because tokens are unknown.
-            path: the path of the recorded pool; see `evaluation.recordings`.
-            model: the recorded model whose answers are replayed.
-            usd_per_call: the declared cost of a call in US dollars, or None if it is unknown.
-
-        Raises:
-            ValueError: the pool cannot be read or has no such model, or the cost is not a number.
-        """
+        """Load the answers of `model` from a recorded pool. `price` is unused, because tokens are unknown."""
         self.name, self._model, self._price = name, model, price
         try:
             self._recordings = read_recordings(path)
@@ -56,11 +45,7 @@ class Replay:
             raise ValueError(f"model: {model!r} is not in {path}. Choose from {', '.join(sorted(models))}")
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
-        """Reply with the recorded answer.
-
-        Raises:
-            WorkerRefused: the step reads other steps, or the question or its answer was not recorded.
-        """
+        """Reply with the recorded answer. Raise WorkerRefused if there is none, or if the step reads others."""
         answer = self._find_answer(call)
         text = NO_ANSWER if answer is None else f"<answer>{answer}</answer>"
         model = f"{self._model} (replayed)"

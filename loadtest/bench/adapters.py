@@ -55,14 +55,7 @@ class AdapterAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """Switch from one adapter to another. An adapter is named by the word that it answers.
-
-    Args:
-        before: the word of the previous adapter.
-        after: the word of the next adapter.
-        asked_s: when the switch was requested.
-        done_s: when the server reported that it was done.
-    """
+    """Switch from one adapter to another. An adapter is named by the word that it answers."""
 
     before: str
     after: str
@@ -75,10 +68,8 @@ class Switch:
 
 
 def may_say(answer: AdapterAnswer, switches: Sequence[Switch]) -> set[str]:
-    """Return the words that are right answers to a request.
-
-    These are the word of the adapter in use when the request was sent, and the words of the adapters that
-    replaced it before the first token.
+    """Return the words of the adapter at the time of the request, and of those that replaced it before a
+    token.
     """
     earlier_words = [switch.after for switch in switches if switch.done_s <= answer.asked_s]
     during = [switch.after for switch in switches if switch.overlaps(answer)]
@@ -95,7 +86,6 @@ def wrong(answers: Sequence[AdapterAnswer], switches: Sequence[Switch]) -> list[
 
 
 def figures(answers: Sequence[AdapterAnswer], switches: Sequence[Switch]) -> list[Figure]:
-    """Compute the figures from all requests and switches."""
     complete = [answer for answer in answers if answer.text is not None]
     during_ms: list[float] = []
     outside_ms: list[float] = []
@@ -149,12 +139,8 @@ async def measure(tick: Callable[[], None]) -> list[Figure]:
 
 
 async def make_adapters(folder: Path) -> dict[str, str]:
-    """Make an adapter for each of `WORDS`, and return the adapters' paths by word.
-
-    A separate process makes them, because it needs the model library.
-
-    Raises:
-        RigError: the process failed.
+    """Make an adapter per word of `WORDS` in another process. It needs the model library. Return the paths by
+    word.
     """
     command = ["-m", "training.constant_adapters", "--model", MODEL, "--to", str(folder), *WORDS]
     process = await asyncio.create_subprocess_exec(

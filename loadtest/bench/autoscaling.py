@@ -64,11 +64,7 @@ def target_streams(at_s: float) -> float:
 
 
 def figures(run: ScalingRun) -> list[Figure]:
-    """Compute the figures from a run that starts and ends at zero replicas.
-
-    Raises:
-        ValueError: no second replica started, or the last one did not stop.
-    """
+    """Compute the figures from a run that starts and ends at zero replicas."""
     second_up_s = [each.at_s for each in run.snapshots if each.running >= 2]
     if not second_up_s or run.snapshots[-1].running:
         raise ValueError("the replicas did not scale up and down. See build/bench/autoscaling.svg.")
@@ -141,7 +137,6 @@ async def _watch(client: BenchClient, run: ScalingRun, began_s: float) -> None:
 
 
 async def replica_states(client: BenchClient) -> dict[str, int]:
-    """Return the engine's current replicas by state."""
     return (await client.get("/v1/replicas"))["replicas"].get(DEPLOYMENT, {})
 
 

@@ -66,10 +66,7 @@ class BenchPart:
 def list_shared_parts(
     client: BenchClient, server: BenchServer, up: FakeOpenAI, say: Callable[[str], None]
 ) -> list[BenchPart]:
-    """Return the parts that share one Serve, in the order in which they run.
-
-    Parts that leave much state behind run last.
-    """
+    """Return the parts that share one Serve, in running order. Those that leave much state behind come last."""
     session, scheduled = client.session, BenchClient(client.session, f"{client.url}/schedulers")
     proxied = BenchClient(session, f"{client.url}/upstream")
     token_ticks = tokens.WARM_UP + tokens.STREAMS
@@ -150,7 +147,6 @@ async def _measure(
 
 
 def table(figures: list[Figure]) -> Table:
-    """Build the table of figures."""
     rows = open_table(title=f"Podium bench, {time.strftime('%Y-%m-%d %H:%M')}, {machine()}")
     for heading in ("figure", "value", "noise", "target", "met", "meaning"):
         rows.add_column(heading, justify="right" if heading in ("value", "noise", "target") else "left")

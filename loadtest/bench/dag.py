@@ -16,9 +16,7 @@ SEQUENTIAL = [step("a"), step("b", 0), step("c", 1), step("a", 2)]
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """One run of the parallel plan and one of the sequential plan: the `podium` object of the parallel run's
-    answer, and the seconds of each by the client's clock.
-    """
+    """One run of each plan: the `podium` object of the parallel answer, and the client's seconds of both."""
 
     podium: Json
     parallel_s: float

@@ -29,12 +29,8 @@ class DirectEngine(Engine):
     """Engine that the router calls, with methods that bypass everything but vLLM."""
 
     async def generate_directly(self, lines: list[list[str]], max_tokens: int) -> dict[str, Any]:
-        """Call `AsyncLLM.generate` for several lines of prompts.
-
-        The lines run concurrently, and the prompts of a line one after another.
-
-        Returns:
-            `tokens`, `wall_s`, and the `first_token_s` of each prompt.
+        """Call `AsyncLLM.generate` for lines of prompts that run concurrently. Return `tokens`, `wall_s` and
+        the `first_token_s` of each prompt.
         """
         began_s = time.monotonic()
         results = await asyncio.gather(*(self._generate_line(line, max_tokens) for line in lines))
@@ -64,7 +60,6 @@ class DirectEngine(Engine):
 
 @api.get("/")
 async def health() -> Response:
-    """Answer the readiness probe."""
     return Response()
 
 
@@ -77,7 +72,6 @@ async def generate(request: Request) -> Response:
 
 @api.post("/stream")
 async def stream(request: Request) -> Response:
-    """Stream the text of `DirectEngine.stream_directly`."""
     handle: Any = cast(Any, serve).get_deployment_handle(DEPLOYMENT, APPLICATION)
     pieces = handle.options(stream=True).stream_directly.remote(**await request.json())
     return StreamingResponse(text.encode() async for _, text in pieces)
@@ -93,7 +87,6 @@ def build(args: dict[str, Any]) -> Application:
 
 
 def build_ingress(_: dict[str, Any]) -> Application:
-    """Build the Serve application of the ingress."""
     serving: Any = serve
     deployment: Any = serving.deployment(serving.ingress(api)(DirectIngress))
     return cast(Application, deployment.options(ray_actor_options={"num_cpus": 0.1}).bind())

@@ -40,13 +40,11 @@ GIVE_UP_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Disconnect:
-    """One client that disconnected.
+    """One client that disconnected, and the number of calls that stayed open.
 
     Args:
-        stage: the stage in which the client should disconnect.
         closed_ms: the milliseconds until the last call was closed, or the limit `GIVE_UP_S` if a call stayed
             open.
-        calls_left: the number of calls that stayed open.
     """
 
     stage: str
@@ -55,17 +53,11 @@ class Disconnect:
 
 
 def script_of(call: UpstreamCall) -> Script:
-    """Return the script of the called model."""
     return SCRIPTS[call.model]
 
 
 def figures(disconnects: Sequence[Disconnect], runs_left: int) -> list[Figure]:
-    """Compute the figures from the clients that disconnected during a call.
-
-    Args:
-        disconnects: the clients.
-        runs_left: the number of runs that were still active at the end.
-    """
+    """Compute the figures from clients that disconnected during a call, and the runs still active at the end."""
     closed_ms = [each.closed_ms for each in disconnects]
     by_stage = {stage: [each.closed_ms for each in disconnects if each.stage == stage] for stage in STAGES}
     return [
@@ -78,10 +70,7 @@ def figures(disconnects: Sequence[Disconnect], runs_left: int) -> list[Figure]:
 
 
 async def disconnect(url: str, upstream: FakeOpenAI, number: int, stage: str) -> Disconnect | None:
-    """Send a request, wait for the stage, stay for a moment, and disconnect.
-
-    Return None if no call was open when the client disconnected.
-    """
+    """Disconnect a moment after the stage begins. Return None if no call was open by then."""
     run = f"run-leave{number}-"
     parts = urlsplit(url)
     reader, writer = await asyncio.open_connection(parts.hostname, parts.port)

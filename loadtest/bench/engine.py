@@ -63,12 +63,7 @@ class FirstTokens:
 
 
 def figures(rounds: Mapping[int, Sequence[EngineRound]], first: Sequence[FirstTokens]) -> list[Figure]:
-    """Compute the figures.
-
-    Args:
-        rounds: the rounds by number of concurrent lines.
-        first: the rounds in which first tokens were compared.
-    """
+    """Compute the figures from rounds by number of concurrent lines, and from those of first tokens."""
     ours = [each.router - each.bare for each in first]
     least = [each.ingress - each.bare for each in first]
     by_count = itertools.chain(*(_figures_at(count, rounds[count]) for count in rounds))

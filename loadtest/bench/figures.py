@@ -17,20 +17,13 @@ BLOCKS = 5
 
 @dataclass(frozen=True, slots=True)
 class FigureSpec:
-    """Entry of the catalogue.
-
-    Args:
-        meaning: a short description.
-        target: the upper or lower bound, or None.
-        side: whether the target is an upper or a lower bound.
-    """
+    """Entry of the catalogue. `side` says whether the target is an upper or a lower bound."""
 
     meaning: str
     target: float | None = None
     side: Literal["at most", "at least"] = "at most"
 
     def meets_target(self, value: float) -> bool | None:
-        """Return whether `value` meets the target, or None if there is no target."""
         if self.target is None:
             return None
         return value <= self.target if self.side == "at most" else value >= self.target
@@ -273,21 +266,15 @@ class Figure:
 
     @property
     def spec(self) -> FigureSpec:
-        """Description and target."""
         return CATALOGUE[self.name]
 
     @property
     def meets_target(self) -> bool | None:
-        """Whether the value meets the target, or None if there is no target."""
         return self.spec.meets_target(self.value)
 
 
 def figure(name: str, samples: Sequence[float], of: Callable[[Sequence[float]], float] = median) -> Figure:
-    """Return the statistic `of` the samples, with its range.
-
-    Raises:
-        ValueError: there are no samples.
-    """
+    """Return the statistic `of` the samples, with its range."""
     if not samples:
         raise ValueError(f"no samples were measured for {name}")
     groups = [of(group) for start in range(BLOCKS) if (group := samples[start::BLOCKS])]
@@ -295,21 +282,15 @@ def figure(name: str, samples: Sequence[float], of: Callable[[Sequence[float]], 
 
 
 def reading(name: str, value: float) -> Figure:
-    """Return a figure from a single reading."""
     return Figure(name, value, value, value)
 
 
 def p95(samples: Sequence[float]) -> float:
-    """Return the 95th percentile."""
     return percentile(samples, 95)
 
 
 def to_json(figures: Iterable[Figure]) -> dict[str, float]:
-    """Return the content of build/bench.json.
-
-    Raises:
-        ValueError: a name is not in the catalogue, or appears twice.
-    """
+    """Return the content of build/bench.json. Raise ValueError for an unknown or repeated name."""
     content: dict[str, float] = {}
     for each in figures:
         if each.name not in CATALOGUE or each.name in content:

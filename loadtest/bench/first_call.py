@@ -19,16 +19,13 @@ TOKEN = re.compile(r"\s*\S+|\s+$")
 
 
 def due_s(plan: Json) -> float:
-    """Return when the last byte of the first step is due, in seconds since the start of the plan.
-
-    The first token comes immediately, and each later one 1/50 s after the one before it.
-    """
+    """Return the seconds from the start of the plan until the last byte of its first step is due."""
     first_step = plan["output"].splitlines()[0]
     return plan["started_s"] + (len(TOKEN.findall(first_step)) - 1) / TOKENS_PER_S
 
 
 def figures(records: Sequence[Json]) -> list[Figure]:
-    """Compute the figures from complete records, as `GET /v1/workflows/{id}` returns them."""
+    """Compute the benchmark's figures from complete records, as `GET /v1/workflows/{id}` returns them."""
     firsts = [(record["plans"][0], record["steps"][0]) for record in records]
     after_step_ms = [1000 * (step["started_s"] - step["planned_s"]) for _, step in firsts]
     after_due_ms = [1000 * (step["started_s"] - due_s(plan)) for plan, step in firsts]

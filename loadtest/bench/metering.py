@@ -37,9 +37,7 @@ PRICE: Json = {"input_usd_per_mtok": 1, "output_usd_per_mtok": 2}
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """Measurements of one router: the milliseconds of each request, and the requests per second, both by
-    round.
-    """
+    """Measurements of one router by round: the milliseconds of each request, and the requests per second."""
 
     rounds_ms: list[list[float]] = field(default_factory=list[list[float]])
     rates: list[float] = field(default_factory=list[float])
@@ -51,7 +49,9 @@ class Side:
 
 
 def figures(sides: Mapping[str, Side]) -> list[Figure]:
-    """Compute the figures from the measurements of each router: `plain`, and one for each of `STORES`."""
+    """Compute the benchmark's figures from the measurements of each router: `plain`, and one for each of
+    `STORES`.
+    """
     plain, results = sides["plain"], list[Figure]()
     for name in STORES:
         side = sides[name]
@@ -70,13 +70,7 @@ def figures(sides: Mapping[str, Side]) -> list[Figure]:
 
 @asynccontextmanager
 async def running_sides(name: str, worker: Json, folder: Path) -> AsyncGenerator[dict[str, BenchClient]]:
-    """Run the three routers, and yield a client for each. The client has a key if the router needs one.
-
-    Args:
-        name: the prefix of the routers' log files.
-        worker: the settings of the worker that all routers share.
-        folder: the folder of the databases.
-    """
+    """Run the routers. Yield a client for each, with a key if needed. `name` is the prefix of the log files."""
     file = sqlite_address(folder / "podium.db")
     with ExitStack() as databases:
         postgres = await asyncio.to_thread(databases.enter_context, running_postgres())

@@ -17,9 +17,7 @@ CLIENTS = 32
 
 
 def figures(rounds: Sequence[tuple[float, float]]) -> list[Figure]:
-    """Compute the figures from the requests per second of each round, as pairs of pass-through and
-    baseline.
-    """
+    """Compute the figures from pairs of requests per second: pass-through and baseline."""
     return [
         figure("passthrough_over_bare_serve", [ours / bare for ours, bare in rounds]),
         figure("passthrough_rps", [ours for ours, _ in rounds]),

@@ -66,7 +66,6 @@ class Peer:
     """Gateway in an environment of its own. This module imports nothing from it.
 
     Args:
-        name: the name of its lock file, its program and its environment in build/.
         ready: the path that answers with 200 once it is up.
         options: a function that returns its command line from the address of the upstream and its own port.
         env: additional environment variables.
@@ -82,16 +81,29 @@ class Peer:
         """Lock file, which names every package with the hashes of its files."""
         return Path(__file__).with_name(f"{self.name}.lock")
 
+    @property
+    def venv(self) -> Path:
+        """Environment, which `install` makes."""
+        return ROOT / "build" / self.name
+
+    async def install(self) -> None:
+        """Make the environment if it does not exist yet. Call this before a server is started, because it
+        needs the CPU for minutes.
+
+        Raises:
+            RigError: the packages cannot be installed.
+        """
+        locked = ("--no-deps", "--require-hashes", "-r", str(self.lock))
+        await asyncio.to_thread(make_environment, self.venv, *locked)
+
     @asynccontextmanager
     async def serve(self, upstream: str) -> AsyncGenerator[str]:
         """Run the gateway as one process in front of `upstream`, and yield its address.
 
-        It serves the upstream as the model `m`. Its environment is made if it does not exist yet.
+        It serves the upstream as the model `m`. The environment must exist.
         """
-        venv, port = ROOT / "build" / self.name, free_port()
-        locked = ("--no-deps", "--require-hashes", "-r", str(self.lock))
-        await asyncio.to_thread(make_environment, venv, *locked)
-        command = [str(venv / "bin" / self.name), *self.options(upstream, port)]
+        port = free_port()
+        command = [str(self.venv / "bin" / self.name), *self.options(upstream, port)]
         async with subprocess_server(
             self.name, command, port, path=self.ready, env=self.env, within_s=120
         ) as url:
@@ -150,6 +162,7 @@ def smg_figures(rounds: Sequence[ProxyRound]) -> list[Figure]:
 
 async def measure_litellm(session: aiohttp.ClientSession, tick: Callable[[], None]) -> list[Figure]:
     """Compare Podium with LiteLLM for `ROUNDS` rounds, after a warm-up."""
+    await LITELLM.install()
     async with AsyncExitStack() as stack:
         upstream = await stack.enter_async_context(echo_upstream())
         server = await stack.enter_async_context(running(production_server(f"{upstream}/v1")))
@@ -170,9 +183,8 @@ async def measure_litellm(session: aiohttp.ClientSession, tick: Callable[[], Non
 
 
 async def measure_smg(tick: Callable[[], None]) -> list[Figure]:
-    """Compare Podium with smg and the empty ingress for `ROUNDS` rounds, after a warm-up. Takes about three
-    minutes.
-    """
+    """Compare Podium with smg and the empty ingress for `ROUNDS` rounds. Takes about three minutes."""
+    await SMG.install()
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory()))
         upstream = await stack.enter_async_context(echo_upstream())
@@ -199,9 +211,7 @@ async def measure_smg(tick: Callable[[], None]) -> list[Figure]:
 async def _running_podium(
     upstream: str, folder: Path
 ) -> AsyncGenerator[tuple[BenchClient, BenchClient, BenchServer]]:
-    """Run Podium and the empty ingress. Yield a client of Podium with a key, a client of the ingress, and the
-    server.
-    """
+    """Run Podium and the empty ingress. Yield a client with a key, one of the ingress, and the server."""
     address = sqlite_address(folder / "podium.db")
     key = await make_key(address, CAP_USD)
     settings = fill_settings("paid.yaml", UPSTREAM=upstream)

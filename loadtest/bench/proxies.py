@@ -39,9 +39,7 @@ class ProxySide:
     cpu_ms: float = 0.0
     """CPU milliseconds that the side's processes use per answer, over all cores. It is 0 for the upstream."""
     chunk_cpu_us: float = 0.0
-    """CPU microseconds that the side's processes use per streamed chunk: the extra cost of a stream over a
-    complete answer, divided by the number of chunks.
-    """
+    """CPU microseconds per streamed chunk: the extra cost of a stream divided by its chunks."""
 
 
 Processes = Callable[[], Sequence[psutil.Process]]
@@ -83,22 +81,13 @@ def compare(ours: str, peer: str, rounds: Sequence[ProxyRound]) -> list[Figure]:
 
 
 async def ask(client: BenchClient) -> None:
-    """Request an answer without streaming, and check its text.
-
-    Raises:
-        RigError: the status is not 200, or the text is not the upstream's.
-    """
+    """Request an answer without streaming, and check its text."""
     answer = await client.post_json(CHAT, BODY)
     _check_text(answer["choices"][0]["message"]["content"], client.url)
 
 
 async def stream(client: BenchClient) -> None:
-    """Request a stream, read it to its end, and check its text.
-
-    Raises:
-        RigError: the status is not 200, or the text is not the upstream's.
-        BrokenStreamError: the stream contains an error, or ends before `[DONE]`.
-    """
+    """Request a stream, read it to its end, and check its text."""
     content = await client.post(CHAT, STREAMED_BODY)
     _check_text(read_stream([(0.0, line) for line in content.splitlines()], 0.0).text, client.url)
 
@@ -116,7 +105,6 @@ def _check_text(text: str, url: str) -> None:
 
 
 async def measure_side(client: BenchClient, processes: Processes) -> ProxySide:
-    """Measure one side in a round."""
     p50_ms = median(await times_ms(lambda: ask(client), SEQUENTIAL))
     first_token_ms = median([await _first_token_ms(client) for _ in range(SEQUENTIAL)])
     rps, answer_ms = await rate_and_cpu(lambda: ask(client), CLIENTS, ROUND_S, processes())

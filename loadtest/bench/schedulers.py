@@ -41,9 +41,7 @@ class Walls:
 
 
 def sample_plans(count: int) -> list[list[Json]]:
-    """Draw plans with the lengths and shapes of the capacity simulation's mix. Their workers are drawn
-    uniformly.
-    """
+    """Draw plans with the lengths and shapes of the capacity simulation's mix, and uniform workers."""
     mix, rng = load().plans, np.random.default_rng(0)
     workers = dict.fromkeys(DELAYS_S, 1 / len(DELAYS_S))
 
@@ -79,9 +77,7 @@ def figures(walls: Sequence[Walls]) -> list[Figure]:
 
 
 async def measure(client: BenchClient, tick: Callable[[], None]) -> list[Figure]:
-    """Run `PLANS` plans, `CONCURRENT` at a time. Write the wall times and their plot to
-    build/bench/schedulers.*.
-    """
+    """Run `PLANS` plans, `CONCURRENT` at a time, and plot their wall times."""
     slots = asyncio.Semaphore(CONCURRENT)
 
     async def one(plan: list[Json]) -> Walls:

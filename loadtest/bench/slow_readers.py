@@ -32,13 +32,9 @@ from loadtest.rig.ray_server import (
 
 READERS = 500
 WORDS, CHARS = 2000, 1000
-"""Number of words in the answer, and of characters per word. Long words make large events, so that the
-buffers fill within seconds.
-"""
+"""Number of words, and characters per word. Long words fill the buffers within seconds."""
 RECEIVE_BYTES = 4096
-"""Receive buffer of each client's socket. It is small, so that the kernel buffers little on the client's
-side.
-"""
+"""Receive buffer of each client's socket. It is small, so that the kernel buffers little there."""
 GAP_S = 0.01
 STILL_S = 4
 """Memory counts as stable if it has not grown for this many seconds."""
@@ -47,8 +43,6 @@ MOST_S = 60
 
 
 class MemoryUse(NamedTuple):
-    """Memory in bytes."""
-
     router: int
     haproxy: int
     kernel: int
@@ -56,14 +50,7 @@ class MemoryUse(NamedTuple):
 
 
 def figures(before: MemoryUse, full: MemoryUse, running: int, n_left: int) -> list[Figure]:
-    """Compute the figures.
-
-    Args:
-        before: the memory before the clients connect.
-        full: the memory once it is stable.
-        running: the number of running runs when memory is stable.
-        n_left: the number of running runs at the end.
-    """
+    """Compute the figures from the memory before and with all clients, and the runs then and at the end."""
 
     def megabytes(name: str, grown: int) -> Figure:
         return reading(f"slow_reader_{name}_mb", grown / max(running, 1) / 2**20)
@@ -124,11 +111,7 @@ def _ask(url: str) -> socket.socket:
 
 
 async def _until_it_stops(client: BenchClient, server: BenchServer) -> tuple[int, MemoryUse]:
-    """Wait until memory is stable. Return the number of running runs and the peak memory.
-
-    Raises:
-        RigError: memory still grows after `MOST_S`.
-    """
+    """Wait until memory is stable. Return the number of running runs and the peak memory."""
     most, still = _memory(server), 0
     for _ in range(MOST_S):
         await asyncio.sleep(1)
@@ -150,9 +133,8 @@ def _resident(process: psutil.Process) -> int:
 
 
 def _kernel_bytes() -> int:
-    """Return the memory of all TCP sockets.
-
-    It is parsed from sockstat's line `TCP: inuse 5 orphan 0 tw 2 alloc 7 mem 3`, in which `mem` counts pages.
+    """Return the memory of all TCP sockets: the pages after `mem` in sockstat's line `TCP: inuse 5 ... mem
+    3`.
     """
     for line in Path("/proc/net/sockstat").read_text().splitlines():
         if line.startswith("TCP:"):

@@ -23,9 +23,7 @@ UNUSED = "http://127.0.0.1:9/v1"
 
 
 def figures(rounds: Sequence[tuple[float, float, float]]) -> list[Figure]:
-    """Compute the figures from the p50 of each round in milliseconds, for the baseline ingress, one step and
-    three steps.
-    """
+    """Compute the figures from the p50 milliseconds of each round: baseline, one step, three steps."""
     return [
         figure("added_per_step_1_ms", [one - bare for bare, one, _ in rounds]),
         figure("added_per_step_3_ms", [(three - bare) / 3 for bare, _, three in rounds]),

@@ -20,13 +20,8 @@ GAP_S = 0.004
 
 
 def figures(texts: list[str | None], peak: int, before_bytes: int, peak_bytes: int) -> list[Figure]:
-    """Compute the figures.
-
-    Args:
-        texts: the text of each stream, or None if the stream broke.
-        peak: the largest number of active runs.
-        before_bytes: the replica's resident memory before the streams.
-        peak_bytes: its largest resident memory during them.
+    """Compute the figures. The text of an interrupted stream is None; bytes are the replica's resident
+    memory.
     """
     return [
         reading("open_streams_lost", sum(text != TEXT for text in texts)),

@@ -29,13 +29,7 @@ BARE = "/bare/900"
 def figures(
     out_ms: Sequence[float], first_token_ms: Sequence[float], bare_ms: Sequence[float]
 ) -> list[Figure]:
-    """Compute the figures. All times are in milliseconds.
-
-    Args:
-        out_ms: the times from writing a token to reading it.
-        first_token_ms: the times from a request to the scripted worker's first token.
-        bare_ms: the times of the baseline's answers.
-    """
+    """Compute the figures in milliseconds: tokens from write to read, requests to first tokens, the baseline."""
     added_ms = [ms - 1000 * DELAY_S for ms in first_token_ms]
     return [
         figure("answer_token_added_p50_ms", out_ms),

@@ -35,13 +35,7 @@ TOOLS: list[Json] = [
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """Times of one router in milliseconds.
-
-    Args:
-        trips_ms: the median of the tool round trips, by round.
-        plain_ms: the median of the requests without tools, by round.
-        every_ms: every tool round trip.
-    """
+    """Milliseconds of one router: medians of tool round trips and of plain requests by round, and all trips."""
 
     trips_ms: list[float] = field(default_factory=list[float])
     plain_ms: list[float] = field(default_factory=list[float])
@@ -49,7 +43,6 @@ class Turns:
 
 
 def figures(sides: Mapping[str, Turns]) -> list[Figure]:
-    """Compute the figures of each router."""
     results: list[Figure] = []
     for name, side in sides.items():
         ratios = [trip / plain for trip, plain in zip(side.trips_ms, side.plain_ms, strict=True)]
@@ -79,9 +72,7 @@ async def measure(tick: Callable[[], None]) -> list[Figure]:
 
 
 async def _round(client: BenchClient) -> tuple[list[float], list[float]]:
-    """Return the milliseconds of each tool round trip and of each request without tools. The two kinds take
-    turns.
-    """
+    """Return the milliseconds of each tool round trip and of each plain request. They take turns."""
     trips_ms: list[float] = []
     plain_ms: list[float] = []
     for _ in range(TURNS):

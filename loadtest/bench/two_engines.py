@@ -27,16 +27,7 @@ WATCH_S = 25.0
 
 
 def figures(complete: Sequence[bool], up_s: float, used_s: Mapping[int, float]) -> list[Figure]:
-    """Compute the figures.
-
-    Args:
-        complete: whether each stream was complete.
-        up_s: the seconds until the second engine had started.
-        used_s: the CPU seconds of each engine, by process id.
-
-    Raises:
-        ValueError: there were not two replicas, or they did nothing.
-    """
+    """Compute the figures from complete streams, the second engine's start, and CPU seconds by process id."""
     if len(used_s) != 2 or not sum(used_s.values()):
         raise ValueError(f"expected the CPU time of two engines, but got {dict(used_s)}")
     return [
@@ -76,12 +67,10 @@ async def _wait_for_second_engine(client: BenchClient) -> None:
         if (await replica_states(client)).get("running", 0) >= 2:
             return
         await asyncio.sleep(POLL_S)
-    raise RigError(f"No second engine started within {COMES_WITHIN_S:.0f} s of load.")
+    raise RigError(f"No second engine started within {COMES_WITHIN_S:.0f} s under load.")
 
 
 def engine_cpu_s(server: BenchServer) -> dict[int, float]:
-    """Return the CPU seconds of each engine replica so far, by process id. The engine core's time is
-    included.
-    """
+    """Return the CPU seconds of each engine replica with its engine core so far, by process id."""
     replicas = server.replicas(DEPLOYMENT)
     return {each.pid: cpu_s((each, *each.children(recursive=True))) for each in replicas}

@@ -33,19 +33,13 @@ UNDER_WAY = "/v1/workflows?status=running&limit=1"
 
 @dataclass(frozen=True, slots=True)
 class WatchedRun:
-    """One run.
-
-    Args:
-        cpu_ms_per_s: the router's CPU time per second of the run.
-        first_token_ms: time from the request to the first token of the answer.
-    """
+    """One run: the router's CPU time per second, and the time to the first token of the answer."""
 
     cpu_ms_per_s: float
     first_token_ms: float
 
 
 def figures(runs: Mapping[int, Sequence[WatchedRun]]) -> list[Figure]:
-    """Compute the figures from the runs by number of watchers."""
     results = [figure(f"watching_cpu_ms_per_s_{n}", [run.cpu_ms_per_s for run in runs[n]]) for n in WATCHERS]
     bare_ms = median(run.first_token_ms for run in runs[0])
     late_ms = [run.first_token_ms - bare_ms for run in runs[WATCHERS[-1]]]
@@ -90,7 +84,6 @@ async def _watching(client: BenchClient, n: int) -> AsyncGenerator[None]:
 
 
 async def _find_run(client: BenchClient) -> str:
-    """Wait for a run to start, and return its id."""
     runs = await poll(lambda: client.get(UNDER_WAY), lambda page: page["data"], within_s=5, every_s=0.02)
     if not runs["data"]:
         raise RigError("The run to watch did not start.")

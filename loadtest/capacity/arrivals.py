@@ -18,53 +18,34 @@ def poisson(rate_rps: float, duration_s: float, rng: np.random.Generator) -> Tim
 
 
 def thin(rate_rps: float, share: NDArray[np.float64], duration_s: float, rng: np.random.Generator) -> Times:
-    """Draw Poisson traffic whose rate changes over time (Lewis and Shedler, 1979).
-
-    Args:
-        rate_rps: the requests per second at a share of 1.
-        share: the share of `rate_rps` in each of equally long intervals.
-        duration_s: the length of all intervals together.
-        rng: the random generator.
-    """
+    """Draw Poisson traffic by thinning (Lewis and Shedler, 1979). `share` has the rate of equal intervals."""
     times = poisson(rate_rps, duration_s, rng)
     piece = np.minimum((times / duration_s * len(share)).astype(int), len(share) - 1)
     return times[rng.uniform(size=len(times)) < share[piece]]
 
 
 def diurnal(rate_rps: float, duration_s: float, rng: np.random.Generator) -> Times:
-    """Draw the traffic of a day, compressed into `duration_s`. Its peak is `rate_rps` and its minimum a fifth
-    of that.
-    """
+    """Draw a day's traffic, compressed into `duration_s`: peak `rate_rps`, minimum a fifth of it."""
     phase = np.linspace(0, 2 * np.pi, 96, endpoint=False)
     return thin(rate_rps, 0.6 - 0.4 * np.cos(phase), duration_s, rng)
 
 
 def burst(rate_rps: float, duration_s: float, rng: np.random.Generator) -> Times:
-    """Draw traffic at `rate_rps` in the middle fifth of the time, and at a third of that rate before and
-    after.
-    """
+    """Draw traffic at `rate_rps` in the middle fifth of the time, and at a third of it otherwise."""
     share = np.full(15, 1 / 3)
     share[6:9] = 1
     return thin(rate_rps, share, duration_s, rng)
 
 
 def traffic(kind: str, rate_rps: float, duration_s: float, rng: np.random.Generator) -> Times:
-    """Draw traffic of the given kind, or read a trace if `kind` is the name of a file.
-
-    Raises:
-        InputsError: `kind` is neither a known kind nor a valid trace file.
-    """
+    """Draw traffic of the given kind, or read a trace if `kind` is the name of a file."""
     if kind in KINDS:
         return {"poisson": poisson, "diurnal": diurnal, "burst": burst}[kind](rate_rps, duration_s, rng)
     return from_csv(Path(kind))
 
 
 def from_csv(path: Path) -> Times:
-    """Read a trace from a CSV file with a column `arrival_s`, in seconds.
-
-    Raises:
-        InputsError: the file or the column does not exist, or a value is not a number of at least 0.
-    """
+    """Read a trace from a CSV file with a column `arrival_s`, in seconds. Raise InputsError if it is invalid."""
     if not path.is_file():
         kinds = f"{', '.join(KINDS)}, or a CSV file with a column `arrival_s`"
         raise InputsError(f"--traffic: unknown traffic {str(path)!r}. Choose from {kinds}.")

@@ -53,11 +53,7 @@ LONG_TOKENS = 200
 
 
 def find_processes(port: int) -> tuple[psutil.Process, psutil.Process]:
-    """Return the router replica and the proxy behind `port`.
-
-    Raises:
-        ValueError: they do not run on this machine.
-    """
+    """Return the router replica and the proxy behind `port`. Raise ValueError if they do not run here."""
     sockets: Any = psutil.net_connections("tcp")
     pids = {s.pid for s in sockets if s.status == psutil.CONN_LISTEN and s.laddr.port == port}
     fronts = sorted((psutil.Process(pid) for pid in pids if pid), key=lambda front: front.create_time())
@@ -83,11 +79,7 @@ class Probe:
     proxy: psutil.Process
 
     async def ask(self, body: Json = BODY) -> float:
-        """Send a request, and return how many seconds the answer took.
-
-        Raises:
-            RigError: the status is not 200.
-        """
+        """Return the seconds that the answer to a request took. Raise RigError unless its status is 200."""
         began_s = time.monotonic()
         await self.client.post(CHAT, body)
         return time.monotonic() - began_s
@@ -133,11 +125,7 @@ class Probe:
 
 
 async def measure(server: str, rates: Sequence[float], duration_s: float, console: Console) -> Json:
-    """Measure everything that the printed sections need.
-
-    These are the router's costs, the requests for validation, every arrival rate, and the HTTP overhead of
-    sequential requests.
-    """
+    """Measure all that the sections need: costs, requests for validation, arrival rates and HTTP overhead."""
     async with open_session() as session:
         probe = Probe(BenchClient(session, server), *find_processes(urlsplit(server).port or 80))
         times_s = [await probe.ask() for _ in range(8)][3:]
@@ -156,28 +144,20 @@ async def measure(server: str, rates: Sequence[float], duration_s: float, consol
 
 
 async def measure_long_step(probe: Probe, *, stream: bool) -> Json:
-    """Measure the router's CPU time for one step of many words while the router is nearly idle.
-
-    No cost is fitted to this measurement.
-    """
+    """Measure the CPU time of one step of many words while nearly idle. No cost is fitted to it."""
     cost_ms = await probe.cost_ms(body_with_plan(1, "long", stream=stream))
     tokens = {"inner_tokens": 0, "answer_tokens": LONG_TOKENS}
     return {"streamed": stream, "steps": 1, **tokens, "router_cpu_ms": round(cost_ms, 2)}
 
 
 def body_with_plan(steps: int, worker: str, *, stream: bool = False) -> Json:
-    """Return a request that contains its own plan of `steps` steps.
-
-    All steps but the last are parallel, and the last one reads the others.
-    """
+    """Return a request with its own plan: parallel steps, and a last one that reads them."""
     plan = [*(step(worker) for _ in range(steps - 1)), step(worker, *range(steps - 1))]
     return BODY | {"stream": stream, "podium": {"plan": plan}}
 
 
 async def router_costs(probe: Probe) -> dict[str, float]:
-    """Compute the router's CPU milliseconds by cause. Each cost is the difference between two kinds of
-    requests.
-    """
+    """Compute the router's CPU milliseconds by cause, as differences between two kinds of requests."""
     one, four = await probe.cost_ms(body_with_plan(1, "a")), await probe.cost_ms(body_with_plan(4, "a"))
     planned = await probe.cost_ms(BODY)
     read = await probe.cost_ms(body_with_plan(4, "long"))
@@ -195,17 +175,13 @@ async def router_costs(probe: Probe) -> dict[str, float]:
 
 
 def script_ms() -> float:
-    """Return the milliseconds that the script takes on its own.
-
-    This is the time until the third step is written, plus the durations of the third and the fourth step.
-    """
+    """Return the script's own milliseconds: until its third step is written, plus steps three and four."""
     written_ms = CONDUCTOR_TOKEN_MS * (sum(step["written_tokens"] for step in STEPS[:3]) - 1)
     steps_ms = (1000 * s["first_token_s"] + s["token_ms"] * (s["output_tokens"] - 1) for s in STEPS[2:])
     return written_ms + sum(steps_ms)
 
 
 def section(samples: list[Json], mixed: list[Json], duration_s: float) -> Json:
-    """Return the section `checked`."""
     source = "python -m loadtest.capacity.calibrate, loadtest/capacity/scripted.yaml"
     return {
         "source": f"{source}, {os.cpu_count()} cores, client included",

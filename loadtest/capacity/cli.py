@@ -47,9 +47,7 @@ def percentile_cells(percentiles: Mapping[str, float]) -> str:
 
 
 def size_cells(needs: Requirements, conductor: str) -> list[str]:
-    """Format the numbers of routers, conductors and GPUs, and the dollars per hour for machines and for
-    APIs.
-    """
+    """Format the numbers of routers, conductors and GPUs, and the dollars per hour."""
     counts = (needs.sizes.routers, needs.sizes.engines[conductor], needs.gpus)
     dollars = (needs.machines_usd_per_hour, needs.apis_usd_per_hour)
     return [*(f"{count:,}" for count in counts), *(f"{usd:,.0f}" for usd in dollars)]
@@ -85,10 +83,7 @@ def bottleneck(forecast: report.Forecast) -> str:
 
 
 def limits_table(needs: Requirements) -> Table:
-    """Build the table of the rates at which limits are reached.
-
-    The needs of one rate are enough, because needs grow in proportion to the rate.
-    """
+    """Build the table of the rates at which limits are reached. Needs grow in proportion to the rate."""
     title = "Limits, in the order in which growing traffic reaches them"
     rows = (
         (f"{needs.rate_rps / each.ratio:,.3g}", each.name, f"{each.available:,.0f} {each.of}")
@@ -121,9 +116,7 @@ def validation_table(rows: list[dict[str, float]]) -> Table:
 
 
 def cpu_table(rows: list[dict[str, float]]) -> Table:
-    """Build the table of the router's measured and calculated CPU time, for requests that no cost was fitted
-    to.
-    """
+    """Build the table of measured and calculated CPU times of requests that no cost was fitted to."""
     title = "CPU time of a nearly idle router for one step of 200 words, ms per request"
     cells = (
         (
@@ -138,14 +131,19 @@ def cpu_table(rows: list[dict[str, float]]) -> Table:
 
 
 def change_table(changes: dict[str, Requirements], conductor: str) -> Table:
-    """Build the table of the sizes after single changes of the inputs."""
+    """Build a table of the requirements, with a row for each change of an input.
+
+    Args:
+        changes: the requirements by name of the change.
+        conductor: the name of the conductor's engine.
+    """
     rows = ([name, *size_cells(each, conductor)] for name, each in changes.items())
     title = f"Requirements at {CHANGED_RPS:,g} requests/s after single changes"
     return make_table(title, ("<change", *SIZE_HEADINGS), rows)
 
 
 def run(params: Inputs, rates: Sequence[float], traffic: str, seed: int, out: Path, console: Console) -> int:
-    """Run all simulations; print and write the results."""
+    """Run all simulations, print the results, and write them to the folder `out`."""
     began_s = time.monotonic()
     forecasts: list[report.Forecast] = []
     with console.status("simulating ...") as status:
@@ -166,7 +164,6 @@ def run(params: Inputs, rates: Sequence[float], traffic: str, seed: int, out: Pa
     errors = ", ".join(f"{name} {error:+.1%}" for name, error in calculation_errors.items())
     console.print(f"Error of the calculated capacity, relative to the simulated capacity: {errors}")
     console.print(f"Error of the p95 if only a slice of the traffic is simulated: {slice_error:+.1%}")
-    out.mkdir(parents=True, exist_ok=True)
     content = {
         "answers": [asdict(each) | {"usd_per_hour": each.usd_per_hour} for each in forecasts],
         "checked": rows,
@@ -206,9 +203,14 @@ def plan(
         str, Option(help=f"kind of traffic: {', '.join(KINDS)}, or a CSV file with a column arrival_s")
     ] = "poisson",
     seed: Annotated[int, Option(help="seed of the simulation")] = 0,
-    out: Annotated[Path, Option(help="folder for results and plots")] = Path("build/simulator"),
+    out: Annotated[Path, Option(help="folder for the results")] = Path("build/simulator"),
 ) -> int:
     restore_interrupts()
+    try:
+        out.mkdir(parents=True, exist_ok=True)  # before the simulations, which take minutes
+    except OSError as error:
+        message = f"--out: cannot write to {out} ({error.strerror}). Choose another folder."
+        raise CommandError(message, 2) from error
     try:
         return run(inputs.load(inputs_file), rates, traffic, seed, out, open_console(markup=True))
     except InputsError as error:

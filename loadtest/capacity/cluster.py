@@ -17,8 +17,6 @@ CHUNK_TOKENS = 64
 
 @dataclass(frozen=True, slots=True)
 class RequestTimes:
-    """Times of one request, in seconds of the simulated clock."""
-
     arrived_s: float
     planned_s: float
     first_token_s: float
@@ -30,15 +28,9 @@ class SimulatedCluster:
     """Simulated cluster: the stations that a request passes.
 
     Args:
-        env: the simulation's environment, with its clock.
         router: the CPU costs of a router.
-        routers: the routers, one core each.
-        conductor: the engine that writes the plans.
-        workers: the workers of the pool by name.
-        rng: the random generator for choosing a router.
         front: the station that every request passes first, such as Serve's proxy, or None.
         front_ms: the CPU milliseconds that a request uses at `front`, half of them on its way in.
-        streamed: whether answers are sent token by token.
     """
 
     env: simpy.Environment
@@ -70,8 +62,6 @@ class SimulatedCluster:
 
 
 class _Request:
-    """One request: its plan, and the events of its steps."""
-
     def __init__(
         self,
         cluster: SimulatedCluster,
@@ -86,7 +76,6 @@ class _Request:
         self.first_token = self.env.event()
 
     def run(self) -> Process:
-        """Simulate the request from arrival to end."""
         env, arrived_s = self.env, self.env.now
         yield env.timeout(self.router.http_ms / 2000)
         yield from self.cluster.pass_front()
@@ -149,17 +138,13 @@ class _Request:
 
 
 def chunk_ends(tokens: int, every: int) -> list[int]:
-    """Return the token counts at which a chunk ends: at the first token, after every `every` tokens, and at
-    the last one.
-    """
+    """Return the token counts at which a chunk ends: 1, multiples of `every` after it, and the last."""
     return sorted({1, *range(every, tokens, every), tokens})
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Numbers of router replicas, and of replicas by engine. `quotas` has a factor for the quota of each
-    API.
-    """
+    """Numbers of router replicas and of replicas by engine, and a factor for each API's quota."""
 
     routers: int
     engines: Mapping[str, int]
@@ -168,12 +153,8 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedRun:
-    """Result of a simulation.
-
-    Args:
-        requests: the times of each request.
-        busy: the utilisation of each station while requests arrived. For an engine, it is the work done
-            relative to that of full batches.
+    """Result of a simulation. `busy` is the utilisation of each station, for engines relative to full
+    batches.
     """
 
     requests: list[RequestTimes]
@@ -189,15 +170,8 @@ def simulate(
     seed: int = 0,
     since_s: float = 0.0,
 ) -> SimulatedRun:
-    """Simulate `plans` that arrive at `times`, until all of them have ended.
-
-    Args:
-        params: the inputs.
-        sizes: the replicas of each station.
-        times: the arrival times.
-        plans: one plan per arrival.
-        seed: the seed of all random choices in the simulation.
-        since_s: the time from which utilisation is measured, until the last arrival.
+    """Simulate `plans` that arrive at `times` to their end. Utilisation is measured from `since_s` to the
+    last arrival.
     """
     env = simpy.Environment()
     seeds = np.random.SeedSequence(seed).spawn(2 + len(params.engines) + len(params.apis))

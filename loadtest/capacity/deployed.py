@@ -1,7 +1,7 @@
 """Numbers that the simulation reads from the cluster files: replicas, batches and prices.
 
 They are not copied to `inputs.yaml`. If `inputs.yaml` has such a number anyway, it takes precedence, so that
-a copy of the inputs can test another value.
+a copy of the inputs can test a different value.
 """
 
 from collections.abc import Mapping
@@ -14,14 +14,8 @@ ROOT = Path(__file__).parents[2]
 
 
 def complete(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the inputs, completed with numbers from the files under `deployed`.
-
-    Numbers for autoscaling, which older inputs contain, are ignored.
-
-    Raises:
-        ValueError: a file lacks a deployment, worker or machine that the inputs name, or its deployments have
-            different values for one number.
-        OSError: a file does not exist.
+    """Return the inputs with numbers from the files under `deployed`. Numbers for autoscaling, which older
+    inputs contain, are ignored.
     """
     files = {name: yaml.safe_load((ROOT / path).read_text()) for name, path in params["deployed"].items()}
     deployments = {each["name"]: each for each in files["serve"]["applications"][0]["deployments"]}
@@ -53,22 +47,14 @@ def complete(params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def lookup(among: Mapping[str, Any], name: str, where: str) -> Any:
-    """Return the entry `name` of `among`.
-
-    Raises:
-        ValueError: there is no such entry. The message calls the mapping `where`.
-    """
+    """Return the entry `name` of `among`. The ValueError calls the mapping `where`."""
     if name not in among:
         raise ValueError(f"{name!r} is not one of the {where}. Choose from {', '.join(among)}.")
     return among[name]
 
 
 def common_value(values: list[Any], what: str) -> Any:
-    """Return the value that all elements of `values` have in common.
-
-    Raises:
-        ValueError: the values differ. The message calls them `what`.
-    """
+    """Return the value that all `values` have in common. The ValueError calls them `what`."""
     if len(set(values)) != 1:
         remedy = "Give each worker its own engine in the inputs, or make the values equal."
         raise ValueError(

@@ -49,17 +49,13 @@ class Tokens(InputModel):
 
 
 class SecondLook(Sourced):
-    """Requests with `rounds: 2`. The conductor reads the outcome and accepts it, and the answer is not
-    streamed.
-    """
+    """Requests with `rounds: 2`: the conductor reads and accepts the outcome. The answer is not streamed."""
 
     share: Share
     written_tokens: Count
 
 
 class Plans(Sourced):
-    """Plans that the conductor writes."""
-
     steps: dict[int, Share]
     """Share of the requests by number of steps."""
     shapes: dict[Literal["chain", "join", "random"], Share]
@@ -93,19 +89,13 @@ class RouterInputs(Sourced):
     cpu_ms_per_request: AtLeast0
     cpu_ms_per_step: AtLeast0
     cpu_ms_per_plan_token: AtLeast0
-    """CPU milliseconds per token that the conductor writes. The text is parsed while it streams. The call is
-    included.
-    """
+    """CPU milliseconds per token that the conductor writes, which includes its call and parsing."""
     cpu_ms_per_inner_token: AtLeast0
-    """CPU milliseconds per token that is read but not sent: tokens of inner steps, and of answers that are
-    not streamed.
-    """
+    """CPU milliseconds per token that is read but not sent: of inner steps, and of whole answers."""
     cpu_ms_per_answer_token: AtLeast0
     """CPU milliseconds per token that is sent to the client in a chunk of its own."""
     http_ms: AtLeast0
-    """Milliseconds that a request spends on its way in and out without other traffic. They use no CPU of the
-    router.
-    """
+    """Milliseconds on the way in and out without other traffic. They use no CPU of the router."""
     machine: str
     replicas_per_machine: Count
     replicas: Count
@@ -114,15 +104,7 @@ class RouterInputs(Sourced):
     def cpu_ms(
         self, *, steps: int, plan_tokens: int, inner_tokens: int, answer_tokens: int, streamed: bool
     ) -> float:
-        """Return the CPU milliseconds of one request.
-
-        Args:
-            steps: the number of steps that run.
-            plan_tokens: the tokens that the conductor writes.
-            inner_tokens: the output tokens of inner steps.
-            answer_tokens: the output tokens of the last step.
-            streamed: whether the answer is streamed.
-        """
+        """Return the CPU milliseconds of one request. Answer tokens are those of the last step."""
         answer_ms = self.cpu_ms_per_answer_token if streamed else self.cpu_ms_per_inner_token
         tokens_ms = plan_tokens * self.cpu_ms_per_plan_token + inner_tokens * self.cpu_ms_per_inner_token
         return self.cpu_ms_per_request + steps * self.cpu_ms_per_step + tokens_ms + answer_tokens * answer_ms
@@ -141,9 +123,7 @@ class EngineSpec(Sourced):
     memory_seqs: Count
     """Number of sequences that fit into the KV cache, next to the weights."""
     step_ms: dict[int, Above0]
-    """Milliseconds of a decoding step by batch size, interpolated linearly. In a step, each sequence gets a
-    token.
-    """
+    """Milliseconds of a decoding step, a token per sequence, by batch size, interpolated linearly."""
     prefill_tokens_per_s: Above0
     chunk_tokens: Count = 2048
     """Number of prompt tokens that are read in one step, together with the sequences that are decoded."""
@@ -165,7 +145,6 @@ class EngineSpec(Sourced):
         return min(self.max_num_seqs, self.memory_seqs)
 
     def step_s(self, sequences: int) -> float:
-        """Return the seconds of a decoding step with this many sequences."""
         counts = sorted(self.step_ms)
         return float(np.interp(sequences, counts, [self.step_ms[count] for count in counts])) / 1000
 
@@ -201,8 +180,6 @@ class WorkerInputs(InputModel):
 
 
 class Machine(Sourced):
-    """Rented machine type."""
-
     bought: Literal["spot", "on_demand"]
     usd_per_hour: Above0
     """Dollars per hour, from the cluster's price list."""
@@ -282,8 +259,6 @@ class DeployedFiles(InputModel):
 
 
 class Inputs(InputModel):
-    """Content of `inputs.yaml`."""
-
     deployed: DeployedFiles
     plans: Plans
     router: RouterInputs
@@ -318,11 +293,7 @@ def _check_name(where: str, name: str, choices: Collection[str]) -> None:
 
 
 def load(path: Path = INPUTS) -> Inputs:
-    """Read the inputs.
-
-    Raises:
-        InputsError: the file does not exist, is not YAML, or its content is invalid.
-    """
+    """Read the inputs. Raise InputsError if they are missing or invalid."""
     try:
         return Inputs.model_validate(deployed.complete(yaml.safe_load(path.read_text())))
     except OSError as exc:

@@ -17,11 +17,9 @@ class SimulatedStep:
     """One step of a plan.
 
     Args:
-        worker: the name of the worker in the pool.
         reads: the indices of the earlier steps that it reads.
         written_tokens: the tokens that the conductor writes for the step.
         input_tokens: the tokens of the step's prompt, including the outputs that it reads.
-        output_tokens: the tokens of the step's output.
     """
 
     worker: str
@@ -47,9 +45,7 @@ class SimulatedPlan:
 
     @property
     def reachable(self) -> frozenset[int]:
-        """Indices of the last step and of all steps that it reads, directly or indirectly. Other steps never
-        run.
-        """
+        """Indices of the last step and of all that it reads, directly or not. Other steps never run."""
         indices = {len(self.steps) - 1}
         for index in range(len(self.steps) - 1, -1, -1):
             if index in indices:
@@ -75,13 +71,11 @@ def reads(shape: str, index: int, last: bool, rng: np.random.Generator) -> tuple
 
 
 def pick(shares: Mapping[T, float], rng: np.random.Generator) -> T:
-    """Draw a key of `shares`, weighted by its share."""
     keys = list(shares)
     return keys[int(rng.choice(len(keys), p=list(shares.values())))]
 
 
 def sample(inputs: Inputs, rng: np.random.Generator) -> SimulatedPlan:
-    """Draw one plan of the mix."""
     mix = inputs.plans
     count, shape = pick(mix.steps, rng), pick(mix.shapes, rng)
     shares = {name: worker.share for name, worker in inputs.workers.items()}

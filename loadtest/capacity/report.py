@@ -21,12 +21,8 @@ class Forecast:
     """Requirements and waiting times at one arrival rate.
 
     Args:
-        requirements: the replicas, machines and costs for the whole rate.
         simulated_rps: the requests per second that were simulated: the whole rate, or a slice of it if the
             rate is high.
-        requests: the number of requests after the warm-up.
-        first_token_s: the percentiles of the time to first token, by name.
-        end_s: the percentiles of the time to the end of the answer, by name.
         busy: the utilisation of each station; see `cluster.SimulatedRun`.
     """
 
@@ -49,12 +45,14 @@ def percentiles(values: Sequence[float]) -> dict[str, float]:
 
 
 def sizing_plans(params: inputs.Inputs, seed: int = 0) -> list[SimulatedPlan]:
-    """Draw the plans from which the sizes are calculated."""
+    """Draw the plans for the sizing calculation."""
     return samples(params, PLANS_FOR_MEANS, seed)
 
 
 def forecast(params: inputs.Inputs, rate_rps: float, *, traffic: str = "poisson", seed: int = 0) -> Forecast:
-    """Calculate the sizes for `rate_rps`, then simulate that rate, or a slice of it if the rate is high."""
+    """Calculate the requirements for `rate_rps`, then simulate that rate, or a slice of it if the rate
+    is high.
+    """
     requirements = size(params, rate_rps, sizing_plans(params, seed))
     simulated_rps = min(rate_rps, params.sizing.slice_rps)
     run = _run(params, slice_of(requirements, simulated_rps), simulated_rps, traffic, seed)
@@ -73,10 +71,7 @@ def _run(params: inputs.Inputs, sizes: Sizes, rate_rps: float, traffic: str, see
 
 
 def slice_error(params: inputs.Inputs, rate_rps: float, seed: int = 0) -> float:
-    """Return by how much the p95 of a slice differs from that of the whole: their ratio minus 1.
-
-    The rate must be low enough to simulate the whole.
-    """
+    """Return the p95 of a slice over that of the whole, minus 1. The rate must allow to simulate the whole."""
     part = forecast(params, rate_rps, seed=seed)
     wider = params.model_copy(update={"sizing": params.sizing.model_copy(update={"slice_rps": rate_rps})})
     return part.end_s["p95"] / forecast(wider, rate_rps, seed=seed).end_s["p95"] - 1

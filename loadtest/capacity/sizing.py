@@ -29,7 +29,6 @@ class Need:
     """What one station needs at one arrival rate.
 
     Args:
-        name: the name of the station.
         needed: the needed replicas, or the needed tokens or requests per minute.
         available: the amount that is deployed, or that a test has demonstrated.
         of: the unit of both amounts, which is also the name of the limit.
@@ -80,9 +79,7 @@ def router_s(inputs: Inputs, plans: Sequence[SimulatedPlan]) -> float:
 
 
 def loads(inputs: Inputs, plans: Sequence[SimulatedPlan]) -> dict[str, MeanWork]:
-    """Return the mean work of a request by engine and API: the conductor's, and that of the steps that
-    run.
-    """
+    """Return the mean work of a request by engine and API, for plans and for steps that run."""
     totals = {name: [0.0, 0.0, 0.0] for name in (*inputs.engines, *inputs.apis)}
     mix = inputs.plans
     uncached_tokens = mix.conductor_prompt_tokens * (1 - mix.prefix_cached)
@@ -180,9 +177,7 @@ def _apis_usd(inputs: Inputs, by_name: Mapping[str, MeanWork]) -> float:
 
 
 def slice_of(whole: Requirements, rate_rps: float) -> Sizes:
-    """Return the sizes for a slice of the traffic. Every station shrinks by the same factor, to whole
-    replicas.
-    """
+    """Return the requirements for a slice of the traffic: every station shrinks by the same factor."""
     share = rate_rps / whole.rate_rps
     engines = {name: max(1, round(count * share)) for name, count in whole.sizes.engines.items()}
     quotas = {name: quota * share for name, quota in whole.sizes.quotas.items()}

@@ -20,9 +20,7 @@ from loadtest.capacity import inputs
 
 Process = Generator[simpy.Event, Any, None]
 TINY = 1e-6
-"""Floating-point tolerance, as a fraction of a step. It is large enough to advance a clock that has run for
-weeks.
-"""
+"""Tolerance as a fraction of a step, large enough for a clock that has run for weeks."""
 
 
 def _on(event: Any, do: Callable[[simpy.Event], None]) -> None:
@@ -30,13 +28,8 @@ def _on(event: Any, do: Callable[[simpy.Event], None]) -> None:
 
 
 class TokenSource(Protocol):
-    """Interface of stations that produce tokens."""
-
     def call(self, prompt_tokens: int, marks: Sequence[int]) -> list[simpy.Event]:
-        """Start a call, and return an event for each number of output tokens in `marks`.
-
-        The marks are ascending, and the last one ends the call.
-        """
+        """Start a call. Return an event per token count in `marks`, which ascend; the last ends the call."""
         ...
 
 
@@ -79,12 +72,7 @@ class _Prompt:
 
 
 class EngineReplica:
-    """vLLM replica.
-
-    Attributes:
-        ongoing: the number of running and queued calls.
-        work_s: the time that the completed calls would have taken in full batches.
-    """
+    """vLLM replica. `work_s` is the time that its completed calls would have taken in full batches."""
 
     def __init__(self, env: simpy.Environment, spec: inputs.EngineSpec) -> None:
         self.env, self.spec = env, spec
@@ -99,7 +87,6 @@ class EngineReplica:
         self._decoding, self._paced, self._at_s, self._wakes = 0, 0.0, env.now, 0
 
     def call(self, prompt_tokens: int, marks: Sequence[int]) -> list[simpy.Event]:
-        """Start a call; see `TokenSource.call`."""
         self._advance()
         events = [self.env.event() for _ in marks]
         self.ongoing += 1
@@ -179,7 +166,6 @@ class ReplicaPool:
         return sum(replica.work_s for replica in self.replicas)
 
     def call(self, prompt_tokens: int, marks: Sequence[int]) -> list[simpy.Event]:
-        """Send a call to a replica; see `TokenSource.call`."""
         two = self.rng.integers(0, len(self.replicas), 2)
         replica = min((self.replicas[int(index)] for index in two), key=lambda each: each.ongoing)
         return replica.call(prompt_tokens, marks)
@@ -202,7 +188,6 @@ class ApiStation:
         self._free_s = [-60.0, -60.0]
 
     def call(self, prompt_tokens: int, marks: Sequence[int]) -> list[simpy.Event]:
-        """Start a call; see `TokenSource.call`."""
         quota_tokens = marks[-1] + (prompt_tokens if self.spec.counted == "all" else 0)
         costs_s = (self._per_call_s, quota_tokens * self._per_token_s)
         begin_s = self.env.now

@@ -16,23 +16,17 @@ from loadtest.capacity.stations import Cores
 
 
 class TimedWorker:
-    """Worker with the fixed timing of the script."""
-
     def __init__(self, env: simpy.Environment, first_token_s: float, token_ms: float) -> None:
         self.env, self.first_token_s, self.token_ms = env, first_token_s, token_ms
 
     def call(self, prompt_tokens: int, marks: Sequence[int]) -> list[simpy.Event]:
-        """Start a call; see `stations.TokenSource.call`."""
         return [self.env.timeout(self.first_token_s + (mark - 1) * self.token_ms / 1000) for mark in marks]
 
 
 def simulate_script(
     params: inputs.Inputs, real: inputs.Checked, times: Times, at: inputs.CheckedRate
 ) -> list[RequestTimes]:
-    """Simulate the script's plan for requests that arrive at `times`, with the usual costs of the router.
-
-    Answers are streamed if they were streamed in the measurement `at`.
-    """
+    """Simulate the script's plan for requests that arrive at `times`, with the router's usual costs."""
     env = simpy.Environment()
     cluster = SimulatedCluster(
         env,
@@ -70,17 +64,12 @@ def compare_rate(params: inputs.Inputs, real: inputs.Checked, at: inputs.Checked
 
 
 def steady_rate(ends_s: Sequence[float], duration_s: float) -> float:
-    """Return the answers per second in the second half of the time in which requests arrive, when the rate
-    has settled.
-    """
+    """Return the answers per second in the second half of the arrivals, when the rate has settled."""
     return sum(duration_s / 2 <= at_s < duration_s for at_s in ends_s) / (duration_s / 2)
 
 
 def script_cpu_ms(router: inputs.RouterInputs, real: inputs.Checked, *, streamed: bool) -> float:
-    """Return the router's CPU milliseconds for a request of the script, calculated as in `sizing`.
-
-    The tokens of a text that is sent in one piece do not count.
-    """
+    """Return the calculated CPU milliseconds of the script. Tokens of texts sent in one piece do not count."""
     inner, last = real.steps[:-1], real.steps[-1]
     return router.cpu_ms(
         steps=len(real.steps),

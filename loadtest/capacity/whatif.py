@@ -1,4 +1,4 @@
-"""Effect of single changes of the inputs on the calculated sizes."""
+"""Effect of changing one input on the calculated requirements."""
 
 from collections.abc import Callable, Mapping
 
@@ -59,10 +59,7 @@ CHANGES: Mapping[str, Callable[[Inputs], Inputs]] = {
 
 
 def requirements_by_change(params: Inputs, rate_rps: float, plans: int = PLANS) -> dict[str, Requirements]:
-    """Return the requirements after each change, by the name of the change.
-
-    The requirements are calculated from `plans` randomly drawn plans.
-    """
+    """Return the requirements after each change by its name, from `plans` randomly drawn plans."""
     changed = {name: change(params) for name, change in CHANGES.items()}
     changed |= {name: router(costs)(params) for name, costs in params.other_routers.items()}
     return {name: size(each, rate_rps, samples(each, plans, 0)) for name, each in changed.items()}

@@ -17,7 +17,8 @@ HELD = "SELECT coalesce(sum(held), 0) FROM spend_window"
 SPENT = (
     "SELECT coalesce(max(spent + held), 0) FROM spend_window WHERE subject = :subject AND period = 'month'"
 )
-DOUBLED = """SELECT (SELECT count(*) FROM (SELECT 1 FROM ledger WHERE kind IN ('call', 'lost') GROUP BY hold_id HAVING count(*) > 1) AS twice)
+BILLED_TWICE = "SELECT count(*) FROM (SELECT 1 FROM ledger WHERE kind IN ('call', 'lost') GROUP BY hold_id HAVING count(*) > 1) AS twice"
+DOUBLED = f"""SELECT ({BILLED_TWICE})
     + (SELECT count(*) FROM (SELECT 1 FROM hold WHERE state = 'posted' GROUP BY run_id, call_no, worker, owner HAVING count(*) > 1) AS again)"""
 ENTERED = "SELECT DISTINCT run_id FROM ledger"
 ENDED = "SELECT id FROM run WHERE status = 'finished'"
@@ -27,18 +28,14 @@ SELECT (SELECT coalesce(sum(r.cost), 0) FROM run r JOIN paid p ON p.run_id = r.i
     (SELECT coalesce(sum(p.amount), 0) FROM run r JOIN paid p ON p.run_id = r.id WHERE p.is_bound = 0 AND r.cost IS NOT NULL),
     (SELECT count(*) FROM run r LEFT JOIN paid p ON p.run_id = r.id WHERE coalesce(r.cost, 0) > coalesce(p.amount, 0)),
     (SELECT count(*) FROM paid WHERE is_bound = 1)"""
-"""Query that compares the cost in the records with the ledger.
-
-It returns the sum of both over the runs whose calls all have a known bill, the number of runs whose record
-exceeds the ledger, and the number of runs with a call that was billed at its upper bound.
+"""Sums of records and ledger over runs with known bills, runs whose record exceeds the ledger, and runs
+billed at their upper bound.
 """
 
 
 @dataclass(frozen=True)
 class Audit:
-    """Result of an audit. Amounts are in dollars. All fields should be 0, except `records_usd`, `ledger_usd`
-    and `billed_at_bound`.
-    """
+    """Result of an audit, in dollars. All but `records_usd`, `ledger_usd` and `billed_at_bound` should be 0."""
 
     overspent_usd: float = 0.0
     entered_twice: int = 0
@@ -65,7 +62,6 @@ class Audit:
 
 
 async def rows(database: Database, sql: str, **values: Any) -> list[Any]:
-    """Return the rows of a query."""
     async with database.reading() as connection:
         return list(await connection.execute(text(sql), values))
 
@@ -85,13 +81,8 @@ async def wait_until_settled(database: Database, within_s: float) -> bool:
 
 
 async def audit(database: Database, subject: str, cap_pico: int, answered: Collection[str]) -> Audit:
-    """Check the ledger, the holds and the records.
-
-    Args:
-        database: the database. No process may be writing to it.
-        subject: the owner of the budget.
-        cap_pico: the budget in picodollars.
-        answered: the ids of the runs that were answered completely.
+    """Check ledger, holds and records of the budget of `subject` while no process writes. `answered` has the
+    ids of complete answers.
     """
     entered = {row[0] for row in await rows(database, ENTERED)}
     records, ledger, above, at_bound = (await rows(database, DIFFERENT))[0]

@@ -21,7 +21,7 @@ from typer import BadParameter, Option
 
 from cluster.local.environment import Proxy
 from cluster.local.server import SETTINGS as LOCAL_SETTINGS
-from loadtest.prove.audit import one, rows
+from loadtest.prove.audit import UNDER_WAY, one, rows
 from loadtest.prove.chaos_cluster import ChaosCluster
 from loadtest.prove.chaos_load import ENDED, LOST, ChaosLoad, ChaosResult
 from loadtest.prove.chaos_victims import NODE, kill_one, kinds_of, processes, wait_until_replaced
@@ -65,10 +65,7 @@ KILLED_AFTER_S = 4.0
 """Seconds from the first request to the kill. Most answers have started by then."""
 SETTLES_WITHIN_S = 60.0
 WITH_ITS_ROUTER = frozenset({"router", NODE})
-"""Kinds of victims whose kill also ends a router, which breaks the connections of its runs. Killing another
-kind ends a proxy, or breaks no connection.
-"""
-UNDER_WAY = "SELECT count(*) FROM run WHERE ended_us IS NULL"
+"""Kinds of victims that take a router with them, and so interrupt the connections of its runs."""
 KEPT = "SELECT status, count(*) FROM run WHERE kept = 1 GROUP BY status"
 STATUS = "SELECT status FROM run WHERE id = :id"
 UNFINISHED = "SELECT id FROM run WHERE kept = 1 AND made_us > :since AND status <> 'finished'"
@@ -90,21 +87,16 @@ class ChaosRow:
 
 
 def settings_with(worker: Json) -> Json:
-    """Return the settings with `worker` as the engine."""
     return SETTINGS | {"workers": [*SETTINGS["workers"], worker]}
 
 
 def replicas_of(settings: Json) -> dict[str, int]:
-    """Return the number of replicas of each deployment."""
     (engine,) = [each for each in settings["workers"] if each["kind"] == "vllm"]
     return {ROUTER: settings["router"]["min_replicas"], ENGINE: engine["scale"].get("min_replicas", 1)}
 
 
 def engine_settings() -> Json:
-    """Return the settings with the model that ships with Podium as the engine.
-
-    Its worker is configured as for `make serve`: one replica, and a fallback while that is down.
-    """
+    """Return settings with the shipped model, configured as for `make serve` with a fallback."""
     local: list[Json] = yaml.safe_load((ROOT / LOCAL_SETTINGS).read_text())["workers"]
     (worker,) = [each for each in local if each["name"] == OF_LOCAL_SETTINGS]
     more = {
@@ -149,9 +141,7 @@ async def play_round(cluster: ChaosCluster, database: Database, kind: str, workf
 
 
 async def _write_unfinished(cluster: ChaosCluster, database: Database, since_us: int) -> None:
-    """Append the records of this round's unfinished runs to `UNFINISHED_RECORDS`, so that they can be
-    diagnosed.
-    """
+    """Append the records of this round's unfinished runs to `UNFINISHED_RECORDS` for diagnosis."""
     async with open_session() as session:
         for (id,) in await rows(database, UNFINISHED, since=since_us):
             async with session.get(f"{cluster.url}/v1/workflows/{id}") as answer:

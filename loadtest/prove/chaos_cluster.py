@@ -58,7 +58,6 @@ class ChaosCluster:
     """Cluster of three nodes that serves Podium while the block runs.
 
     Args:
-        settings: the settings to serve.
         replicas: the number of replicas of each deployment, at most one per worker node.
         uses_haproxy: whether the cluster uses HAProxy, as real clusters do, and not Serve's own proxy.
         redis: the URL of the Redis that stores the head's state. With "", killing the head ends the cluster.
@@ -116,14 +115,11 @@ class ChaosCluster:
         return self._folder.path / "auth_token"
 
     def processes(self, node: int | None = None) -> list[psutil.Process]:
-        """Return the live processes of one node, or of all nodes."""
         return [each for each in processes_of(self.tag) if node is None or _node_of(each) == node]
 
     def replace_node(self, node: int) -> None:
-        """Start a new node in place of one whose processes were all killed.
-
-        The program that deployed the application dies with the first head. It is not started again, because a
-        new head does not need it.
+        """Start a new node in place of a killed one. The program that deployed dies with the first head, and
+        is not needed again.
         """
         self._started[node].wait()
         if node in WORKERS:
@@ -137,10 +133,7 @@ class ChaosCluster:
             self._start_head()
 
     def start_again(self, node: int) -> None:
-        """Restart a worker node that failed to start, as a supervisor would.
-
-        Ray allows 30 s for a start, and a busy machine may need more.
-        """
+        """Restart a worker node that failed to start. A busy machine may need more than Ray's 30 s."""
         if self._started[node].poll() is not None:
             self._start_worker(node)
 
@@ -231,11 +224,7 @@ class ChaosCluster:
         }
 
     async def wait_until_whole(self) -> None:
-        """Wait until each node has its replicas and the application is ready.
-
-        Raises:
-            RigError: it took longer than `STARTS_WITHIN_S`.
-        """
+        """Wait until each node has its replicas and the application is ready, or raise RigError."""
         until = asyncio.get_running_loop().time() + STARTS_WITHIN_S
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as session:
             while not (

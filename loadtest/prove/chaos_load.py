@@ -16,16 +16,13 @@ ARRIVE_IN_S = 3.0
 PROBED_EVERY_S, PROBED_AFTER_S = 0.1, 5.0
 """Seconds between two short requests, and seconds for which they continue after the last workflow."""
 ENDED = frozenset({"lost", "cancelled", "finished", "failed"})
-"""Allowed states of a run's record if the connection of its client broke because a proxy died.
-
-The router cannot distinguish this from a client that disconnects.
+"""Allowed states of a run whose proxy died. The router cannot distinguish this from a client that
+disconnects.
 """
 LOST = frozenset({"lost", "finished"})
 """Allowed states of a run's record if the run's router died. The run may have finished just before."""
 ASKED_AGAIN = 60
-"""How often a repeated stream is sent, with a pause of one second. Ray Serve takes half a minute to replace a
-proxy.
-"""
+"""How often a repeated stream is sent, once per second. Ray Serve replaces a proxy in half a minute."""
 
 
 @dataclass
@@ -37,18 +34,13 @@ class ChaosResult:
         clear_errors: the number of single requests that ended with a clear error, by error code.
         broken_connections: the number of single requests whose connection broke midway.
         not_connected: the number of connections that were refused, or closed before a status arrived.
-        wrongly_complete: the number of streams whose transfer ended normally although the answer was incomplete.
-        recovered_streams: the number of repeated streams that failed at first and were complete later.
-        given_up: the number of repeated streams that never became complete.
-        durable_runs: the final states of the runs that outlive their clients.
-        records_of_broken_runs: the states of the records of runs whose request broke.
+        wrongly_complete: the number of streams whose transfer ended normally although the answer was
+            incomplete.
         accepted_ids: the ids of the accepted background runs, which must finish whatever is killed.
-        accepted_background_runs: the final states of the accepted background runs.
-        service_restored_s: the seconds from the kill to the end of the last short request to a scripted worker that
-            failed, or 0 if none failed.
-        engine_restored_s: the same for short requests to the engine.
-        process_replaced_s: the seconds from the kill until there are as many live processes of the kind as before.
-        still_running: the number of runs that did not end.
+        service_restored_s: the seconds from the kill to the end of the last short request to a scripted
+            worker that failed, or 0 if none failed.
+        process_replaced_s: the seconds from the kill until there are as many live processes of the kind as
+            before.
     """
 
     workflows: int = 0
@@ -70,11 +62,7 @@ class ChaosResult:
     still_running: int = 0
 
     def is_right(self, records: frozenset[str] = ENDED) -> bool:
-        """Return whether the round kept all promises.
-
-        No incomplete answer looked complete, the records of broken runs have a state in `records`, and every
-        run that had to continue finished.
-        """
+        """Return whether the round kept all promises. Records of broken runs must be in `records`."""
         ended = set(self.durable_runs) | set(self.accepted_background_runs)
         went_on = not (self.given_up or self.still_running) and ended <= {"finished"}
         return went_on and not self.wrongly_complete and set(self.records_of_broken_runs) <= records

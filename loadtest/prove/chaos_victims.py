@@ -40,11 +40,7 @@ def kinds_of(*, has_haproxy: bool, has_engine: bool, has_redis: bool = False) ->
 
 
 def processes(cluster: ChaosCluster, kind: str) -> list[psutil.Process]:
-    """Return the live processes of a kind.
-
-    For the kind of whole worker nodes, return the replicas of all worker nodes. For the head, return the
-    proxy.
-    """
+    """Return the live processes of a kind: for nodes their replicas, for the head its proxy."""
     alive, kind = cluster.processes(), "proxy" if kind == HEAD_NODE else kind
     if kind == NODE:
         return [each for each in alive if command_of(each).startswith("ray::ServeReplica")]
@@ -55,9 +51,7 @@ def processes(cluster: ChaosCluster, kind: str) -> list[psutil.Process]:
 
 
 class Kill(NamedTuple):
-    """A kill: its monotonic time, the ids of the killed processes, and the number of the node if a whole node
-    was killed.
-    """
+    """A kill: its monotonic time, the killed process ids, and the number of a killed node."""
 
     at_s: float
     pids: frozenset[int]
@@ -65,12 +59,7 @@ class Kill(NamedTuple):
 
 
 def kill_one(cluster: ChaosCluster, kind: str) -> Kill:
-    """Kill a random process of the given kind with SIGKILL, as in a crash. A killed node is replaced by a new
-    one.
-
-    Raises:
-        RigError: no process of this kind is running.
-    """
+    """Kill a random process of the kind with SIGKILL. A killed node is replaced by a new one."""
     node = {NODE: random.choice(WORKERS), HEAD_NODE: HEAD}.get(kind)
     candidates = processes(cluster, kind) if node is None else cluster.processes(node)
     if not candidates:
@@ -89,14 +78,7 @@ def kill_one(cluster: ChaosCluster, kind: str) -> Kill:
 
 
 async def wait_until_replaced(cluster: ChaosCluster, kind: str, n: int, kill: Kill) -> float:
-    """Wait until `n` processes of the kind are alive, not counting the killed ones.
-
-    Returns:
-        The seconds since the kill.
-
-    Raises:
-        RigError: the replacement took longer than `REPLACED_WITHIN_S`.
-    """
+    """Wait until `n` new processes of the kind are alive. Return the seconds since the kill."""
     n = 1 if kind in ("proxy", HEAD_NODE) else n
     while sum(each.pid not in kill.pids for each in processes(cluster, kind)) < n:
         if time.monotonic() - kill.at_s > REPLACED_WITHIN_S:

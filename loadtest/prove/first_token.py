@@ -54,13 +54,7 @@ QUESTION = "What is word number {0} of all the words that this conversation has 
 
 @dataclass(frozen=True)
 class Turn:
-    """Times of one question that is sent both to the worker's server and through Podium.
-
-    Args:
-        direct_s: the seconds to the first token from the worker's server.
-        through_s: the seconds to the first token through Podium.
-        planned_s: the seconds until the plan's step was complete, according to the record.
-    """
+    """Seconds to the first token, directly and through Podium, and until the plan's step was complete."""
 
     direct_s: float
     through_s: float
@@ -73,9 +67,7 @@ class Turn:
 
     @property
     def overhead_s(self) -> float:
-        """Seconds that Podium adds to the time of the plan's step plus the worker's own time to first
-        token.
-        """
+        """Seconds that Podium adds to the plan's step and the worker's own time to first token."""
         return self.through_s - self.planned_s - self.direct_s
 
 
@@ -101,12 +93,7 @@ async def _ask_both(direct: BenchClient, podium: BenchClient) -> Turn:
 
 
 async def measure(folder: Path, first_s: float, rounds: int = ROUNDS) -> list[Turn]:
-    """Measure `rounds` questions, after some for warm-up, with a worker whose first token takes `first_s`
-    seconds.
-
-    Raises:
-        RigError: a server did not answer.
-    """
+    """Measure `rounds` questions after a warm-up, with a worker whose first token takes `first_s`."""
     address = sqlite_address(folder / f"{first_s}.db")
     key = await make_key(address)
     async with (

@@ -125,9 +125,7 @@ async def _run(
 
 
 def narrow(document: Json) -> Json:
-    """Restrict the model names in the API description to existing ones, so that requests are not all answered
-    with 404.
-    """
+    """Restrict model names in the API description to existing ones, so that not all answers are 404."""
     schemas: dict[str, Any] = document["components"]["schemas"]
     for name, schema in schemas.items():
         properties: Json = schema.get("properties", {})

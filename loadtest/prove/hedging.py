@@ -15,6 +15,7 @@ from typing import Annotated
 
 from typer import Option
 
+from loadtest.prove.proof import report_missed
 from loadtest.rig import Json
 from loadtest.rig.client import open_session
 from loadtest.rig.fake_openai import FakeOpenAI, Script, UpstreamCall, slow_tail
@@ -33,16 +34,12 @@ KNOWN = 100
 """Number of requests before the measurement, from which the router learns the worker's speed."""
 MOST_ADDED = 0.05
 MOST_TO_THE_DEAD = 10
-"""Maximum number of calls to a worker that is down. Three calls open its circuit. Probes follow after 5 s and
-then at growing intervals.
-"""
+"""Maximum calls to a dead worker: three open its circuit, then probes at growing intervals."""
 BODY: Json = {"model": "tail", "messages": [{"role": "user", "content": "Why?"}], "stream": True}
 
 
 def _body(number: int) -> Json:
-    """Return a request body with a unique question, by which the calls to the worker's server are counted per
-    request.
-    """
+    """Return a body with a unique question, by which the worker's calls are counted."""
     return BODY | {"messages": [{"role": "user", "content": f"Why {number}?"}]}
 
 
@@ -51,8 +48,6 @@ class HedgingRow:
     """Result of one measurement.
 
     Args:
-        name: the name of the measurement.
-        load: the outcomes of the requests.
         calls: the number of calls to the worker's server.
         called_for: the number of requests that caused these calls. A request that was rejected before its
             first call does not count.
@@ -70,7 +65,6 @@ class HedgingRow:
 
     @property
     def extra_share(self) -> float:
-        """Hedges per request."""
         return self.extra_calls / max(1, self.called_for)
 
 
@@ -116,9 +110,7 @@ def _refuse(_: UpstreamCall) -> Script:
 
 
 async def measure_dead(folder: Path, requests: int) -> HedgingRow:
-    """Measure a worker that is down and has a fallback. `calls` counts only the calls to the worker that is
-    down.
-    """
+    """Measure a dead worker with a fallback. `calls` counts only the calls to the dead one."""
     dead, well = FakeOpenAI(_refuse), FakeOpenAI(slow_tail(FIRST_S, FIRST_S, 0))
     address = sqlite_address(folder / "dead.db")
     key = await make_key(address)
@@ -135,7 +127,6 @@ async def measure_dead(folder: Path, requests: int) -> HedgingRow:
 
 
 def faults(rows: list[HedgingRow], dead: HedgingRow) -> list[str]:
-    """Return the missed targets."""
     without, hedged, overload = rows
     checks = {
         "hedges did not shorten the tail": hedged.load.p99_s > without.load.p99_s / 2,
@@ -170,15 +161,14 @@ def run(
             *(row.name, f"{load.rate:.0f}", str(len(load.took_s)), f"{load.p50_s:.3f}", f"{load.p99_s:.3f}"),
             *(str(load.refused), load.others_text, f"{row.extra_calls:+d} ({row.extra_share:+.1%})"),
         )
-    out, missed = console(), faults(rows, dead)
+    out = console()
     out.print(rates)
     out.print(
         f"Worker down, with a fallback: {dead.calls} calls to it in {dead.load.n} requests, "
         f"{len(dead.load.took_s)} answered{dead.load.others_text and f' ({dead.load.others_text})'}: "
         f"p50 {dead.load.p50_s:.3f} s, p99 {dead.load.p99_s:.3f} s"
     )
-    out.print(f"Missed targets: {'; '.join(missed)}." if missed else "All targets met.")
-    return 1 if missed else 0
+    return report_missed(faults(rows, dead))
 
 
 if __name__ == "__main__":

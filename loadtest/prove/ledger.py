@@ -87,8 +87,6 @@ class Clients:
     """All clients of one run of the proof.
 
     Args:
-        session: the HTTP session for all requests.
-        routers: the routers to call in turn. If one breaks, a client calls the next.
         kill_after: the number of complete answers after which a router is killed. The killed router is the
             one with the fewest answers of those that have answered, so that most of the work can still be
             compared.
@@ -110,10 +108,8 @@ class Clients:
         return sum(len(ids) > 1 for ids in self._named.values())
 
     async def ask(self, number: int) -> None:
-        """Run the client with this number.
-
-        Half of the clients stream. One client in five calls the flaky worker. Another one in five sends
-        requests with the same idempotency key to two routers at the same time.
+        """Run one client. Half stream, a fifth call the flaky worker, a fifth send one idempotency key to two
+        routers at once.
         """
         stream, model = number % 2 == 1, "flaky" if number % 5 == 0 else "steady"
         if number % 5 != 3:

@@ -34,11 +34,8 @@ READING = ("SELECT", "PRAGMA")
 
 
 async def kill_migrations(address: Address) -> tuple[int, int, int]:
-    """Kill migrations of the empty database at `address`, one before each writing statement.
-
-    Returns:
-        The number of killed migrations, of those that left another schema than before, and of acknowledged
-        rows that were lost.
+    """Kill migrations at each writing statement. Return the killed, those that changed the schema, and lost
+    rows.
     """
     await migrate(address, to=FIRST)
     async with Database(address) as database, _writing(database) as acknowledged:

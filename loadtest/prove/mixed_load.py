@@ -32,13 +32,11 @@ ENDS = {CHAT: b"data: [DONE]", RESPONSES: b"response.completed", MESSAGES: b"mes
 
 @dataclass(frozen=True)
 class Kind:
-    """Kind of request.
+    """Kind of request, with its path and expected status.
 
     Args:
-        path: the path of the request.
         body: the body of the request, without `stream`.
         is_faulty: whether an error is an expected outcome.
-        status: the expected status.
     """
 
     path: str
@@ -74,12 +72,10 @@ class MixedLoad:
 
     @property
     def n(self) -> int:
-        """Number of requests."""
         return sum(counts.total() for counts in self.outcomes.values())
 
     @property
     def bad(self) -> dict[str, Counter[str]]:
-        """Unexpected outcomes by kind."""
         unexpected = {kind: Counter(counts) for kind, counts in self.outcomes.items()}
         for kind, counts in unexpected.items():
             del counts["whole"], counts["left"]

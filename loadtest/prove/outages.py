@@ -53,8 +53,6 @@ class Options:
 
 @dataclass(frozen=True)
 class OutageRow:
-    """Result of one scenario."""
-
     fault: str
     answers: ClosedLoopResult
     no_record: int
@@ -74,13 +72,7 @@ async def under_load(
 ) -> OutageRow:
     """Load two routers over the empty database at `address` before, during and after `fault`.
 
-    Args:
-        what: the name of the fault, for the table.
-        address: the address of the database.
-        when_away: the value of the setting `store.when_away`.
-        options: the durations and the number of clients.
-        fault: a function that returns a block during which the fault lasts.
-        clock: the file with the shift of the routers' clocks, or None.
+    `what` names the fault in the table. `clock` is the file with the shift of the routers' clocks.
     """
     settings: Json = {"workers": [WORKER], "store": {"when_away": when_away}, "limits": {"first_byte_s": 1.0}}
     name = what.replace(" ", "-").replace(",", "")
@@ -111,7 +103,6 @@ async def _until_answers_come(outcomes: ClosedLoopResult, for_s: float) -> None:
 
 
 async def prove_stopped(postgres: Postgres, when_away: str, options: Options) -> OutageRow:
-    """Crash and restart PostgreSQL."""
 
     @asynccontextmanager
     async def fault(_: Sequence[RouterProcess]) -> AsyncGenerator[None]:
@@ -152,9 +143,7 @@ async def prove_clock(address: Address, folder: Path, options: Options) -> Outag
 
 
 async def prove_migration(address: Address) -> OutageRow:
-    """Migrate an older schema while another process writes, and kill the migration before each of its writing
-    statements.
-    """
+    """Migrate an older schema while another process writes, and kill it at each writing statement."""
     killed, half, n_lost = await kill_migrations(address)
     outcomes = ClosedLoopResult(other_outcomes=Counter({"migrations killed": killed}))
     return OutageRow(f"migration killed, {address.kind}", outcomes, n_lost, Audit(ledger_faults=half))

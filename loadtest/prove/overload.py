@@ -17,14 +17,14 @@ from typing import Annotated
 from rich.table import Table
 from typer import Option
 
+from loadtest.prove.proof import report_missed
 from loadtest.rig import Json
-from loadtest.rig.client import open_session
+from loadtest.rig.client import CHAT, BenchClient, open_session
 from loadtest.rig.closed_loop import rate_per_s
 from loadtest.rig.open_loop import OpenLoopResult, offer
 from loadtest.rig.routers import (
     RouterKey,
     RouterProcess,
-    ask,
     make_key,
     prepare_process,
     running_router,
@@ -56,9 +56,7 @@ BODY: Json = {"model": "busy", "messages": [{"role": "user", "content": "Why?"}]
 TOO_MUCH = 2.0
 """Offered load of the last measurement, as a multiple of the router's own rate."""
 PLACES = 20
-"""Admission slots per worker slot, for the router that is flooded with `flex` requests. They are few enough
-for the flood to fill them.
-"""
+"""Admission slots per worker slot in the flood of `flex` requests, few enough to be filled."""
 
 
 def _settings(slots: int, **limits: int) -> Json:
@@ -72,8 +70,6 @@ def _settings(slots: int, **limits: int) -> Json:
 
 @dataclass
 class OverloadResult:
-    """Result of the proof."""
-
     router_rate: float
     slots: int
     saturated: OpenLoopResult
@@ -91,7 +87,6 @@ class OverloadResult:
         return max(self.loads[_name(times)].goodput for times in TIMES)
 
     def faults(self) -> list[str]:
-        """Return the missed targets."""
         worst = self.loads[_name(TIMES[-1])]
         checks = {
             "the goodput fell": worst.goodput < LEAST_GOODPUT * self.peak,
@@ -107,7 +102,6 @@ class OverloadResult:
 
 
 def _share(load: OpenLoopResult) -> float:
-    """Return the share of requests that were answered."""
     return len(load.took_s) / load.n
 
 
@@ -127,15 +121,14 @@ async def _flood(
 
 
 async def prove(folder: Path, worst_s: float, step_s: float) -> OverloadResult:
-    """Run all measurements, with a store in `folder`."""
+    """Run all measurements. Raise RigError if the router rejected one of only `CLIENTS` clients."""
     address = sqlite_address(folder / "podium.db")
     keys = [await make_key(address, name=name) for name in ("flooding", "modest")]
     async with open_session(keys[0].headers) as session:
         async with running_router("overload-alone", address, _settings(1)) as router:
-            rate = await rate_per_s(lambda: ask(session, router.url, "quick"), CLIENTS, min(step_s, 10))
-            beyond = await offer(
-                session, router, BODY | {"model": "quick", "stream": False}, TOO_MUCH * rate, step_s
-            )
+            client, body = BenchClient(session, router.url), BODY | {"model": "quick", "stream": False}
+            rate = await rate_per_s(lambda: client.post(CHAT, body), CLIENTS, min(step_s, 10))
+            beyond = await offer(session, router, body, TOO_MUCH * rate, step_s)
         slots = max(1, int(rate / PART * SERVICE_S))
         result, capacity = OverloadResult(rate, slots, beyond, {}), slots / SERVICE_S
         async with running_router("overload", address, _settings(slots)) as router:
@@ -189,11 +182,8 @@ def run(
     prepare_process()
     with TemporaryDirectory() as folder:
         result = asyncio.run(prove(Path(folder), worst_s, step_s))
-    out = console()
-    out.print(_table(result))
-    faults = result.faults()
-    out.print(f"Missed targets: {'; '.join(faults)}." if faults else "All targets met.")
-    return 1 if faults else 0
+    console().print(_table(result))
+    return report_missed(result.faults())
 
 
 if __name__ == "__main__":

@@ -23,12 +23,8 @@ Stores = Annotated[
 
 
 class ProofRow(Protocol):
-    """Result of one run of a proof."""
-
     @property
-    def is_right(self) -> bool:
-        """Whether every check passed."""
-        ...
+    def is_right(self) -> bool: ...
 
 
 Row = TypeVar("Row", bound=ProofRow)
@@ -55,13 +51,18 @@ def conclude(rows: Sequence[ProofRow], title: str) -> int:
     return 0 if all(row.is_right for row in rows) else 1
 
 
+def report_missed(targets: Sequence[str]) -> int:
+    """Print the missed targets. Return the exit code: 0 if there are none, else 1."""
+    console().print(f"Missed targets: {'; '.join(targets)}." if targets else "All targets met.")
+    return 1 if targets else 0
+
+
 def cells(row: ProofRow) -> list[str]:
     """Return the values of a row as text. A list is shown as its length."""
     return [_text(value) for value in columns(row).values()]
 
 
 def columns(row: Any) -> dict[str, object]:
-    """Return the values of a row by heading."""
     found: dict[str, object] = {}
     for each in fields(row):
         value = getattr(row, each.name)

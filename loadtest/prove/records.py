@@ -66,13 +66,7 @@ AGAIN = "SELECT count(*) FROM (SELECT 1 FROM hold WHERE worker = 'first' AND sta
 
 @dataclass
 class RecordReader:
-    """Client that reads an answer, and resumes reading if its router breaks.
-
-    Args:
-        run_id: the id of the run.
-        text: the text read so far.
-        n_resumed: how often the client has resumed.
-    """
+    """Client that reads an answer, and resumes reading if its router breaks."""
 
     run_id: str = ""
     text: str = ""
@@ -81,8 +75,6 @@ class RecordReader:
 
 @dataclass(frozen=True)
 class RecordsResult:
-    """Result of the proof."""
-
     database: str
     runs: int
     records_found: int
@@ -108,9 +100,8 @@ class RecordsResult:
 async def read_stream(
     session: aiohttp.ClientSession, routers: Sequence[RouterProcess], number: int
 ) -> RecordReader:
-    """Read a chat stream with an `Idempotency-Key`. If it breaks, send the same request to the next router.
-
-    The answer to the repeated request must start with the text read so far.
+    """Read a chat stream with an `Idempotency-Key`. If it breaks, the next router must start with the text
+    read so far.
     """
     reader = RecordReader()
     for router in routers:
@@ -126,9 +117,7 @@ async def read_stream(
 
 
 async def read_events(session: aiohttp.ClientSession, routers: Sequence[RouterProcess]) -> RecordReader:
-    """Follow a background run by its events. If the router breaks, continue at the next router after the last
-    event.
-    """
+    """Follow a background run's events. After a break, continue at the next router."""
     started = await ask(session, routers[0].url, "slow-pair", background=True)
     reader, newest = RecordReader(started.run_id), "0"
     for router in routers:
@@ -150,11 +139,7 @@ async def read_events(session: aiohttp.ClientSession, routers: Sequence[RouterPr
 
 
 async def prove(kind: str, address: Address, runs: int, n_kept: int) -> RecordsResult:
-    """Run the proof over the empty database at `address`.
-
-    Raises:
-        RigError: the kept runs did not get half-way in time.
-    """
+    """Run the proof over the empty database at `address`."""
     began_s = time.monotonic()
     async with await open_database(address) as database:
         key = await make_key(address)

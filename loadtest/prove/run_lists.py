@@ -55,12 +55,9 @@ FILL = (
 
 @dataclass(frozen=True, slots=True)
 class ListQuery:
-    """Query of the list of runs.
+    """Query of the list of runs that `caller` may see.
 
     Args:
-        name: the display name.
-        wanted: the filter of the runs.
-        caller: the caller whose runs are listed.
         page: 0 for the first page, or any other value for a page in the middle of the list.
     """
 
@@ -89,7 +86,6 @@ QUESTIONS = (
 
 
 async def fill(store: ReplicaStore, n_runs: int) -> None:
-    """Write `n_runs` runs into the database."""
     kind = store.address.kind
     record = Record("wf_0", Task(()), 0.0)
     row = run_row(RunRecords(record), kept=False)

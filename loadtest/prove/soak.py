@@ -23,6 +23,7 @@ from rich.table import Table
 from typer import Option
 
 from loadtest.prove.mixed_load import MixedLoad
+from loadtest.prove.proof import report_missed
 from loadtest.prove.tools import SETTINGS as TOOLS
 from loadtest.rig import Json
 from loadtest.rig.client import open_session
@@ -72,9 +73,7 @@ def _settings(url: str) -> Json:
 
 @dataclass
 class SoakResult:
-    """Result of a soak test: the resources of a router at rest, after its start and after each round, and the
-    outcomes of its clients.
-    """
+    """Resources of a router at rest, after its start and after each round, and the clients' outcomes."""
 
     round_s: float
     load: MixedLoad
@@ -122,9 +121,7 @@ def growth(series: Sequence[float]) -> float:
 
 
 async def _rest(router: RouterProcess) -> Vitals:
-    """Wait until the router has nothing running or closing, for at most `RESTS_WITHIN_S`. Return its
-    resources.
-    """
+    """Wait at most `RESTS_WITHIN_S` until the router is at rest. Return its resources."""
     loop = asyncio.get_running_loop()
     ends_s, vitals = loop.time() + RESTS_WITHIN_S, await ask_vitals(router)
     while loop.time() < ends_s:
@@ -138,7 +135,6 @@ async def _rest(router: RouterProcess) -> Vitals:
 
 
 async def soak(folder: Path, lasts_s: float, rounds: int = ROUNDS) -> SoakResult:
-    """Run the soak test, with a store in `folder`."""
     address = sqlite_address(folder / "podium.db")
     key = await make_key(address)
     faulty = Faulty(FAULTS, first_s=0.02, stall_s=2.0)
@@ -194,9 +190,7 @@ def run(
     out.print(
         f"Memory at rest, MB: {memory}\nHeap of C libraries, MB: {heap}\nMemory blocks of Python, thousands: {blocks}"
     )
-    faults = result.faults()
-    out.print(f"Faults: {'; '.join(faults)}." if faults else "No resource grew.")
-    return 1 if faults else 0
+    return report_missed(result.faults())
 
 
 if __name__ == "__main__":

@@ -35,8 +35,6 @@ TREATMENTS = (
 
 @dataclass
 class ToolClient:
-    """One agent and its run."""
-
     number: int
     treatment: str
     messages: list[Json] = field(default_factory=list[Json])
@@ -70,19 +68,15 @@ class ToolClient:
 
 @dataclass
 class ToolsResult:
-    """Result of the proof."""
-
     database: str = ""
     runs: int = 0
     waited_for_tools: int = 0
     resumed: int = 0
     results_at_the_wrong_step: int = 0
     wrongly_accepted_or_rejected: Counter[str] = field(default_factory=Counter[str])
-    """Requests that were wrongly accepted, by how they were changed, and correct results that were rejected,
-    by error.
-    """
+    """Wrongly accepted requests by how they were changed, and rejected correct results by error."""
     differing_repeats: int = 0
-    """Number of repeated requests that got another answer than the first."""
+    """Number of repeated requests that got a different answer from the first."""
     steps_called_again: int = 0
     billed_twice: int = 0
     ledger_faults: int = 0
@@ -116,10 +110,7 @@ async def ask(
 
 
 async def begin(session: aiohttp.ClientSession, router: RouterProcess, client: ToolClient) -> None:
-    """Start a run and read until its tool calls arrive.
-
-    Half of the clients stream, and disconnect right after the calls.
-    """
+    """Start a run and read its tool calls. Half of the clients stream, and disconnect right after them."""
     question = [{"role": "user", "content": f"Question {client.number}"}]
     if client.number % 2:
         client.is_cut = True
@@ -150,7 +141,7 @@ async def _read_calls(
 
 
 class Agents:
-    """All agents, and what happened to the results that they sent."""
+    """Agents that send tool results, and counters of the outcomes."""
 
     def __init__(
         self, sessions: Sequence[aiohttp.ClientSession], routers: Sequence[RouterProcess], seed: int
@@ -222,10 +213,7 @@ class Agents:
         ] += 1
 
     async def _send_parts(self, client: ToolClient) -> None:
-        """Send the results in several requests, each of which has one more result than the one before.
-
-        An agent that answers each call as soon as it finishes does the same.
-        """
+        """Send the results in several requests, one more in each, as if each tool was answered when it ended."""
         results = self._shuffle(client.results)
         for n in range(1, len(results) + 1):
             status, reply = await self._post(client, results[:n])

@@ -14,7 +14,7 @@ from typing import Annotated
 
 from typer import Option
 
-from loadtest.prove.audit import one
+from loadtest.prove.audit import BILLED_TWICE, one
 from loadtest.prove.proof import Stores, conclude, for_each_store
 from loadtest.prove.tool_agents import TREATMENTS, Agents, ToolClient, ToolsResult, begin_all
 from loadtest.rig import Json
@@ -27,9 +27,7 @@ from serving.database.address import Address
 from serving.database.migrate import open_database
 
 CALLS = 5
-"""Number of worker calls in a complete run. Two steps with tools are called twice each, and the last step
-once.
-"""
+"""Worker calls in a complete run: two for each of the two steps with tools, one for the last."""
 
 
 def _agent(name: str, *tools: str) -> Json:
@@ -54,16 +52,11 @@ SETTINGS: Json = {
     "limits": {"first_byte_s": 0},
 }
 CALLED = "SELECT count(*) FROM (SELECT 1 FROM ledger WHERE kind IN ('call', 'lost') GROUP BY run_id HAVING count(*) > :most) AS again"
-DOUBLED = "SELECT count(*) FROM (SELECT 1 FROM ledger WHERE kind IN ('call', 'lost') GROUP BY hold_id HAVING count(*) > 1) AS twice"
 WAITS = "SELECT count(*) FROM suspended_run"
 
 
 async def prove(kind: str, address: Address, runs: int, seed: int) -> ToolsResult:
-    """Run the proof over the empty database at `address`.
-
-    Raises:
-        RigError: the runs did not start.
-    """
+    """Run the proof over the empty database at `address`."""
     began_s = time.monotonic()
     clients = [ToolClient(n, TREATMENTS[n % len(TREATMENTS)]) for n in range(runs)]
     async with await open_database(address) as database:
@@ -81,7 +74,7 @@ async def prove(kind: str, address: Address, runs: int, seed: int) -> ToolsResul
         result.database, result.waited_for_tools = kind, waited
         result.steps_called_again = await one(database, CALLED, most=CALLS)
         result.billed_twice, result.ledger_faults = (
-            await one(database, DOUBLED),
+            await one(database, BILLED_TWICE),
             len(await find_faults(database)),
         )
         result.seconds = time.monotonic() - began_s

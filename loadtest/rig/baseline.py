@@ -1,6 +1,4 @@
-"""Baseline of the bench: an ingress that does the least that a Serve ingress can do. It reads the body and
-answers a constant.
-"""
+"""Baseline of the bench: an ingress that only reads the body and answers a constant."""
 
 import functools
 from typing import Any, cast
@@ -15,7 +13,6 @@ api = FastAPI()
 
 @functools.cache
 def constant(size_bytes: int) -> bytes:
-    """Return a JSON document of exactly `size_bytes` bytes."""
     return b'{"constant":"' + b"x" * (size_bytes - 15) + b'"}'
 
 

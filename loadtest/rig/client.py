@@ -27,7 +27,6 @@ async def open_session(headers: Mapping[str, str] | None = None) -> AsyncGenerat
 
 
 def chat(model: str, *, question: str = "What is it?", **more: Any) -> Json:
-    """Return the body of a chat request."""
     return {"model": model, "messages": [{"role": "user", "content": question}], **more}
 
 
@@ -44,11 +43,7 @@ class BenchClient:
     url: str
 
     async def post(self, path: str, body: Json) -> bytes:
-        """POST `body` and return the response body.
-
-        Raises:
-            RigError: the status is not 200.
-        """
+        """POST `body` and return the response body. Raise RigError unless the status is 200."""
         async with self.session.post(self.url + path, json=body) as response:
             content = await response.read()
             if response.status != 200:
@@ -56,15 +51,10 @@ class BenchClient:
             return content
 
     async def post_json(self, path: str, body: Json) -> Json:
-        """POST `body` and return the JSON response.
-
-        Raises:
-            RigError: the status is not 200.
-        """
+        """POST `body` and return the JSON response. Raise RigError unless the status is 200."""
         return cast(Json, orjson.loads(await self.post(path, body)))
 
     async def get(self, path: str) -> Json:
-        """GET the JSON at `path`."""
         async with self.session.get(self.url + path) as response:
             return cast(Json, await response.json())
 
@@ -75,13 +65,7 @@ class BenchClient:
         return answer["podium"], time.monotonic() - began_s
 
     async def record(self, workflow_id: str) -> Json:
-        """Return the record of a run that has answered.
-
-        The record is stored shortly after the answer, so the request is retried for 5 s.
-
-        Raises:
-            RigError: there is still no record.
-        """
+        """Return the record of a run that has answered. It is stored shortly after, so retry for 5 s."""
         path = f"/v1/workflows/{workflow_id}"
         record = await poll(
             lambda: self.get(path), lambda each: each.get("status") == "finished", within_s=5, every_s=0.02
@@ -99,13 +83,8 @@ class BenchClient:
         return await poll(running, lambda active: active == 0, within_s=within_s, every_s=1)
 
     async def stream(self, body: Json) -> tuple[StreamResult, float]:
-        """Send a streaming request. Return the answer, and when the request was sent (`time.monotonic()`).
-
-        Lines are parsed after the stream has ended, so that parsing does not delay their times.
-
-        Raises:
-            RigError: the status is not 200.
-            BrokenStreamError: the stream contains an error, or ends before `[DONE]`.
+        """Send a streaming request. Return the answer and the request's monotonic time. Lines are parsed
+        after the end, so that parsing does not delay their times.
         """
         began_s = time.monotonic()
         async with self.session.post(self.url + CHAT, json=body | {"stream": True}) as response:

@@ -18,9 +18,7 @@ PAUSE_S = 0.05
 
 @asynccontextmanager
 async def keep_asking(ask: Callable[[int], Awaitable[object]], clients: int) -> AsyncGenerator[None]:
-    """Run `clients` tasks until the end of the block. Each calls `ask` with its own number again and again,
-    without a pause.
-    """
+    """Run `clients` tasks that call `ask` with their number again and again, until the end of the block."""
     is_over = False
 
     async def repeat(number: int) -> None:
@@ -75,10 +73,8 @@ class ClosedLoopResult:
     """Answers that the clients got.
 
     Args:
-        complete_answers: the ids of the runs that were answered completely.
         other_outcomes: the counts of all other outcomes, by status and code.
         longest_gap_s: the longest time in which no client got a complete answer.
-        slowest_answer_s: the seconds that the slowest complete answer took.
     """
 
     complete_answers: list[str] = field(default_factory=list[str])
@@ -88,7 +84,6 @@ class ClosedLoopResult:
     _newest_s: float = field(default_factory=time.monotonic)
 
     def add(self, answer: RouterAnswer, took_s: float) -> None:
-        """Record one answer."""
         now_s = time.monotonic()
         self.longest_gap_s = max(self.longest_gap_s, now_s - self._newest_s)
         if answer.is_whole:
@@ -102,10 +97,7 @@ class ClosedLoopResult:
 async def run_clients(
     session: aiohttp.ClientSession, routers: Sequence[RouterProcess], model: str, clients: int
 ) -> AsyncGenerator[ClosedLoopResult]:
-    """Run `clients` clients until the end of the block, spread evenly over the routers.
-
-    Half of the clients read streams. Requests that are in progress at the end are completed.
-    """
+    """Run `clients` clients, half of them streaming, until the end of the block. Open requests are completed."""
     outcomes = ClosedLoopResult()
 
     async def send(number: int) -> None:

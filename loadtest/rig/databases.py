@@ -34,9 +34,7 @@ SETTINGS = "-c listen_addresses=127.0.0.1 -c unix_socket_directories= -c max_con
 
 
 def programs() -> Path:
-    """Return the folder of PostgreSQL's programs. Install them if they are missing and this account may do
-    so.
-    """
+    """Return the folder of PostgreSQL's programs. Install missing ones, if this account may."""
     folder = _find_programs()
     if folder is None:
         install("postgresql")
@@ -53,12 +51,7 @@ def _find_programs() -> Path | None:
 
 
 class Postgres:
-    """PostgreSQL server that this process runs.
-
-    Args:
-        folder: a folder that the server's account can reach.
-        is_durable: whether a commit waits until it survives a power cut (fsync).
-    """
+    """PostgreSQL server of this process. If it is durable, commits survive a power cut (fsync)."""
 
     def __init__(self, folder: Path, *, is_durable: bool = True) -> None:
         self._settings = SETTINGS if is_durable else f"{SETTINGS} -c fsync=off"
@@ -82,7 +75,6 @@ class Postgres:
         self.start()
 
     def start(self) -> None:
-        """Start the server on its port."""
         log = self._data.with_name("log")
         self._run(
             "pg_ctl",
@@ -101,7 +93,6 @@ class Postgres:
         self._run("pg_ctl", "-D", str(self._data), "-m", "immediate", "-w", "stop")
 
     def make_database(self, template: str = "template1") -> Address:
-        """Create a database from the database `template`."""
         return asyncio.run(self._make_database(template))
 
     async def _make_database(self, template: str) -> Address:
@@ -133,18 +124,13 @@ def running_postgres(*, is_durable: bool = True) -> Generator[Postgres]:
 
 
 async def empty_database(kind: str, postgres: Postgres | None, folder: Path) -> Address:
-    """Return the address of an empty database of the given kind, in `postgres` or in `folder`."""
     if kind == "sqlite" or postgres is None:
         return sqlite_address(folder / "podium.db")
     return await asyncio.to_thread(postgres.make_database)
 
 
 async def empty_databases(kinds: Sequence[str], each: int = 1) -> AsyncGenerator[tuple[str, int, Address]]:
-    """Yield `each` empty databases of every kind, one after another.
-
-    Each item is the kind, the number of the database (from 1), and its address. A database is valid until the
-    next one is requested.
-    """
+    """Yield `each` empty databases of every kind, with their number from 1. One is valid until the next."""
     with ExitStack() as stack:
         postgres: Postgres | None = None
         if "postgresql" in kinds:

@@ -32,7 +32,6 @@ def _chunks() -> Iterator[dict[str, Any]]:
 
 
 def _stream() -> bytes:
-    """Return the streamed answer with its headers."""
     objects = (json.dumps(HEAD | {"object": "chat.completion.chunk"} | chunk) for chunk in _chunks())
     events = [f"data: {data}\n\n".encode() for data in (*objects, "[DONE]")]
     head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -51,8 +50,6 @@ STREAM, WHOLE = _stream(), _whole()
 
 
 class EchoProtocol(asyncio.Protocol):
-    """One connection."""
-
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start with an empty buffer."""
         assert isinstance(transport, asyncio.Transport)
@@ -71,7 +68,6 @@ class EchoProtocol(asyncio.Protocol):
 
 
 async def serve(port: int) -> None:
-    """Serve until the process is stopped."""
     server = await asyncio.get_running_loop().create_server(EchoProtocol, HOST, port)
     await server.serve_forever()
 

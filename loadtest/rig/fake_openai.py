@@ -33,9 +33,6 @@ class Script:
     """Answer to one call.
 
     Args:
-        words: the words of the answer, one event each.
-        first_s: the delay in seconds before the headers and the first word.
-        word_s: the delay in seconds after each word.
         fault: one of `FAULTS`, or "".
         stall_s: the duration in seconds of the faults `silent` and `stall`.
     """
@@ -52,8 +49,6 @@ class UpstreamCall:
     """One call to the endpoint. Times are `time.monotonic()`, or None until they are known.
 
     Args:
-        model: the requested model.
-        prompt: the last message.
         run: the first text of the form `run-...-` in the body, or "". It marks the run that makes the call.
         spoke_s: when the first word was written.
         closed_s: when the answer ended or its connection closed.
@@ -67,12 +62,7 @@ class UpstreamCall:
 
 
 class FakeOpenAI:
-    """Fake OpenAI endpoint.
-
-    Args:
-        script: a function that returns the answer to a call.
-        keep_alive: whether a connection can serve several calls.
-    """
+    """Fake OpenAI endpoint. With `keep_alive`, a connection can serve several calls."""
 
     def __init__(self, script: Callable[[UpstreamCall], Script], *, keep_alive: bool = True) -> None:
         self.url = ""
@@ -81,11 +71,9 @@ class FakeOpenAI:
         self._changed = asyncio.Condition()
 
     def calls_of(self, run: str) -> list[UpstreamCall]:
-        """Return the calls of a run, oldest first."""
         return [call for call in self.calls if call.run == run]
 
     def open_calls(self, run: str) -> list[UpstreamCall]:
-        """Return the calls of a run that are still open."""
         return [call for call in self.calls_of(run) if call.closed_s is None]
 
     async def wait_until_called(self, run: str, model: str) -> None:
@@ -94,7 +82,6 @@ class FakeOpenAI:
             await self._changed.wait_for(lambda: any(call.model == model for call in self.open_calls(run)))
 
     async def wait_until_idle(self, run: str) -> None:
-        """Wait until the run has no open call."""
         async with self._changed:
             await self._changed.wait_for(lambda: not self.open_calls(run))
 
@@ -175,7 +162,6 @@ def chunk(model: str, delta: dict[str, str], finish: str | None = None) -> bytes
 
 
 def event(value: Any) -> bytes:
-    """Return a server-sent event."""
     return b"data: " + json.dumps(value).encode() + b"\n\n"
 
 
@@ -185,7 +171,6 @@ def _usage(n_words: int) -> bytes:
 
 
 def _reset(request: web.Request, response: web.StreamResponse) -> web.StreamResponse:
-    """Abort the connection."""
     if request.transport is not None:
         request.transport.abort()
     return response
@@ -195,10 +180,7 @@ SHORT = [f" word{number}" for number in range(8)]
 
 
 def slow_tail(first_s: float, slow_s: float, share: float) -> Callable[[UpstreamCall], Script]:
-    """Return a function that gives each call a script of eight words.
-
-    A random `share` of the calls starts after `slow_s` seconds, and the others after about `first_s`.
-    """
+    """Return a script of eight words that starts after `slow_s` for a random `share`, else after `first_s`."""
     draws = random.Random(1)
 
     def script(_: UpstreamCall) -> Script:
@@ -209,15 +191,7 @@ def slow_tail(first_s: float, slow_s: float, share: float) -> Callable[[Upstream
 
 
 class Faulty:
-    """Function that returns a script of eight words for each call. A random share of the calls fails.
-
-    The failing calls go through `FAULTS` in turn.
-
-    Args:
-        share: the share of the calls that fail.
-        first_s: see `Script`.
-        stall_s: see `Script`.
-    """
+    """Function that returns a script of eight words. A random share of the calls fails, by `FAULTS` in turn."""
 
     def __init__(self, share: float, first_s: float, stall_s: float) -> None:
         self.faults = 0

@@ -16,9 +16,7 @@ CHUNK = b"\0" * 65_536
 
 @asynccontextmanager
 async def stop_postgres(postgres: Postgres, for_s: float) -> AsyncGenerator[None]:
-    """Crash a PostgreSQL server, and restart it at the end of the block, but not before `for_s` seconds have
-    passed.
-    """
+    """Crash PostgreSQL, and restart it at the end of the block, at least `for_s` seconds later."""
     await asyncio.to_thread(postgres.stop)
     try:
         await asyncio.sleep(for_s)
@@ -29,11 +27,7 @@ async def stop_postgres(postgres: Postgres, for_s: float) -> AsyncGenerator[None
 
 @contextmanager
 def small_disk(folder: Path) -> Generator[Path]:
-    """Mount a small disk (`DISK_BYTES`) on a new folder in `folder`. This needs root.
-
-    Raises:
-        RigError: this account may not mount disks.
-    """
+    """Mount a small disk (`DISK_BYTES`) on a new folder in `folder`. This needs root."""
     disk = folder / "disk"
     disk.mkdir()
     mount = subprocess.run(

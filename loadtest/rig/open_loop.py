@@ -1,6 +1,4 @@
-"""Open-loop clients: they send requests at a given rate, whether or not earlier ones were answered, and count
-the outcomes.
-"""
+"""Open-loop clients: they send requests at a given rate, whether or not earlier ones were answered."""
 
 import asyncio
 import random
@@ -32,17 +30,12 @@ class OpenLoopResult:
     """Outcomes at one rate.
 
     Args:
-        rate: the requests per second that were due.
-        seconds: the seconds until the last request was answered.
         took_s: the latencies of complete answers, counted from when each request was due.
-        refused: the number of 429 responses.
         n_with_retry_after: the number of 429 responses with a `Retry-After` of at least 1 s.
         others: the counts of all other outcomes. An error in a stream counts under its `code`, an incomplete
             stream as `cut`, a response under its status and code, and a broken connection under its
             exception.
         memory_mb: the router's memory, sampled every `SAMPLE_S`.
-        router_cpu: the number of cores that the router used.
-        own_cpu: the number of cores that this process used.
     """
 
     rate: float
@@ -57,7 +50,6 @@ class OpenLoopResult:
 
     @property
     def n(self) -> int:
-        """Number of requests."""
         return len(self.took_s) + self.refused + self.others.total()
 
     @property
@@ -106,15 +98,8 @@ async def offer(
     *,
     seed: int = 1,
 ) -> OpenLoopResult:
-    """Send requests at random (Poisson) times, and wait for all answers.
-
-    Args:
-        session: the HTTP session for all requests.
-        router: the router under test.
-        body: the request body, or a function that makes it from the request's number.
-        rate: the requests per second.
-        seconds: the seconds for which requests are sent.
-        seed: the seed of the random times.
+    """Send requests at random (Poisson) times, and wait for all answers. `body` may be a function of the
+    request's number.
     """
     load, draws, began_s = OpenLoopResult(rate, seconds), random.Random(seed), time.monotonic()
     process = psutil.Process(router.process.pid)
@@ -145,10 +130,7 @@ async def send(
     due_s: float,
     load: OpenLoopResult,
 ) -> None:
-    """Send one request, and record its outcome in `load`.
-
-    Podium also sends `[DONE]` after an error, so the events decide whether an answer is complete.
-    """
+    """Send one request and record its outcome. `[DONE]` also follows errors, so the events decide."""
     try:
         async with session.post(f"{url}/v1/chat/completions", json=body) as response:
             content = await response.read()

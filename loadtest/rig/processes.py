@@ -29,7 +29,6 @@ def cpu_s(processes: Iterable[psutil.Process]) -> float:
 
 
 def memory_bytes(processes: Iterable[psutil.Process]) -> int:
-    """Return the resident memory of the processes. A process that has ended counts as 0."""
     n_bytes = 0
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -47,15 +46,8 @@ def install(package: str) -> None:
 
 
 def make_environment(venv: Path, *requirements: str) -> None:
-    """Create a virtual environment and install other products in it, unless it is complete.
-
-    Args:
-        venv: the folder of the environment.
-        *requirements: the arguments of `uv pip install`. The environment is made again if they or the files
-            that they name change.
-
-    Raises:
-        RigError: uv failed. The message ends with its output.
+    """Create a virtual environment with `uv pip install` of `requirements`. It is made again if they or their
+    files change.
     """
     files = [Path(each).read_text() for each in requirements if Path(each).is_file()]
     stamp, content = venv / "podium-stamp", "\n".join((sys.version, str(venv), *requirements, *files))
@@ -101,13 +93,7 @@ async def subprocess_server(
     env: Mapping[str, str] | None = None,
     within_s: float = 30.0,
 ) -> AsyncGenerator[str]:
-    """Run a server while the block runs, and yield its address once `path` answers with 200.
-
-    The output of the server goes to build/bench/NAME.log.
-
-    Raises:
-        RigError: the server exited before it was ready, or took longer than `within_s`.
-    """
+    """Run a server, and yield its address once `path` answers with 200. Its log is build/bench/NAME.log."""
     BUILD.mkdir(parents=True, exist_ok=True)
     log, url = BUILD / f"{name}.log", f"http://{HOST}:{port}"
     with log.open("wb") as output:

@@ -1,6 +1,4 @@
-"""Start and stop Ray Serve on this machine for a measurement. No other module of the bench knows how to do
-this.
-"""
+"""Start and stop Ray Serve on this machine for a measurement."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -35,10 +33,8 @@ class BenchServer(LocalServer):
     """Ray Serve on a free port, as a context manager. Asynchronous code uses `running`.
 
     Args:
-        name: the name of its config and its log in build/bench.
         served: a settings file, or the applications of a Serve config.
         ready: the paths that answer with 200 once the server is up. By default, there is one per application.
-        env: additional environment variables of all its processes.
         dashboard: whether its config can be deployed again while it runs.
     """
 
@@ -66,11 +62,7 @@ class BenchServer(LocalServer):
         return [process for process in processes_of(self.tag) if command_of(process).startswith(name)]
 
     def router(self) -> psutil.Process:
-        """Return the process of the router of the application `podium`.
-
-        Raises:
-            RigError: there is not exactly one router replica.
-        """
+        """Return the process of the only router of the application `podium`, or raise RigError."""
         processes = self.replicas("router", "podium")
         if len(processes) != 1:
             raise RigError(f"Expected one router replica, but found {len(processes)}.")
@@ -87,13 +79,7 @@ class BenchServer(LocalServer):
 
 @asynccontextmanager
 async def running(server: BenchServer) -> AsyncGenerator[BenchServer]:
-    """Run `server` while the block runs.
-
-    A thread starts and stops it, so that an upstream in this process can answer meanwhile.
-
-    Raises:
-        RigError: the server did not start.
-    """
+    """Run `server` in the block. A thread starts and stops it, so that an upstream here can answer."""
     try:
         await asyncio.to_thread(server.__enter__)
         yield server
@@ -112,32 +98,21 @@ async def start_isolated(
     env: Mapping[str, str] | None = None,
     dashboard: bool = False,
 ) -> AsyncGenerator[tuple[BenchClient, BenchServer]]:
-    """Run a separate server while the block runs, and yield a client and the server. See `BenchServer` for
-    the arguments.
-
-    Raises:
-        RigError: the server did not start.
-    """
+    """Run a separate `BenchServer` in the block, and yield a client and the server."""
     server = BenchServer(name, served, ready=ready, env=env, dashboard=dashboard)
     async with running(server), open_session() as session:
         yield BenchClient(session, server.url), server
 
 
 def listening_at(url: str) -> list[psutil.Process]:
-    """Return the processes that listen at `url`, and their descendants."""
     port = urlsplit(url).port
     assert port is not None, "each server has its own port"
     return [process for each in listeners(port) for process in (each, *each.children(recursive=True))]
 
 
 def fill_settings(template: str, name: str = "", **values: object) -> Path:
-    """Fill the `${...}` of the settings file `template`, write the result to build/bench, and return its
+    """Fill the `${...}` of the settings file `template` and write it to build/bench as `name`. Return its
     path.
-
-    Args:
-        template: the name of the template.
-        name: the name of the new file, or "" to use the name of the template.
-        **values: the values to fill in.
     """
     BUILD.mkdir(parents=True, exist_ok=True)
     path = BUILD / (name or template)
@@ -172,9 +147,7 @@ BASELINE = application("bare", "/bare", "loadtest.rig.baseline:build")
 
 
 def default_server(upstream: str) -> BenchServer:
-    """Return a server behind Serve's own proxy that runs the router, a router over the endpoint `upstream`,
-    and the baseline.
-    """
+    """Return a server behind Serve's own proxy: a router over `upstream`, and the baseline."""
     applications = [
         podium("podium", "/", HERE / "settings.yaml"),
         podium("schedulers", "/schedulers", HERE / "schedulers.yaml"),
@@ -185,15 +158,11 @@ def default_server(upstream: str) -> BenchServer:
 
 
 def production_server(upstream: str) -> BenchServer:
-    """Return a server behind HAProxy, as in production, that runs the router over `upstream` and the
-    baseline.
-    """
+    """Return a server behind HAProxy, as in production: a router over `upstream`, and the baseline."""
     settings = fill_settings("fast.yaml", UPSTREAM=upstream)
     return BenchServer("fast", [podium("podium", "/", settings), BASELINE], env=production_environment())
 
 
 def production_environment() -> dict[str, str]:
-    """Return the environment variables of Serve in a cluster. HAProxy gets free ports, because its usual ones
-    may be taken.
-    """
+    """Return Serve's environment in a cluster. HAProxy gets free ports, as its usual ones may be taken."""
     return fast_environment() | {name: str(free_port()) for name in HAPROXY_PORTS}

@@ -47,20 +47,14 @@ from serving.store.store import StoreListener
 WAITING = 4096
 """Listen backlog: the number of connections that may wait to be accepted."""
 KEEP_ALIVE_S = 75
-"""Keep-alive timeout in seconds, as in the cluster files.
-
-If a server closes idle connections before its clients do, requests that are on their way fail.
+"""Keep-alive timeout in seconds, as in the cluster files. If a server closes idle connections first, requests
+on their way fail.
 """
 
 
 async def serve(address: str, settings: dict[str, Any], has_keys: bool, *, watch: bool = False) -> None:
-    """Serve `settings` over the store at `address` until SIGTERM.
-
-    Args:
-        address: the URL of the store.
-        settings: the content of a settings file.
-        has_keys: whether clients need a key and are billed.
-        watch: whether to answer SIGUSR2, and to create spans so that they can be counted.
+    """Serve `settings` over the store at `address` until SIGTERM. With `watch`, answer SIGUSR2 and create
+    spans.
     """
     checked, where = parse(settings), parse_address(address)
     directory, store = Directory(where), ReplicaStore(where)

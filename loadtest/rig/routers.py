@@ -36,10 +36,7 @@ def scripted(name: str, *replies: str | Json, **more: object) -> Json:
 
 
 def prepare_process() -> None:
-    """Prepare the process of a proof.
-
-    Raise the limit of open files, and make SIGTERM and Ctrl-C stop every process that the proof has started.
-    """
+    """Raise the limit of open files. SIGTERM and Ctrl-C stop every process of the proof."""
     allow_open_files()
     restore_interrupts()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -52,14 +49,11 @@ def url_of(address: Address) -> str:
 
 @dataclass
 class RouterProcess:
-    """A running router process."""
-
     process: asyncio.subprocess.Process
     url: str
     owner: str
 
     def kill(self) -> None:
-        """Kill the process, as in a crash."""
         self.process.kill()
 
     def move_clock(self) -> None:
@@ -78,19 +72,8 @@ async def running_router(
     watch: bool = False,
     root: Path = ROOT,
 ) -> AsyncGenerator[RouterProcess]:
-    """Run a router while the block runs. Its log is build/prove/NAME.log.
-
-    Args:
-        name: the name of the log.
-        address: the address of the store.
-        settings: the content of a settings file.
-        has_keys: whether clients need a key and are billed.
-        clock: the file from which the router reads the shift of its clock, or None.
-        watch: whether `ask_vitals` can be used.
-        root: the checkout whose router is run.
-
-    Raises:
-        RigError: the router did not start.
+    """Run a router of the checkout `root`. Its log is build/prove/NAME.log. `clock` is the file with the shift of its
+    clock.
     """
     LOGS.mkdir(parents=True, exist_ok=True)
     orders: Json = {"address": url_of(address), "settings": settings, "has_keys": has_keys}
@@ -145,7 +128,6 @@ class RouterKey:
 
     @property
     def headers(self) -> dict[str, str]:
-        """Headers that authenticate a request."""
         return {"authorization": f"Bearer {self.secret}"}
 
 
@@ -166,12 +148,7 @@ async def make_key(address: Address, cap_usd: Decimal | None = None, name: str =
 async def make_keys(
     address: Address, keys: Mapping[str, tuple[str, Collection[str], Json]]
 ) -> dict[str, str]:
-    """Create keys and their teams, and return the secrets by name.
-
-    Args:
-        address: the address of the store.
-        keys: the team, the scopes and the policy of each key, by name.
-    """
+    """Create keys and their teams from team, scopes and policy by name. Return the secrets by name."""
     directory, secrets = Directory(address), dict[str, str]()
     try:
         for team in dict.fromkeys(team for team, _, _ in keys.values()):
@@ -192,11 +169,8 @@ class RouterAnswer:
     Args:
         status: the HTTP status, or 0 if there was no response.
         run_id: the run id from the header.
-        text: the answer, or its beginning.
-        is_whole: whether the answer is complete and has no error.
         is_broken: whether the connection broke, or the stream ended without `[DONE]` or an error.
         ends_early: whether the transfer ended normally although the stream was incomplete.
-        code: the code of the error.
     """
 
     status: int = 0
@@ -218,7 +192,7 @@ async def ask(
     max_tokens: int | None = None,
     **podium: Any,
 ) -> RouterAnswer:
-    """Send a request to a router. An error is not raised, but recorded in the answer."""
+    """Send a request to a router. Errors are recorded in the answer instead of raised."""
     body: Json = {"model": model, "messages": [{"role": "user", "content": "Why?"}], "stream": stream}
     if max_tokens is not None:
         body["max_tokens"] = max_tokens
@@ -259,7 +233,8 @@ async def _read_stream(response: aiohttp.ClientResponse, answer: RouterAnswer) -
         async for line in response.content:
             reader.take(line)
     except BrokenStreamError as broken:
-        answer.code = broken.kind
+        # Half an event is no error of the server, but an incomplete stream.
+        answer.code = "" if broken.kind == "no_json" else broken.kind
     finally:
         answer.text = reader.result.text
     answer.is_whole = reader.is_done and not answer.code

@@ -63,19 +63,14 @@ class OpenSpans(SpanProcessor):
         self.n = 0
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
-        """Count a started span."""
         self.n += 1
 
     def on_end(self, span: ReadableSpan) -> None:
-        """Count an ended span."""
         self.n -= 1
 
 
 def answer_signals(service: Service) -> None:
-    """Answer each SIGUSR2 in a router, and create spans so that they can be counted.
-
-    Call this in the router's event loop.
-    """
+    """Answer each SIGUSR2 in a router's event loop, and create spans so that they can be counted."""
     spans, provider = OpenSpans(), TracerProvider()
     provider.add_span_processor(spans)
     trace.set_tracer_provider(provider)
@@ -133,12 +128,7 @@ def _look(service: Service, spans: OpenSpans) -> Vitals:
 
 
 async def ask_vitals(router: RouterProcess) -> Vitals:
-    """Return the resources that `router` is using. It must have been started with `watch`.
-
-    Raises:
-        RigError: the router has ended.
-        TimeoutError: the router's event loop is blocked.
-    """
+    """Return the resources of `router`, which was started with `watch`. Raise RigError if it ended."""
     assert router.process.stdout is not None
     router.process.send_signal(signal.SIGUSR2)
     async with asyncio.timeout(ANSWERS_WITHIN_S):

@@ -27,9 +27,7 @@ Flood = Callable[[], Iterable[bytes]]
 
 
 class AttackFailedError(OSError):
-    """The server rejected a request that the attack needs. During the attack it counts as one more failed
-    request.
-    """
+    """The server rejected a request that the attack needs. It counts as one more failed request."""
 
 
 @dataclass(frozen=True)
@@ -38,9 +36,6 @@ class Orders:
 
     Args:
         kind: the name of the attack in `rows.py`.
-        host: the host of the server.
-        port: the port of the server.
-        count: the number of concurrent connections.
         addresses: the number of source addresses on the loopback.
         keys: the secrets of API keys by name. A key that is missing here is not sent.
         store: the server's SQLite file, or "".
@@ -58,8 +53,6 @@ class Orders:
 
 
 class Attack:
-    """Connections and counts of one attack."""
-
     def __init__(self, orders: Orders) -> None:
         self.orders = orders
         self._sources = itertools.cycle(f"127.0.0.{number + 1}" for number in range(orders.addresses))
@@ -69,18 +62,12 @@ class Attack:
 
     @property
     def counts(self) -> dict[str, Any]:
-        """Counters so far."""
         names = ("open", "made", "closed", "failed", "answers", "breaches")
         return {name: getattr(self, name) for name in names}
 
     def head(self, method: str, path: str, *headers: str, key: str = "") -> bytes:
-        """Return the head of a request, without the empty line at its end.
-
-        Args:
-            method: the HTTP method.
-            path: the path.
-            headers: complete header lines.
-            key: the name of the key to send, or "".
+        """Return the head of a request with complete header lines, without its final empty line. `key` is a
+        name.
         """
         lines = [f"{method} {path} HTTP/1.1", f"host: {self.orders.host}:{self.orders.port}", *headers]
         if secret := self.orders.keys.get(key):
@@ -88,12 +75,10 @@ class Attack:
         return "".join(f"{line}\r\n" for line in lines).encode("latin-1")
 
     def post(self, path: str, body: bytes, kind: str = "application/json", key: str = "") -> bytes:
-        """Return a whole POST request."""
         headers = (f"content-type: {kind}", f"content-length: {len(body)}")
         return self.head("POST", path, *headers, key=key) + b"\r\n" + body
 
     def chat(self, model: str, text: str, key: str = "attacker", **more: Any) -> bytes:
-        """Return a whole chat request."""
         body = {"model": model, "messages": [{"role": "user", "content": text}], **more}
         return self.post("/v1/chat/completions", json.dumps(body).encode(), key=key)
 
@@ -136,11 +121,7 @@ class Attack:
         return status, json.loads(body) if body.startswith(b"{") else {}
 
     async def prepare(self, request: bytes) -> dict[str, Any]:
-        """Send a request that the attack needs, and return the JSON of the answer.
-
-        Raises:
-            AttackFailedError: the server answered with an error.
-        """
+        """Send a request that the attack needs, and return its JSON. Raise AttackFailedError for an error."""
         status, answer = await self.ask(request)
         if status >= 300:
             raise AttackFailedError(f"{status} {answer}")
@@ -159,7 +140,6 @@ class Attack:
             return status
 
     def count_answer(self, status: int) -> None:
-        """Count a response status."""
         self.answers[str(status)] = self.answers.get(str(status), 0) + 1
 
     def breach(self, what: str) -> None:
@@ -183,12 +163,8 @@ class Attack:
                 tasks.create_task(again())
 
     async def hold(self, data: bytes, *, reads: bool = True) -> None:
-        """Hold `count` connections open that have sent `data`. A closed connection is opened again a second
-        later.
-
-        Args:
-            data: the bytes that are sent on each connection.
-            reads: whether responses are read. If not, the receive buffer is small.
+        """Hold `count` connections open that have sent `data`, and reopen closed ones after a second. If
+        responses are not read, the receive buffer is small.
         """
         with selectors.DefaultSelector() as open_sockets:
             while True:
@@ -230,11 +206,7 @@ class Attack:
 
     @asynccontextmanager
     async def provider(self, floods: Mapping[str, Flood]) -> AsyncGenerator[None]:
-        """Run a fake provider for the attacked server's workers.
-
-        Args:
-            floods: the raw lines of the streamed answer, by model.
-        """
+        """Run a fake provider for the attacked server's workers, with raw streamed lines by model."""
 
         async def answer(request: web.Request) -> web.StreamResponse:
             model = (await request.json())["model"]

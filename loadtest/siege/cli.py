@@ -42,8 +42,6 @@ MOST_MEMORY_BYTES = 4_500_000_000
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One attack on one path."""
-
     path: str
     kind: str
     addresses: int
@@ -62,7 +60,6 @@ class Attacker:
     counts: dict[str, Any] = field(default_factory=dict[str, Any])
 
     def begin(self) -> None:
-        """Start the attack."""
         if self.process is not None and self.process.stdin is not None:
             self.process.stdin.write(b"\n")
 
@@ -91,10 +88,7 @@ class Attacker:
 
 @asynccontextmanager
 async def attacker(case: Case, target: AttackTarget, count: int) -> AsyncGenerator[Attacker]:
-    """Run an attacker process while the block runs. It is prepared when the block starts.
-
-    Its errors go to build/bench/siege-attack.log.
-    """
+    """Run an attacker, prepared, while the block runs. Its errors go to build/bench/siege-attack.log."""
     if case.kind == NO_ATTACK:
         yield Attacker(None)
         return
@@ -193,10 +187,7 @@ async def _memory_after(processes: Sequence[psutil.Process], before: int, within
 
 
 def cases(only: Sequence[str], paths: Sequence[str] = PATHS) -> list[Case]:
-    """Return the cases whose PATH:KIND is in `only`.
-
-    If `only` is empty, return all cases on `paths` that the server must withstand.
-    """
+    """Return the cases whose PATH:KIND is in `only`, or all on `paths` that the server must withstand."""
     addresses = {NO_ATTACK: (1,)} | {name: row.addresses for name, row in (ROWS | EXTRA_ROWS).items()}
     every = [Case(path, kind, each) for path in PATHS for kind in addresses for each in addresses[kind]]
     if only:
@@ -241,9 +232,7 @@ def table(results: dict[Case, SiegeResult]) -> str:
 
 
 class Servers:
-    """Servers of the paths, of which one runs at a time. A server that exceeded a limit is replaced, so that
-    the rows do not affect each other.
-    """
+    """Servers of the paths, one at a time. One that exceeded a limit is replaced for the next row."""
 
     def __init__(self, duration_s: float) -> None:
         self._duration_s, self._stack, self._path = duration_s, AsyncExitStack(), ""
@@ -258,7 +247,6 @@ class Servers:
         return self._target
 
     async def stop(self) -> None:
-        """Stop the running server, if any."""
         self._target = None
         await self._stack.aclose()
 
@@ -312,10 +300,13 @@ def besiege_all(
     """Attack a server on every path while ordinary clients use it.
 
     Raises:
-        UsageError: no attack matches.
+        UsageError: a path is unknown, or no attack matches.
         CommandError: a server or an attacker failed.
     """
-    chosen = cases(*([name for name in words.split(",") if name] for words in (only, paths)))
+    attacks, on = ([name for name in words.split(",") if name] for words in (only, paths))
+    if unknown := next((path for path in on if path not in PATHS), None):
+        raise UsageError(f"--paths: unknown path {unknown!r}. Use one or more of {', '.join(PATHS)}.")
+    chosen = cases(attacks, on)
     if not chosen:
         raise UsageError(
             f"--only matches no attack. Use PATH:ATTACK with one of the attacks {', '.join([NO_ATTACK, *ROWS, *EXTRA_ROWS])}."

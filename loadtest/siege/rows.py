@@ -43,9 +43,7 @@ async def send_first_byte(attack: Attack) -> Rows:
 
 
 async def large_unfinished(attack: Attack) -> Rows:
-    """Send a part of a body that is larger than a proxy's buffer, so that it reaches the server behind the
-    proxy.
-    """
+    """Send a part of a body that is larger than a proxy's buffer and so reaches the server."""
     yield
     await attack.hold(attack.head("POST", CHAT, TYPE, "content-length: 1000000") + b"\r\n" + b"{" * 40_000)
 
@@ -72,9 +70,7 @@ async def event_streams(attack: Attack) -> Rows:
 
 
 async def trailers(attack: Attack) -> Rows:
-    """Send 200 MB of trailers after a small body, without a key. Some are long, and others have a few
-    bytes.
-    """
+    """Send 200 MB of trailers after a small body, without a key. Some are long, others tiny."""
     head = attack.head("POST", CHAT, TYPE, CHUNKED) + b"\r\n2\r\n{}\r\n0\r\n"
     pieces = cycle([(b"x-long: " + b"a" * 7_990 + END) * 125, b"a: b\r\n" * 160_000])
     yield
@@ -278,13 +274,7 @@ async def connect(attack: Attack) -> Rows:
 
 @dataclass(frozen=True)
 class SiegeRow:
-    """One attack, which becomes a row of the table.
-
-    Args:
-        attack: the generator function.
-        count: the number of concurrent connections at `--scale 1`.
-        addresses: the numbers of source addresses to attack from.
-    """
+    """One attack. `count` is its connections at `--scale 1`, `addresses` the numbers of source addresses."""
 
     attack: Callable[[Attack], Rows]
     count: int
@@ -359,7 +349,6 @@ async def keep_reading(attack: Attack, path: str) -> None:
 
 
 def batch_line(content: str) -> bytes:
-    """Return a line of a batch file."""
     body = {"model": "quick", "messages": [{"role": "user", "content": content}]}
     line = {"custom_id": "1", "method": "POST", "url": CHAT, "body": body}
     return json.dumps(line).encode() + b"\n"

@@ -24,13 +24,9 @@ from loadtest.siege.watch import TOKENS_PER_S
 
 SETTINGS = Path(__file__).with_name("siege.yaml")
 PATHS = ("haproxy", "serve", "replica")
-"""Paths to the server: behind HAProxy, behind Serve's own proxy, and directly at the port of a router without
-Ray.
-"""
+"""Paths to the server: behind HAProxy, behind Serve's own proxy, and directly at a router."""
 WARM_UP, AT_ONCE = 600, 20
-"""Number of warm-up requests, and how many run concurrently. After them, everything that opens on first use
-is open.
-"""
+"""Warm-up requests and their concurrency. They open everything that opens on first use."""
 KEYS: dict[str, tuple[str, tuple[str, ...], Json]] = {
     "ordinary": ("ordinary", ("run", "read"), {}),
     "attacker": ("attackers", ("run", "read"), {}),
@@ -45,7 +41,6 @@ class AttackTarget:
     """Running server.
 
     Args:
-        url: the address of the server.
         find_processes: a function that looks up and returns the processes that handle the bytes of clients.
         keys: the secrets by the names in `KEYS`. It is empty if the server needs no key.
         store: the server's SQLite file, or "".
@@ -60,27 +55,19 @@ class AttackTarget:
 
 
 def text(duration_s: float) -> str:
-    """Return the answer of the worker `talker`, which takes about `duration_s` to stream. All of its words
-    differ.
-    """
+    """Return the answer of the worker `talker`. Its words differ, and take about `duration_s` to stream."""
     return " ".join(f"word-{number}" for number in range(int(duration_s * TOKENS_PER_S)))
 
 
 def settings_text(duration_s: float, upstream_port: int = 1) -> str:
-    """Return the settings as YAML. The default `upstream_port` is closed, so that calls to the provider
-    fail.
-    """
+    """Return the settings as YAML. The default `upstream_port` is closed, so its calls fail."""
     upstream = f"http://127.0.0.1:{upstream_port}/v1"
     return SETTINGS.read_text().replace("${TOKENS}", text(duration_s)).replace("${UPSTREAM}", upstream)
 
 
 @asynccontextmanager
 async def serve(path: str, duration_s: float) -> AsyncGenerator[AttackTarget]:
-    """Run a server with keys on the given path while the block runs. It is warmed up when the block starts.
-
-    Raises:
-        RigError: the server did not start.
-    """
+    """Run a warm server with keys on the given path while the block runs."""
     BUILD.mkdir(parents=True, exist_ok=True)
     upstream_port = free_port()
     settings = settings_text(duration_s, upstream_port)

@@ -73,10 +73,8 @@ class SiegeResult:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Resident memory of the server's processes before an attack, at its peak, and a minute after it.
-
-    `again_mb` is the memory a minute after the second round, which takes place if the memory did not recover.
-    Without a second round, it equals `after_mb`.
+    """Resident memory before an attack, at its peak, and a minute after it. `again_mb` is that after the
+    second round, if there is one.
     """
 
     before_mb: float = 0.0
@@ -86,14 +84,8 @@ class Memory:
 
 
 class OrdinaryClients:
-    """Clients that use the server normally during an attack. They connect from the first loopback address.
-
-    Args:
-        url: the address of the server.
-        text: the expected text of each stream.
-        streams: the number of concurrent streams.
-        key: the API key of these clients, or "".
-        look: a function that is called every `LOOK_EVERY_S` seconds while the clients run.
+    """Clients that use the server normally from the first loopback address. They expect `text`, and call
+    `look` every `LOOK_EVERY_S`.
     """
 
     def __init__(
@@ -169,9 +161,7 @@ class OrdinaryClients:
                 await asyncio.sleep(REQUEST_EVERY_S)
 
     async def _probe(self, session: aiohttp.ClientSession) -> None:
-        """Probe `/healthz` again and again, each time on a new connection. A failed probe counts as
-        `GIVE_UP_S`.
-        """
+        """Probe `/healthz` on new connections. A failed probe counts as `GIVE_UP_S`."""
         while not self._over.is_set():
             began_s = time.monotonic()
             try:

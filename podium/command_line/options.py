@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from ipaddress import ip_address
 from typing import Annotated, TypeVar
 from urllib.parse import urlsplit
@@ -18,10 +18,7 @@ JsonLines = Annotated[bool, typer.Option("--json", help="print one JSON object p
 
 
 def option(parse: Callable[[str], Value]) -> Callable[[str], Value]:
-    """Adapt `parse` to Typer.
-
-    If `parse` raises a ValueError, the error message names the option. A default value is not parsed.
-    """
+    """Adapt `parse` to Typer, so that the message of a ValueError names the option. Defaults are not parsed."""
 
     def convert(text: str) -> Value:
         if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -37,13 +34,7 @@ def option(parse: Callable[[str], Value]) -> Callable[[str], Value]:
 def number(
     convert: Callable[[str], Number], what: str, allow: Callable[[Number], bool]
 ) -> Callable[[str], Number]:
-    """Create a parser for numbers that rejects invalid values.
-
-    Args:
-        convert: function that converts the text to a number.
-        what: description of valid values, for error messages.
-        allow: function that returns whether a number is valid.
-    """
+    """Create a parser for numbers that rejects those that are not allowed. `what` describes valid ones."""
 
     def read(text: str) -> Number:
         try:
@@ -55,6 +46,14 @@ def number(
         return value
 
     return option(read)
+
+
+def is_number(text: str) -> bool:
+    """Return whether `text` is a finite number. It may have commas between its digits."""
+    try:
+        return Decimal(text.replace(",", "").strip()).is_finite()
+    except InvalidOperation:
+        return False
 
 
 RATE = "a number of requests per second above 0"
@@ -85,10 +84,7 @@ def parse_address(text: str) -> str:
 
 @option
 def parse_url(text: str) -> str:
-    """Parse an HTTP URL and remove a trailing slash.
-
-    A URL with credentials is rejected, because URLs are printed.
-    """
+    """Parse an HTTP URL without trailing slash. URLs are printed, so credentials are rejected."""
     if not text.startswith(("http://", "https://")):
         raise ValueError(f"{text!r} has no scheme. Use http:// or https://, such as http://{text}")
     if not (text.isascii() and text.isprintable() and " " not in text):

@@ -8,12 +8,8 @@ import jinja2
 
 
 def render(template: Path, values: Mapping[str, Any], **filters: Callable[..., str]) -> str:
-    """Return the page of `template`, which extends `page.html.j2`.
-
-    Args:
-        template: the template.
-        values: the values of the template, among them `title` and `plots` (SVG by caption).
-        **filters: the filters of the template.
+    """Return the page of `template`, which extends `page.html.j2`. Its values have `title` and `plots` (SVG
+    by caption).
     """
     environment: Any = jinja2.Environment(
         loader=jinja2.FileSystemLoader([template.parent, Path(__file__).parent]),

@@ -32,13 +32,7 @@ def restore_interrupts() -> None:
 
 
 def allow_open_files(count: int | None = None) -> None:
-    """Raise this process's limit on open files to `count`, or to the maximum if `count` is None.
-
-    Each connection counts as an open file.
-
-    Raises:
-        SystemExit: the machine does not allow `count` open files.
-    """
+    """Raise this process's limit on open files, which connections are, to `count` or the maximum."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if count is None:
         limit = hard

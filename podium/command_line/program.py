@@ -32,12 +32,7 @@ SECTIONS = re.compile(r"\n\n(?:Args|Raises):\n")
 
 
 class CommandError(typer.TyperException):
-    """The command failed. The error is printed as one line on stderr.
-
-    Args:
-        message: text that says what happened and what to do.
-        exit_code: exit code of the command.
-    """
+    """The command failed. The error, which says what happened and what to do, is one line on stderr."""
 
     def __init__(self, message: str, exit_code: int = 1) -> None:
         super().__init__(message)
@@ -51,9 +46,8 @@ class UsageError(typer.TyperException):
 
 
 class OptionCommand(TyperCommand):
-    """Command whose options accept several values at once.
-
-    Its help shows `--team TEAM` instead of `--team <str>`.
+    """Command whose options accept several values, and whose help shows `--team TEAM` instead of `--team
+    <str>`.
     """
 
     def __init__(self, *args: Any, **settings: Any) -> None:
@@ -81,11 +75,6 @@ class Program:
 
     Call the program with its arguments. It returns the exit code. It raises SystemExit after `--help` (code
     0) and for an invalid command line (code 2).
-
-    Args:
-        name: name of the program as users type it, such as `podium runs`.
-        help: description of a program with subcommands.
-        epilog: examples for a program with subcommands.
     """
 
     def __init__(self, name: str, help: str | None = None, epilog: str | None = None) -> None:
@@ -123,10 +112,8 @@ class Program:
         return get_command(self._typer)
 
     def __call__(self, arguments: Sequence[str] | None = None) -> int:
-        """Run the program and return its exit code.
-
-        Raises:
-            SystemExit: `--help` was printed, or the command line is invalid.
+        """Run the program and return its exit code. Raise SystemExit after help and for an invalid command
+        line.
         """
         return run(self.build(), self.name, sys.argv[1:] if arguments is None else arguments)
 
@@ -135,12 +122,9 @@ class ProgramGroup(Program):
     """Program whose subcommands are in separate modules. Each module is imported when it is needed.
 
     Args:
-        name: name of the program as users type it.
         targets: location and one line of help, by the name of the subcommand. The location is
             `module:attribute`, or `module` for its attribute `main`. The attribute is a `Program`, or a
             function that takes the arguments.
-        help: description of the program.
-        epilog: examples for the program.
     """
 
     def __init__(
@@ -150,11 +134,7 @@ class ProgramGroup(Program):
         self._targets, self._settings = targets, {"help": help, "epilog": _as_written(epilog)}
 
     def __call__(self, arguments: Sequence[str] | None = None) -> int:
-        """Run a subcommand and return its exit code. Without arguments, print the help.
-
-        Raises:
-            SystemExit: the help was printed, or the command line is invalid.
-        """
+        """Run a subcommand and return its exit code. Without arguments, print the help."""
         return super().__call__((sys.argv[1:] if arguments is None else arguments) or ["--help"])
 
     def build(self) -> Any:
@@ -187,22 +167,14 @@ class _LazyGroup(TyperGroup):
 
 
 def load(target: str) -> Callable[[Sequence[str]], int]:
-    """Import and return the program at `module:attribute`, or the attribute `main` of `module`.
-
-    Raises:
-        ModuleNotFoundError: a package that the module needs is not installed.
-    """
+    """Import and return the program at `module:attribute`, or the attribute `main` of `module`."""
     module, _, attribute = target.partition(":")
     return getattr(import_module(module), attribute or "main")
 
 
 def run(command: Any, name: str, arguments: Sequence[str]) -> int:
-    """Run a Typer command and return its exit code.
-
-    A `CommandError` is printed on stderr. The `obj` of Typer's context is set to the command line.
-
-    Raises:
-        SystemExit: `--help` was printed, or the command line is invalid.
+    """Run a Typer command and return its exit code. Print a `CommandError` on stderr. The context's `obj` is
+    the command line.
     """
     try:
         with command.make_context(

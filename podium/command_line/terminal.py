@@ -27,10 +27,7 @@ def inert(text: str) -> str:
 
 
 def inert_json(value: object, *, indent: int | None = None) -> str:
-    """Return `value` as readable JSON with escaped control characters.
-
-    Parsing the JSON gives the same value.
-    """
+    """Return `value` as readable JSON that parses to it, with escaped control characters."""
     text = json.dumps(value, ensure_ascii=False, indent=indent)
     return CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
@@ -40,14 +37,8 @@ WIDE = 400
 
 
 def console(*, errors: bool = False, markup: bool = False) -> Console:
-    """Create a rich console.
-
-    It uses colours only on a terminal. Text for a file or a pipe is not wrapped.
-
-    Args:
-        errors: whether to write to stderr.
-        markup: whether to interpret rich's markup, such as `[red]`. Never interpret it in texts from servers
-            or models.
+    """Create a rich console, with colours only on a terminal, unwrapped for files. Never interpret `markup`
+    in texts from servers or models.
     """
     from rich.console import Console
 
@@ -57,13 +48,7 @@ def console(*, errors: bool = False, markup: bool = False) -> Console:
 
 
 def table(*headings: str, right: Iterable[str] = (), title: str | None = None) -> Table:
-    """Create an empty table without borders.
-
-    Args:
-        headings: headings of the columns.
-        right: headings of further columns, whose cells are aligned to the right.
-        title: title above the table, or None.
-    """
+    """Create an empty table without borders, whose columns `right` are aligned to the right."""
     from rich.table import Table
 
     made = Table(box=None, pad_edge=False, header_style="bold", title=title, title_justify="left")
@@ -75,14 +60,7 @@ def table(*headings: str, right: Iterable[str] = (), title: str | None = None) -
 
 
 def progress(out: Console, *details: str, transient: bool = False, auto_refresh: bool = True) -> Progress:
-    """Create progress bars with description, bar, count, elapsed time and remaining time.
-
-    Args:
-        out: console on which the bars are shown.
-        details: names of the task fields that are shown behind the bar.
-        transient: whether to remove the bars at the end.
-        auto_refresh: whether to redraw the bars regularly.
-    """
+    """Create progress bars with description, bar, count, times, and the task fields in `details`."""
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,

@@ -23,11 +23,7 @@ def run(
         Option(metavar="DIR", help="build the pages as a static site into DIR, which is replaced"),
     ] = None,
 ) -> int:
-    """Write the parts of docs/ that are generated from the code. Works in a checkout only.
-
-    Raises:
-        UsageError: both options are set.
-    """
+    """Write the parts of docs/ that are generated from the code. Works in a checkout only."""
     if check and site:
         raise UsageError("--check and --site cannot be used together. Use one of them.")
     if site:

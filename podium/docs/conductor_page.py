@@ -42,24 +42,17 @@ WHERE: dict[Layout, str] = {
 
 @dataclass(frozen=True, slots=True)
 class PlannedRequest:
-    """A request and a plan for it.
-
-    Args:
-        conversation: the conversation, whose last turn is the request.
-        plan: the plan, with workers by name.
-    """
+    """A conversation whose last turn is the request, and a plan with workers by name."""
 
     conversation: tuple[Message, ...]
     plan: Plan
 
     @property
     def request(self) -> str:
-        """Text of the request."""
         return self.conversation[-1].text
 
     @property
     def shows_picture(self) -> bool:
-        """Whether the request has a photo."""
         return self.conversation[-1].has_image
 
 
@@ -71,11 +64,7 @@ def prompted_team() -> Team:
 
 
 def planned_requests() -> list[PlannedRequest]:
-    """Return the requests of docs/plans.yaml.
-
-    Raises:
-        InvalidPlan: a plan cannot run.
-    """
+    """Return the requests of docs/plans.yaml. Raise InvalidPlan if a plan cannot run."""
     pool = list(prompted_team().pool)
     rows = cast(list[dict[str, Any]], yaml.safe_load(PLANS.read_text(encoding="utf-8")))
     return [

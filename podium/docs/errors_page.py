@@ -49,10 +49,7 @@ def _retry(error_class: type[PodiumError]) -> str:
 
 
 def _differences() -> Iterable[list[str]]:
-    """Yield the table rows of errors that an API reports differently.
-
-    Errors with the same difference share a row.
-    """
+    """Yield the table rows of errors that an API reports differently, one per difference."""
     groups: dict[tuple[str, ...], list[str]] = {}
     for error_class in _errors():
         reports = tuple(_report(dialect, error_class) for _, dialect in APIS)
@@ -63,7 +60,7 @@ def _differences() -> Iterable[list[str]]:
 
 
 def _report(dialect: Dialect, error_class: type[PodiumError]) -> str:
-    """Return the status, type and code of an error in an API, as far as they differ from the usual ones."""
+    """Return those of an error's status, type and code in an API that differ from the usual ones."""
     row, error = TABLE[error_class], error_class("")
     body = dialect.error_body(error, None)["error"]
     status = str(dialect.status(error, is_paid=False, is_joined=False))

@@ -14,7 +14,6 @@ Generated from `GET /v1/openapi.json`, which every server provides. {about}
 
 
 def write_page(document: Json) -> str:
-    """Render the OpenAPI document as Markdown."""
     lines = [HEAD.format(about=document["info"]["description"])]
     for path, operations in sorted(document["paths"].items()):
         for method, operation in operations.items():

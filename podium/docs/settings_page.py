@@ -52,8 +52,7 @@ SECTIONS: tuple[tuple[str, type[BaseModel]], ...] = (
     ("webhooks", webhooks.WebhookSettings),
     ("telemetry", sections.TelemetrySettings),
 )
-"""Sections of the page in their order. The fields that all workers share have their own section. The fields
-of `Scaling` are repeated in each section that has them."""
+"""Sections of the page in order. Fields that all workers share have their own, those of `Scaling` repeat."""
 WORDS: dict[Any, str] = {
     bool: "`true` or `false`",
     int: "whole number",
@@ -67,7 +66,6 @@ BOUNDS = {Ge: ("ge", "at least"), Gt: ("gt", "above"), Le: ("le", "at most"), Lt
 
 
 def generate() -> str:
-    """Generate a section for each class, as Markdown."""
     return "\n".join(section(title, model) for title, model in SECTIONS)
 
 
@@ -80,10 +78,7 @@ def section(title: str, model: type[BaseModel]) -> str:
 
 
 def own_fields(model: type[BaseModel]) -> dict[str, str]:
-    """Return the descriptions of the fields that are not in the sections about all workers.
-
-    The field `kind` is omitted, because the title of the section names it.
-    """
+    """Return the descriptions of fields outside the shared sections, without `kind`, the title."""
     common = {
         name: meaning
         for base in (EVERY_KIND, API_KINDS)
@@ -119,7 +114,6 @@ def meanings(model: type[BaseModel]) -> dict[str, str]:
 
 
 def row(name: str, field: FieldInfo, meaning: str) -> str:
-    """Return the table row of a field."""
     cells = (f"`{name}`", kind(field.annotation) + bounds(field), default(field), meaning)
     return f"| {' | '.join(cell.replace('|', '&#124;') for cell in cells)} |"
 
@@ -156,7 +150,6 @@ def link(model: type[BaseModel]) -> str:
 
 
 def one_of(words: Iterable[str]) -> str:
-    """Return `words` joined by commas and "or"."""
     *most, last = words
     return f"{', '.join(most)} or {last}" if most else last
 
@@ -174,7 +167,6 @@ def bounds(field: FieldInfo) -> str:
 
 
 def default(field: FieldInfo) -> str:
-    """Describe the default of a field."""
     if field.is_required():
         return "required"
     value = field.get_default(call_default_factory=True)

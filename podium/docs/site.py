@@ -28,10 +28,7 @@ LOADED = re.compile(r"""<(?:script|link|img|iframe)[^>]*(?:src|href)=["']?(https
 
 
 def build(site: Path) -> int:
-    """Build the site into the folder `site`, and return the exit code.
-
-    It is 0 if all links resolve and no page loads anything from another host.
-    """
+    """Build the site. Return exit code 0 if all links resolve and no page loads from another host."""
     with TemporaryDirectory(prefix="podium-site-") as folder:
         return _build(site, Path(folder))
 

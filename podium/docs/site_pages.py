@@ -18,23 +18,14 @@ INDEX = "README.md"
 
 
 class Pages:
-    """Writer of the site's pages, which writes each page only once.
-
-    Args:
-        root: folder of the checkout.
-        to: empty folder to which the pages are written.
-    """
+    """Writer of the pages of a checkout into an empty folder, each only once."""
 
     def __init__(self, root: Path, to: Path) -> None:
         self._root, self._to = root, to
         self._pages: dict[str, str] = {}
 
     def add(self, place: str) -> str:
-        """Write the page of a file or folder, and the pages of everything it links to.
-
-        Returns:
-            The path of the page in the site.
-        """
+        """Write the page of a file or folder and of everything it links to, and return its path in the site."""
         if place in self._pages:
             return self._pages[place]
         page = page_of(place, is_folder=(self._root / place).is_dir())
@@ -55,10 +46,7 @@ class Pages:
         return page
 
     def _relinker(self, place: str, page: str) -> Callable[[str], str]:
-        """Return a function that converts links in the file at `place` to links between pages of the site.
-
-        The function does not change external links.
-        """
+        """Return a function that converts a file's links to those between pages, except external ones."""
 
         def relink(target: str) -> str:
             if re.match(r"[a-z]+:", target):
@@ -82,10 +70,7 @@ class Pages:
 
 
 def page_of(place: str, *, is_folder: bool = False) -> str:
-    """Return the path of a file's page in the site.
-
-    Files of docs/ are at the top, with docs/README.md as the index. Other files are under `source/`.
-    """
+    """Return the page of a file: for docs/ at the top, with its README as index, else under `source/`."""
     if place == INDEX:
         return "overview.md"
     if place.startswith("docs/"):

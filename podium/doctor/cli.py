@@ -220,10 +220,7 @@ def show_cluster(
 
 
 def examine_cluster(files: ClusterFiles, skip: Sequence[str] = ()) -> list[tuple[str, Finding]]:
-    """Run all cluster checks except those in `skip`.
-
-    Return the findings, those with the level `wrong` first.
-    """
+    """Run all cluster checks except those in `skip`. Return the findings, `wrong` ones first."""
     checks = {name: _load(target) for name, target in OF_A_CLUSTER.items() if name not in skip}
     findings = [(name, finding) for name, check in checks.items() for finding in check(files)]
     return sorted(findings, key=lambda pair: pair[1].level != "wrong")
@@ -247,13 +244,7 @@ def examine_server(url: str) -> dict[str, Finding]:
 
 
 def examine_machine(settings: Path, port: int, skip: Sequence[str] = ()) -> dict[str, Finding]:
-    """Run all checks of this machine and of the settings to serve on it. Return the findings by check.
-
-    Args:
-        settings: path of the settings file.
-        port: port that the server will use.
-        skip: names of checks to skip.
-    """
+    """Run all checks of this machine and of the settings to serve on `port`, except those in `skip`."""
     place = ServerPlace(settings, port, os.environ)
     findings = {
         name: make(name, target, place) for name, target in OF_THE_MACHINE.items() if name not in skip
@@ -270,11 +261,7 @@ def examine_machine(settings: Path, port: int, skip: Sequence[str] = ()) -> dict
 
 
 def read_case(place: ServerPlace) -> tuple[ServerCase | None, Finding]:
-    """Load the settings.
-
-    Returns:
-        The input for further checks, or None if the settings are invalid, and the finding about the settings.
-    """
+    """Load the settings. Return the input for further checks, or None if invalid, and the finding."""
     from serving import resolve_path
     from serving.settings.overrides import settings_to_serve
     from serving.settings.settings import SettingsError

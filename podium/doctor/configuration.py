@@ -30,8 +30,7 @@ OWNERS = {
 """Provider that issues the API keys with each prefix."""
 HOMES = {"openai": "OpenAI", "anthropic": "Anthropic", "gemini": "Google"}
 FAR_S = 2.0
-"""Maximum accepted difference between clocks, in seconds. Budgets, run leases and expiry of keys need
-synchronized clocks."""
+"""Maximum difference between clocks in seconds, for budgets, leases and expiry of keys."""
 
 
 def check_keys(case: ServerCase) -> Finding:
@@ -44,10 +43,7 @@ def check_keys(case: ServerCase) -> Finding:
 
 
 def check_workers(case: ServerCase) -> Finding:
-    """Check that the server can create all workers and sign webhooks.
-
-    Workers may lack a plugin, a library or credentials. Webhooks may lack their secret.
-    """
+    """Check that all workers can be created, and webhooks signed: plugins, libraries, credentials, secrets."""
     from cluster.local.processes import ROOT
     from serving.clients import find_faults
     from serving.settings.faults import in_file
@@ -66,7 +62,6 @@ def check_workers(case: ServerCase) -> Finding:
 
 
 def check_effect(case: ServerCase) -> Finding:
-    """Check that all settings have an effect."""
     from serving.settings.keys import absent_workers, without_workers
     from serving.settings.settings import SettingsError
     from serving.settings.without_effect import without_effect
@@ -121,13 +116,7 @@ def check_clock(case: ServerCase) -> Finding:
 
 
 def compare_clocks(ahead_s: float, whose: str, tolerance_s: float = FAR_S) -> Finding:
-    """Check that another clock differs little enough from the clock of this machine.
-
-    Args:
-        ahead_s: seconds by which the other clock is ahead, negative if it is behind.
-        whose: owner of the other clock, for the message.
-        tolerance_s: maximum accepted difference in seconds.
-    """
+    """Check another clock, which is `ahead_s` of this machine's. `whose` is its owner in the message."""
     if abs(ahead_s) <= tolerance_s:
         return ok(f"The clocks of this machine and of {whose} differ by at most {tolerance_s:.0f} s.")
     way = "behind" if ahead_s > 0 else "ahead of"

@@ -37,13 +37,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class ServerPlace:
-    """Settings file, port and environment with which a server will be started.
-
-    Args:
-        path: path of the settings file.
-        port: port that the server will use.
-        environment: environment variables of the server.
-    """
+    """Settings file, port and environment with which a server will be started."""
 
     path: Path
     port: int
@@ -52,17 +46,12 @@ class ServerPlace:
 
 @dataclass(frozen=True, slots=True)
 class ServerCase(ServerPlace):
-    """`ServerPlace` whose settings file has been loaded.
-
-    Args:
-        settings: content of the settings file.
-    """
+    """`ServerPlace` whose settings file has been loaded."""
 
     settings: Settings
 
 
 def ok(said: str) -> Finding:
-    """Create a finding of level `ok`."""
     return Finding("ok", said)
 
 

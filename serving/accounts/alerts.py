@@ -18,10 +18,7 @@ from serving.database.schema import api_key, budget, budget_alert, spend_window,
 from serving.database.writer import Operation
 
 KEPT_US = 62 * 86_400_000_000
-"""Microseconds after which an alert is deleted.
-
-This is longer than any month, so that a threshold is recorded only once per day or month.
-"""
+"""Microseconds until an alert is deleted: longer than a month, so that each threshold is recorded once."""
 MOST_AT_ONCE = 20
 KEY = budget_alert.c["subject", "period", "starts", "percent"]
 
@@ -31,12 +28,8 @@ class Alert:
     """Alert that the spending in a budget window has passed a threshold.
 
     Args:
-        window: the day or month of the budget.
         percent: the threshold in percent of the budget.
         cap, spent: the budget and the amount spent when the alert was recorded, in pico-dollars.
-        made_us: time when the alert was recorded.
-        tries: number of delivery attempts, including the current one.
-        name: name of the key or the team that has the budget.
     """
 
     window: WindowId
@@ -49,17 +42,7 @@ class Alert:
 
 
 async def notice(database: Database, percents: Collection[int]) -> int:
-    """Record an alert for each threshold that was passed and has no alert yet.
-
-    Return the number of new alerts.
-
-    Args:
-        database: the database of the store.
-        percents: thresholds in percent of a budget.
-
-    Raises:
-        StoreUnavailable: the database cannot be reached.
-    """
+    """Record an alert for each threshold that was passed and has none yet. Return their number."""
     now_us = time.time_ns() // 1000
     alerts = await _new_alerts(database, percents, now_us)
     if not alerts:
@@ -102,15 +85,8 @@ async def _new_alerts(database: Database, percents: Collection[int], now_us: int
 
 
 async def take_due(database: Database, percents: Collection[int], lease_us: int) -> list[Alert]:
-    """Return the alerts that must be sent now, and count an attempt for each.
-
-    Args:
-        database: the database of the store.
-        percents: thresholds in percent of a budget. Other alerts are ignored.
-        lease_us: microseconds for which no other replica takes the same alerts.
-
-    Raises:
-        StoreUnavailable: the database cannot be reached.
+    """Return the alerts for `percents` that are due, and count an attempt. No other replica takes them for
+    `lease_us`.
     """
     alert, now_us = budget_alert.c, time.time_ns() // 1000
     is_due = (alert.done_us.is_(None)) & (alert.next_us <= now_us) & (alert.percent.in_(percents))
@@ -133,16 +109,7 @@ async def take_due(database: Database, percents: Collection[int], lease_us: int)
 
 
 async def put_off(database: Database, alert: Alert, next_us: int | None) -> None:
-    """Schedule the next attempt to deliver an alert, or end its delivery.
-
-    Args:
-        database: the database of the store.
-        alert: an alert from `take_due`.
-        next_us: time of the next attempt. None if the alert was delivered or no further attempt is made.
-
-    Raises:
-        StoreUnavailable: the database cannot be reached.
-    """
+    """Schedule an alert's next attempt, or with None end its delivery."""
     values = {"done_us": time.time_ns() // 1000} if next_us is None else {"next_us": next_us}
     async with database.writing() as connection:
         its_row = update(budget_alert).where(_is(alert.window, alert.percent))

@@ -46,13 +46,7 @@ class Spending:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """Amount that is left of the tightest budget.
-
-    Args:
-        usd: the amount. See `Spending.left_usd`.
-        whose: the budget's owner, `key` or `team`.
-        period: the budget's period.
-    """
+    """Amount that is left of the tightest budget, its owner (`key` or `team`) and its period."""
 
     usd: Decimal
     whose: str
@@ -60,11 +54,7 @@ class Left:
 
 
 def least_left(budgets: Mapping[str, Iterable[Spending]]) -> Left | None:
-    """Return what is left of the budget with the smallest remainder, or None if there is no limit.
-
-    Args:
-        budgets: spending by owner, `key` or `team`.
-    """
+    """Return what is left of the budget with the smallest rest, of `key` or `team`, or None without a limit."""
     amounts = [
         Left(each.left_usd, whose, each.period)
         for whose, windows in budgets.items()
@@ -75,17 +65,8 @@ def least_left(budgets: Mapping[str, Iterable[Spending]]) -> Left | None:
 
 
 async def set_budget(database: Database, subject: str, period: Period, limit_usd: Decimal | None) -> None:
-    """Set or remove the limit of what a key or a team may spend per day or per month.
-
-    Args:
-        database: the database of the store.
-        subject: the key or the team. See `hold.key_subject` and `hold.team_subject`.
-        period: the period in which the limit applies.
-        limit_usd: the limit in US dollars, or None to remove it.
-
-    Raises:
-        ValueError: the limit is not a valid amount.
-        StoreUnavailable: the database cannot be reached.
+    """Set or remove the limit of a subject (`hold.key_subject`, `hold.team_subject`). Raise ValueError if it
+    is not valid.
     """
     async with database.writing() as connection:
         if limit_usd is None:
@@ -102,11 +83,7 @@ async def set_budget(database: Database, subject: str, period: Period, limit_usd
 
 
 async def read_spending(database: Database, subject: str) -> list[Spending]:
-    """Return the spending and limits of a key or a team in the current day and month.
-
-    Raises:
-        StoreUnavailable: the database cannot be reached.
-    """
+    """Return the spending and limits of a key or a team in the current day and month."""
     day, month = days_and_months(time.time_ns() // 1000)
     starts: dict[Period, int] = {"day": day, "month": month}
     window, under_way = spend_window.c, or_(*(_is_window(*each) for each in starts.items()))

@@ -35,7 +35,7 @@ WAITS_S = (5.0, 300.0, 1800.0, 7200.0, 18_000.0, 36_000.0, 50_400.0, 72_000.0, 8
 """Seconds between attempts, as Standard Webhooks proposes. Their sum is about three days."""
 JITTER = 0.2
 GONE = 410
-"""HTTP status with which a receiver rejects all further attempts for an alert."""
+"""HTTP status by which a receiver rejects all further attempts for an alert."""
 KIND = "budget.threshold_reached"
 
 
@@ -43,9 +43,6 @@ class BudgetWebhooks:
     """Sender of budget webhooks on one replica. Replicas share the state of delivery in the store.
 
     Args:
-        store: the store of this replica.
-        settings: callable that returns the current settings.
-        environment: environment variables with the signing secrets.
         look_s: seconds between two checks of the budgets.
         waits_s: seconds between the attempts to deliver an alert.
     """
@@ -79,13 +76,7 @@ class BudgetWebhooks:
                 await self.look()
 
     async def look(self) -> int:
-        """Record alerts for the current spending, and send the alerts that are due.
-
-        Return the number of alerts that were sent, whether or not they were delivered.
-
-        Raises:
-            StoreUnavailable, StoreError: the store cannot be used.
-        """
+        """Record alerts for the spending, send those that are due, and return their number, delivered or not."""
         settings = self._settings()
         if settings.url is None or not settings.budget_percent or not self._store.address.may_hold_something:
             return 0
@@ -161,7 +152,6 @@ def body(alert: Alert) -> dict[str, object]:
 
 
 def _window(period: Period, starts: int) -> str:
-    """Return the window as `2026-11-22` or `2026-11`."""
     if period == "day":
         return (EPOCH + timedelta(days=starts)).date().isoformat()
     return f"{1970 + starts // 12}-{starts % 12 + 1:02d}"

@@ -26,14 +26,6 @@ DEFAULT_SCOPES = frozenset({Scope.RUN, Scope.READ})
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Sender of a request.
-
-    Args:
-        account: the key and its team.
-        scopes: operations that the key permits.
-        policies: policies for the runs that the caller starts.
-    """
-
     account: Account
     scopes: frozenset[Scope]
     policies: Policies = UNLIMITED
@@ -44,15 +36,10 @@ class Caller:
         return bool(self.account.key_id)
 
     def may(self, scope: Scope) -> bool:
-        """Return whether the scopes include `scope` or `admin`."""
         return scope in self.scopes or Scope.ADMIN in self.scopes
 
     def require(self, scope: Scope) -> None:
-        """Check that the scopes include `scope` or `admin`.
-
-        Raises:
-            NotAllowed: the caller does not have the scope.
-        """
+        """Check that the scopes include `scope` or `admin`, or raise NotAllowed."""
         if not self.may(scope):
             raise NotAllowed(
                 f"This request requires an API key with the scope {scope.value!r}, but your key has only "
@@ -62,29 +49,21 @@ class Caller:
 
     @property
     def sees_every_run(self) -> bool:
-        """True if the caller may see the runs of every team."""
         return Scope.ADMIN in self.scopes
 
     def sees(self, account: Account) -> bool:
-        """Return whether the caller may see the runs of `account`.
-
-        A caller sees the runs of its team. Without a team, it sees the runs of its own key.
-        """
+        """Return whether the caller may see the runs of `account`: of its team, or of its key without one."""
         return self.sees_every_run or (bool(self.account.key_id) and self.owns(account))
 
     def owns(self, account: Account) -> bool:
-        """Return whether the caller owns the objects of `account`.
-
-        A caller owns the objects of its team. Without a team, it owns those of its own key. A key with the
+        """Return whether the caller owns the objects of `account`: its team's, or its key's without one. The
         scope `admin` sees more than it owns.
         """
         return same_owner(self.account, account)
 
     def reads(self, account: Account) -> bool:
-        """Return whether the caller may read and continue the runs of `account`.
-
-        With the scope `read`, it may read every run that it sees. Otherwise it may read only the runs of its
-        own key.
+        """Return whether the caller may read and continue the runs of `account`: with `read` all that it
+        sees, or else only its key's.
         """
         return self.sees(account) and (self.may(Scope.READ) or account.key_id == self.account.key_id)
 
@@ -105,11 +84,7 @@ def join(scopes: Iterable[Scope]) -> str:
 
 
 def parse_scopes(text: str) -> frozenset[Scope]:
-    """Return the scopes in a text written by `join`.
-
-    Raises:
-        ValueError: a scope is unknown, or the text contains no scope.
-    """
+    """Return the scopes in a text written by `join`. Raise ValueError if one is unknown or none is there."""
     names = [name.strip() for name in text.split(",") if name.strip()]
     known = [scope.value for scope in Scope]
     if unknown := [name for name in names if name not in known]:

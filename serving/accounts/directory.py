@@ -26,6 +26,7 @@ from serving.accounts.replica_store import ReplicaStore
 from serving.database.address import Address
 from serving.database.database import Database
 from serving.database.schema import api_key, team
+from serving.settings.access import overlay
 from serving.settings.settings import Settings
 
 MOST_LISTED = 1000
@@ -34,12 +35,7 @@ NAME_CHARS = 100
 
 
 class Directory:
-    """Directory of the teams and keys in one store. Close it with `aclose`.
-
-    Args:
-        address: address of the store. If it is a SQLite file that does not exist, the first write creates it.
-        now_s: clock for the time of day, in seconds.
-    """
+    """Directory of the teams and keys in one store. Close it with `aclose`. A write creates a SQLite file."""
 
     def __init__(self, address: Address, now_s: Callable[[], float] = time.time) -> None:
         self._now_s = now_s
@@ -47,31 +43,18 @@ class Directory:
         """Connections of its own, so that look-ups of keys do not wait for large reads."""
 
     async def aclose(self) -> None:
-        """Close the connections."""
         await self._store.aclose()
 
     async def open(self) -> Database:
-        """Return the database. Create its schema if it is empty.
-
-        Raises:
-            StoreError, StoreUnavailable: see `check`.
-        """
+        """Return the database. Create its schema if it is empty."""
         return await self._store.database()
 
     async def budget(self, subject: str) -> list[Spending]:
-        """Return the limits and spending of a key or a team in the current day and month.
-
-        Args:
-            subject: see `hold.key_subject` and `hold.team_subject`.
-        """
+        """Return the limits and spending of a key or a team in the current day and month."""
         return await read_spending(await self.open(), subject)
 
     async def set_budget(self, subject: str, limits_usd: Mapping[Period, Decimal | None]) -> None:
-        """Limit what a key or a team may spend per day or month. None removes a limit.
-
-        Raises:
-            BadTask: a limit is not a valid amount.
-        """
+        """Limit what a key or a team may spend. None removes a limit. Raise BadTask for an invalid one."""
         for period, limit_usd in limits_usd.items():
             try:
                 await set_budget(await self.open(), subject, period, limit_usd)
@@ -79,12 +62,7 @@ class Directory:
                 raise BadTask(f"The limit per {period} {exc}.", param=period) from exc
 
     async def check(self) -> None:
-        """Check that the store can be used. Do nothing if it is a SQLite file that does not exist yet.
-
-        Raises:
-            StoreError: the store cannot be used until the operator changes something.
-            StoreUnavailable: the store cannot be reached.
-        """
+        """Check that the store can be used, or raise. A SQLite file that does not exist yet passes."""
         if self._store.address.may_hold_something:
             await self.open()
 
@@ -96,11 +74,7 @@ class Directory:
         return bool(await self.rows(select(literal(1)).select_from(api_key).limit(1)))
 
     async def create_team(self, name: str) -> TeamInfo:
-        """Create a team.
-
-        Raises:
-            BadTask: the name is taken or not valid.
-        """
+        """Create a team. Raise BadTask if the name is taken or not valid."""
         info = TeamInfo(_new_id("team"), _checked_name(name), self._now_us)
         values = {"id": info.id, "name": info.name, "made_us": info.made_us}
         try:
@@ -116,11 +90,7 @@ class Directory:
         return [read_team(row) for row in reversed(await self.rows(newest))]
 
     async def team(self, reference: str) -> TeamInfo:
-        """Return the team with this id or name.
-
-        Raises:
-            UnknownName: there is no such team.
-        """
+        """Return the team with this id or name, or raise UnknownName."""
         rows = await self.rows(select(team).where(or_(team.c.id == reference, team.c.name == reference)))
         if not rows:
             raise UnknownName(
@@ -130,11 +100,7 @@ class Directory:
         return read_team(next((row for row in rows if row.id == reference), rows[0]))
 
     async def switch_team(self, reference: str, *, on: bool) -> TeamInfo:
-        """Switch a team on or off. The keys of a team that is off are rejected.
-
-        Raises:
-            UnknownName: there is no such team.
-        """
+        """Switch a team on or off. The keys of a team that is off are rejected."""
         info = await self.team(reference)
         change = update(team).where(team.c.id == info.id)
         change = change.values(off_us=None) if on else change.where(team.c.off_us.is_(None)).values(off_us=self._now_us)  # fmt: skip
@@ -143,43 +109,25 @@ class Directory:
         return await self.team(info.id)
 
     async def change_team_policy(self, reference: str, changes: AccountPolicy) -> TeamInfo:
-        """Change the policy of a team. Fields that are not set in `changes` keep their values.
-
-        The change takes effect on every replica within 10 s.
-
-        Raises:
-            UnknownName: there is no such team.
-        """
+        """Change the fields of a team's policy that are set, on every replica within 10 s."""
         info = await self.team(reference)
-        await self._set_policy(team, info.id, info.policy.change(changes))
+        await self._set_policy(team, info.id, overlay(info.policy, changes))
         return await self.team(info.id)
 
     async def change_key_policy(self, reference: str, changes: AccountPolicy) -> KeyInfo:
-        """Change the policy of a key. Fields that are not set in `changes` keep their values.
-
-        Raises:
-            UnknownName, BadTask: see `key`.
-        """
+        """Change the policy of a key. Fields that are not set in `changes` keep their values."""
         info = await self.key(reference)
-        await self._set_policy(api_key, info.id, info.policy.change(changes))
+        await self._set_policy(api_key, info.id, overlay(info.policy, changes))
         return await self.key(info.id)
 
     async def policies(self, account: Account) -> Policies:
-        """Return the current policies of an account.
-
-        Raises:
-            UnknownName: there is no such key.
-            Unauthenticated: the key is expired or revoked, or its team is switched off.
-        """
+        """Return an account's current policies. Raise Unauthenticated for keys that are rejected."""
         key = await self.key(account.key_id)
         check_in_force(key, self._now_us)
         return key.policies
 
     async def unknown_names(self, settings: Settings) -> list[str]:
-        """Return a message for each name in a stored policy that the settings do not contain.
-
-        The policies of all teams, and of all keys that are not revoked, are searched.
-        """
+        """Return a message for each name in the policies of teams and active keys that the settings lack."""
         teams = await self.rows(select(team).where(team.c.policy != "{}"))
         in_force = api_key.c.revoked_us.is_(None) & (api_key.c.policy != "{}")
         keys = await self._keys(KEYS.where(in_force))
@@ -202,18 +150,8 @@ class Directory:
         scopes: Collection[Scope] = DEFAULT_SCOPES,
         expires_us: int | None = None,
     ) -> tuple[ApiKey, KeyInfo]:
-        """Create a key. The store keeps only its hash, so the returned key cannot be shown again.
-
-        Args:
-            name: purpose of the key.
-            team: id or name of the key's team, or None for no team.
-            scopes: operations that the key permits.
-            expires_us: time from which the key is rejected, in microseconds since 1970. None if it never
-                expires.
-
-        Raises:
-            UnknownName: there is no such team.
-            BadTask: the key would be unusable, or has both the scope `admin` and a team.
+        """Create a key, of which the store keeps only the hash. Raise BadTask for an unusable one, or an
+        `admin` with a team.
         """
         if Scope.ADMIN in scopes and team is not None:
             message = "A key with the scope 'admin' can access every team, so it cannot belong to one team. Leave out the team."
@@ -246,15 +184,8 @@ class Directory:
     async def keys(
         self, team: str | None = None, limit: int = MOST_LISTED, after: str | None = None
     ) -> list[KeyInfo]:
-        """Return keys, newest first. Expired and revoked keys are included.
-
-        Args:
-            team: id or name of a team whose keys are returned. None for all keys.
-            limit: maximum number of keys. It is capped at `MOST_LISTED`.
-            after: id of the key after which the list starts. It is the last key of the previous page.
-
-        Raises:
-            UnknownName: there is no such team or key.
+        """Return up to `limit` keys, newest first, after the key `after`, also expired and revoked ones.
+        Raise UnknownName.
         """
         query = KEYS.order_by(api_key.c.made_us.desc(), api_key.c.id.desc()).limit(min(limit, MOST_LISTED))
         if team is not None:
@@ -265,11 +196,8 @@ class Directory:
         return await self._keys(query)
 
     async def key(self, reference: str) -> KeyInfo:
-        """Return the key with this id or name. Revoked and expired keys are found only by their ids.
-
-        Raises:
-            UnknownName: there is no such key.
-            BadTask: several keys have this name.
+        """Return the key with this id, or the active one with this name. Raise UnknownName, or BadTask for
+        several.
         """
         keys = await self._keys(KEYS.where(or_(api_key.c.id == reference, api_key.c.name == reference)))
         named = [key for key in keys if key.state(self._now_us) not in ("revoked", "expired")]
@@ -285,11 +213,7 @@ class Directory:
         return chosen[0]
 
     async def revoke(self, reference: str) -> KeyInfo:
-        """Revoke a key. Every replica rejects it within 10 s. Do nothing if it is already revoked.
-
-        Raises:
-            UnknownName, BadTask: see `key`.
-        """
+        """Revoke a key, unless it is already. Every replica rejects it within 10 s."""
         info = await self.key(reference)
         change = update(api_key).where(api_key.c.id == info.id, api_key.c.revoked_us.is_(None))
         async with (await self.open()).writing() as connection:
@@ -297,15 +221,8 @@ class Directory:
         return await self.key(info.id)
 
     async def rotate(self, reference: str, overlap_s: float = 0) -> tuple[ApiKey, KeyInfo]:
-        """Create a new secret for a key. The key keeps its id, name, team, scopes, budgets and records.
-
-        Args:
-            reference: see `key`.
-            overlap_s: seconds for which the previous secret still works. Older secrets stop working.
-
-        Raises:
-            UnknownName: there is no such key.
-            BadTask: the key is expired or revoked, so the new secret would not work.
+        """Create a new secret for an active key, whose id and all else stay. The previous one works for
+        `overlap_s`, older ones stop.
         """
         info = await self.key(reference)
         if (state := info.state(self._now_us)) in ("revoked", "expired"):
@@ -338,11 +255,7 @@ def _new_id(kind: str) -> str:
 
 
 def _checked_name(name: str) -> str:
-    """Return `name` if it is valid.
-
-    Raises:
-        BadTask: the name is empty, too long, or not printable.
-    """
+    """Return `name`. Raise BadTask if it is empty, too long, or not printable."""
     if not name.strip() or len(name) > NAME_CHARS or not name.isprintable() or name != name.strip():
         raise BadTask(
             f"name must have 1 to {NAME_CHARS} printable characters, without leading or trailing spaces.",

@@ -17,10 +17,7 @@ Period = Literal["day", "month"]
 
 
 class WindowId(NamedTuple):
-    """Id of a budget window.
-
-    It consists of the subject (a key or a team), the period, and the number of days or months since 1970.
-    """
+    """Id of a budget window: subject (a key or a team), period, and number of days or months since 1970."""
 
     subject: str
     period: Period
@@ -29,13 +26,7 @@ class WindowId(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """State of a budget window, in pico-dollars.
-
-    Args:
-        cap: limit of the budget, or None if there is no limit.
-        spent: amount that was charged.
-        held: amount that open calls have reserved.
-    """
+    """State of a budget window, in pico-dollars: limit or None, charged, and reserved by open calls."""
 
     cap: int | None
     spent: int
@@ -43,10 +34,7 @@ class Window:
 
     @property
     def room(self) -> int:
-        """Amount that can still be reserved.
-
-        It is negative if a call cost more than was reserved for it, or if the limit was lowered.
-        """
+        """Amount that can be reserved, negative after a call above its hold or a lowered limit."""
         return (MAX_PICO if self.cap is None else self.cap) - self.spent - self.held
 
 
@@ -74,14 +62,8 @@ class HoldRequest:
 
     Args:
         id: unique id of the hold. If a request is repeated with the same id, only one hold is made.
-        run_id: id of the run that makes the call.
-        call_no: number of the call within the run.
         key_id, team_id: ids of the key and the team that pay.
         day, month: day and month in which the request was made, counted from 1970.
-        worker: name of the worker to call.
-        amount: amount to reserve, in pico-dollars.
-        owner: id of the replica that makes the hold.
-        made_us: time of the request in microseconds since 1970.
         is_unpriced: whether the price of the call is unknown. Such a request is refused if one of its windows
             has a limit.
     """
@@ -123,13 +105,10 @@ class Bill:
     """Cost and usage of a call.
 
     Args:
-        hold_id: id of the call's hold.
         cost: cost in pico-dollars. None if it is unknown. The whole hold then counts as spent.
-        at_us: time when the call ended, in microseconds since 1970.
         input_tokens, output_tokens, cached_tokens: token counts, or None if they are unknown.
         price: price of the worker that answered, as text. If the call was not sent, it is the price for which
             the hold was made.
-        is_bound: whether `cost` is only an upper bound or an estimate.
         worker: worker that answered and bills the call. None if it is the worker that was called.
         account: deployment that answered. None if the worker has only one.
     """
@@ -161,7 +140,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Refusal of a hold. It contains the window that has the least left, and the state of this window."""
+    """Refusal of a hold. It contains the window with the smallest remainder, and the state of this window."""
 
     id: WindowId
     window: Window
@@ -177,16 +156,8 @@ def sums(requests: Iterable[HoldRequest]) -> dict[WindowId, int]:
 
 
 def decide(requests: Sequence[HoldRequest], windows: Mapping[WindowId, Window]) -> list[Refusal | None]:
-    """Decide which requests fit into their windows.
-
-    Return None for each that fits, and a refusal for the others.
-
-    The requests are checked one after another. A request fits if all its windows have enough left after the
-    earlier requests that fit.
-
-    Args:
-        requests: requests in the order of decision.
-        windows: current state of all windows of the requests.
+    """Decide one after another which requests fit into the rest of all their windows. Return a refusal for
+    those that do not.
     """
     now = dict(windows)
     refusals: list[Refusal | None] = []

@@ -26,12 +26,8 @@ class TeamInfo:
     """Team that owns keys.
 
     Args:
-        id: permanent id.
-        name: unique name.
-        made_us: time of creation.
         off_us: time when the team was switched off, or None if it is on. The keys of a team that is off are
             rejected.
-        policy: policy for the team's keys.
     """
 
     id: str
@@ -47,14 +43,8 @@ class KeyInfo:
 
     Args:
         id: permanent id. It stays the same when the key is rotated.
-        name: purpose of the key.
-        hint: last characters of the key.
-        scopes: operations that the key permits.
-        team: team that owns the key, or None.
-        made_us: time of creation.
         expires_us: time from which the key is rejected, or None if it never expires.
         revoked_us: time of the revocation, or None if the key is not revoked.
-        policy: policy of the key. It can only restrict what the team's policy allows.
     """
 
     id: str
@@ -82,7 +72,6 @@ class KeyInfo:
 
     @property
     def policies(self) -> Policies:
-        """Policies of the key and of its team."""
         return Policies(self.team.policy if self.team else ANY_POLICY, self.policy)
 
 
@@ -94,11 +83,7 @@ def iso(time_us: int | None) -> str | None:
 
 
 def check_in_force(key: KeyInfo, now_us: int) -> None:
-    """Check that a key is active at `now_us`.
-
-    Raises:
-        Unauthenticated: the key is expired or revoked, or its team is switched off.
-    """
+    """Check that a key and its team are active at `now_us`, or raise Unauthenticated."""
     match key.state(now_us):
         case "active":
             return

@@ -29,14 +29,7 @@ class KeyFormError(ValueError):
 
 
 class ApiKey:
-    """API key. Its `repr` and `str` show only the last characters.
-
-    Args:
-        text: the complete text of the key.
-
-    Raises:
-        KeyFormError: the text does not have the format of a key, or its checksum does not match.
-    """
+    """API key. Its `repr` and `str` show only the last characters. Raise KeyFormError for another text."""
 
     __slots__ = ("_text",)
 
@@ -51,7 +44,6 @@ class ApiKey:
 
     @classmethod
     def make(cls) -> Self:
-        """Create a random key."""
         return cls.of(secrets.token_bytes(SECRET_BYTES))
 
     @classmethod
@@ -67,12 +59,12 @@ class ApiKey:
 
     @property
     def hash(self) -> str:
-        """SHA-256 of the key, by which the database finds it."""
+        """SHA-256 of the key. The database looks keys up by it."""
         return hash_key(self._text)
 
     @property
     def hint(self) -> str:
-        """Last characters of the key, by which its owner recognizes it."""
+        """Last characters of the key. Its owner recognizes the key by them."""
         return self._text[-HINT_CHARS:]
 
     def __repr__(self) -> str:
@@ -86,7 +78,7 @@ class ApiKey:
 
 
 def hash_key(text: str) -> str:
-    """Return the SHA-256 by which the database finds a key."""
+    """Return the SHA-256 that the database looks a key up by."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 

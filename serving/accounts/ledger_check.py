@@ -45,11 +45,7 @@ TOTALS = """SELECT (SELECT count(*) FROM ledger), (SELECT coalesce(sum(amount), 
 
 
 async def find_faults(database: Database) -> list[str]:
-    """Return a description of each inconsistency in the ledger, at most 100 per check.
-
-    Raises:
-        StoreUnavailable: the database cannot be reached.
-    """
+    """Return a description of each inconsistency in the ledger, at most 100 per check."""
     faults: list[str] = []
     async with database.reading() as connection:
         for subject, period, starts, *sums in await connection.execute(text(WINDOWS)):
@@ -67,10 +63,7 @@ async def find_faults(database: Database) -> list[str]:
 
 
 async def read_totals(database: Database) -> tuple[int, int, int, int]:
-    """Return the number and sum of all entries, and the number and sum of all open holds.
-
-    The sums are in pico-dollars.
-    """
+    """Return the number and sum in pico-dollars of all entries, and of all open holds."""
     async with database.reading() as connection:
         entries, spent, holds, held = (await connection.execute(text(TOTALS))).one()
         return int(entries), int(spent), int(holds), int(held)

@@ -18,17 +18,7 @@ MOST_REASON_CHARS = 500
 async def newest_lines(
     directory: Directory, limit: int, team_id: str | None = None, before: int | None = None
 ) -> Sequence[Row[Any]]:
-    """Return rows of `ledger`, newest first.
-
-    Args:
-        directory: directory of the store.
-        limit: maximum number of rows.
-        team_id: id of the team whose rows are returned. None for all rows.
-        before: id of a row. Only older rows are returned. None to start with the newest.
-
-    Raises:
-        StoreUnavailable: the store cannot be reached.
-    """
+    """Return rows of `ledger`, newest first, of all or one team, older than the id `before`."""
     query = select(ledger).order_by(ledger.c.id.desc()).limit(limit)
     if team_id is not None:
         query = query.where(ledger.c.team_id == team_id)
@@ -43,10 +33,6 @@ def daily_sums(first_day: int | None = None, last_day: int | None = None) -> Sel
     It sums calls, tokens and cost by day, worker and deployment (column `account`). The column `uncertain` is
     the part of `amount` that is an upper bound or an estimate. An entry that was adjusted is not uncertain
     any more.
-
-    Args:
-        first_day: first day, counted in days since 1970. None for no bound.
-        last_day: last day, counted in days since 1970. None for no bound.
     """
     adjusted = select(ledger.c.corrects).where(ledger.c.corrects.is_not(None))
     is_uncertain = (ledger.c.exact == 0) & ledger.c.id.not_in(adjusted)
@@ -72,18 +58,8 @@ def daily_sums(first_day: int | None = None, last_day: int | None = None) -> Sel
 
 
 async def adjust(database: Database, entry_id: int, amount: int, reason: str) -> int:
-    """Correct the cost of a call by adding a ledger entry with the difference. Return the difference.
-
-    Args:
-        database: database of the ledger.
-        entry_id: id of the call's entry. The call may be settled or lost.
-        amount: correct cost in pico-dollars.
-        reason: explanation, which is stored with the new entry.
-
-    Raises:
-        BadTask: the reason is missing or too long, or the amount is negative or unchanged.
-        UnknownName: there is no such entry, or it is not the entry of a call.
-        StoreUnavailable: the database cannot be reached.
+    """Correct the cost of a settled or lost call by an entry with the difference to `amount` pico-dollars,
+    and return it. Raise UnknownName for other entries, and BadTask for an invalid amount or reason.
     """
     if not reason.strip() or len(reason) > MOST_REASON_CHARS:
         raise BadTask(

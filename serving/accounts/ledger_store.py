@@ -148,21 +148,12 @@ class LedgerStore:
         self._writer.post(NOTE_EXHAUSTED, alert)
 
     def void(self, request: HoldRequest) -> "asyncio.Future[None]":
-        """Release the hold of a call that was not sent, in the background.
-
-        If the hold has not reached the database yet, it will not be made any more.
-        """
+        """Release the hold of an unsent call in the background. If the database lacks it, it is never made."""
         self._writer.hurry()
         return self._writer.post(VOID, request)
 
     async def beat(self) -> int:
-        """Renew the lease, and charge the open holds of dead replicas in full.
-
-        Return the number of these holds.
-
-        Raises:
-            StoreUnavailable: the database cannot be reached.
-        """
+        """Renew the lease, charge the open holds of dead replicas in full, and return their number."""
         began_s = time.monotonic()
         await self._writer.do(RENEW, self.owner)
         self._lease_until_s = began_s + LEASE_S

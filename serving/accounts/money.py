@@ -16,11 +16,7 @@ MAX_USD = EXACT.scaleb(Decimal(MAX_PICO), -12)
 
 
 def to_pico(usd: Decimal) -> int:
-    """Return `usd` in pico-dollars, rounded up.
-
-    Raises:
-        ValueError: the amount is negative, not finite, or above `MAX_USD`.
-    """
+    """Return `usd` in pico-dollars, rounded up. Raise ValueError if it is not in 0 to `MAX_USD`."""
     if not usd.is_finite() or usd < 0 or usd > MAX_USD:
         raise ValueError(f"must be between 0 and {MAX_USD:f} dollars")
     if usd and usd.adjusted() < -12:  # less than 1, and may have any number of digits
@@ -30,5 +26,4 @@ def to_pico(usd: Decimal) -> int:
 
 
 def to_usd(pico: int) -> Decimal:
-    """Return the exact amount in dollars."""
     return EXACT.add(EXACT.normalize(EXACT.scaleb(Decimal(pico), -12)), 0)

@@ -49,10 +49,8 @@ from serving.database.schema import hold as hold_table
 from serving.database.writer import Operation
 
 SETTLES_WITHIN_S = 0.02
-"""Seconds that a bill may wait to be written in a batch.
-
-No request waits for it, because its hold counts until then. If another hold is refused during this time, it
-is retried after the bill was written.
+"""Seconds that a bill may wait for a batch. Its hold counts until then, so a hold that is refused meanwhile
+is retried after it.
 """
 LEASE_S = 15.0
 """Seconds for which a replica counts as alive after it has renewed its lease, by the database's clock. After
@@ -140,9 +138,6 @@ class Posting:
     """Ledger entry of an ended hold.
 
     Args:
-        request: the request for the hold.
-        bill: the bill that ends the hold.
-        kind: kind of the entry: `call`, `lost` or `correction`.
         freed: amount that the hold no longer reserves, in pico-dollars.
         posted: change of the amount spent, in pico-dollars.
     """
@@ -315,22 +310,15 @@ def _entry(each: Posting) -> tuple[Any, ...]:
 HOLD: Operation[HoldRequest, Refusal | None] = Operation("hold", hold)
 """Operation that reserves the maximum cost of a call. The result is None, or a refusal if a window has too little left."""
 SETTLE: Operation[Bill, None] = Operation("settle", settle, is_kept=True, patience_s=SETTLES_WITHIN_S)
-"""Operation that replaces a hold by its bill. The full cost is charged, even if it exceeds the hold.
-
-If the hold was already charged as lost, the difference is entered as a correction. There is no correction if
-the cost is unknown or an adjustment has already corrected the entry.
+"""Replaces a hold by its bill, even if that is more. After a loss, the difference is entered as a correction,
+unless the cost is unknown or was adjusted.
 """
 VOID: Operation[HoldRequest, None] = Operation("void", void, is_kept=True)
-"""Operation that releases the hold of a call that was not sent. If the hold does not exist yet, it can no longer be
-made.
-"""
+"""Releases the hold of a call that was not sent. A hold that does not exist yet is prevented."""
 ENTER: Operation[Entry, None] = Operation("entry", enter, is_kept=True)
 """Operation that makes and settles a hold in one step. Limits do not apply, because the call was already made."""
 SWEEP: Operation[int, int] = Operation("sweep", sweep)
-"""Operation that charges the open holds of dead replicas in full, as lost.
-
-The item is the maximum number of holds. The result is the actual number.
-"""
+"""Charges open holds of dead replicas in full, at most the item's number, and returns their number."""
 RENEW: Operation[str, None] = Operation("renewal of a lease", renew)
 """Operation that renews the lease of a replica. The item is the id of the replica."""
 RELEASE: Operation[str, None] = Operation("release of a lease", release)

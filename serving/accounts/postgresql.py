@@ -16,10 +16,7 @@ from serving.accounts.money import MAX_PICO
 
 WINDOWS = """(VALUES ('key:' || key_id, 'day', day), ('key:' || key_id, 'month', month),
     ('team:' || team_id, 'day', day), ('team:' || team_id, 'month', month)) AS w (subject, period, starts)"""
-"""Windows of a hold, for a LATERAL join: day and month of the key and of the team.
-
-Without a team, the subject of two rows is NULL.
-"""
+"""Windows of a hold for a LATERAL join: day and month of key and team. Without a team, two subjects are NULL."""
 COLUMNS = ", ".join(HOLD_COLUMNS)
 FITTING = f"""
 WITH known AS (SELECT id FROM hold WHERE id = ANY ($1::text[])),
@@ -77,10 +74,8 @@ def settle_open(connection: Connection, bills: Sequence[Bill]) -> set[str]:
 
 
 def _ids(connection: Connection, statement: str, rows: Sequence[Sequence[Any]]) -> set[str]:
-    """Execute a statement with one array parameter per column, and return the ids.
-
-    asyncpg commits the statement at once, because SQLAlchemy begins a transaction only when it executes a
-    statement itself.
+    """Execute a statement with an array parameter per column, which asyncpg commits at once, and return the
+    ids.
     """
     if not rows:
         return set()

@@ -30,16 +30,14 @@ Kind = Literal["requests", "tokens"]
 
 
 class Windows(Protocol):
-    """Interface of the storages of the `limits` package, as far as it is used here."""
+    """Part of the interface of the `limits` package's storages that is used here."""
 
     async def acquire_sliding_window_entry(self, key: str, limit: int, expiry: int, amount: int = 1) -> bool:
         """Count `amount` in a sliding window and return True. If it would exceed `limit`, return False."""
         ...
 
     async def get_sliding_window(self, key: str, expiry: int) -> tuple[int, float, int, float]:
-        """Return the counts of the previous and the current window, each followed by the seconds until it
-        expires.
-        """
+        """Return the counts of the previous and the current window, each with the seconds until it expires."""
         ...
 
 
@@ -50,8 +48,6 @@ class RateLimit:
     Args:
         whose: owner of the limit, `key` or `team`.
         subject: id of the owner. See `key_subject` and `team_subject`.
-        kind: unit of the limit, `requests` or `tokens`.
-        limit: maximum per minute.
     """
 
     whose: str
@@ -61,7 +57,6 @@ class RateLimit:
 
     @property
     def key(self) -> str:
-        """Key of the counter in the storage."""
         return RateLimitItemPerMinute(self.limit, namespace="podium").key_for(self.subject, self.kind)
 
 
@@ -79,9 +74,7 @@ class RateReservation:
     """Result of counting a request in the rate limits of its key and team.
 
     Args:
-        levels: state of each limit after the request was counted.
         tokens: estimated tokens that were counted in each token limit. Empty after they were settled.
-        at_s: time of day when the request was counted, in seconds.
         refusal: the error if a limit was reached and nothing was counted. None if the request is admitted.
         is_owned: whether a run has taken over the reservation and settles it at its end.
     """
@@ -130,17 +123,8 @@ def rates_of(account: Account, policies: Policies) -> list[RateLimit]:
 def check_possible(
     answer_tokens: Sequence[int], text_tokens: int, account: Account, policies: Policies, param: str
 ) -> None:
-    """Check that a request would fit if nothing else was counted. Otherwise it would never be admitted.
-
-    Args:
-        answer_tokens: approximate number of tokens of each answer.
-        text_tokens: approximate number of tokens of the request's text.
-        account: account that sends the request.
-        policies: policies with the limits.
-        param: request field with the number of answers.
-
-    Raises:
-        BadTask: the request does not fit. Nothing was counted.
+    """Check that a request would fit if nothing else was counted, because it would never be admitted. The
+    BadTask names `param`.
     """
     for rate in rates_of(account, policies):
         setting = f"{rate.kind}_per_minute"
@@ -169,17 +153,11 @@ def check_possible(
 
 
 def _amounts(tokens_of_answers: Iterable[int], rate: RateLimit) -> list[int]:
-    """Return the amount that is counted in a limit for each answer before it is generated."""
     return [1 if rate.kind == "requests" else max(1, min(tokens, rate.limit)) for tokens in tokens_of_answers]
 
 
 class RateCounter:
-    """Counter of requests and tokens for the rate limits. Close it with `aclose`.
-
-    Args:
-        url: URL of a Redis server, or None to count in the memory of this process.
-        now_s: clock for the time of day, in seconds.
-    """
+    """Counter for the rate limits, in Redis or in this process. Close it with `aclose`."""
 
     def __init__(self, url: str | None = None, now_s: Callable[[], float] = time.time) -> None:
         self._url, self._now_s = url, now_s
@@ -189,15 +167,8 @@ class RateCounter:
             learn_secret(url.rpartition("@")[0].rpartition(":")[2])
 
     async def reserve(self, account: Account, policies: Policies, tokens: int) -> RateReservation:
-        """Count a request in the limits of its key and team.
-
-        If a limit is reached, the returned reservation contains the error in `refusal`, and nothing is
-        counted.
-
-        Args:
-            account: account of the client.
-            policies: policies with the limits.
-            tokens: estimated tokens of the request.
+        """Count a request in the limits of its key and team. At a limit, nothing is counted, and `refusal`
+        has the error.
         """
         rates = rates_of(account, policies)
         taken: dict[RateLimit, int] = {}
@@ -211,10 +182,7 @@ class RateCounter:
         return RateReservation(await self._levels(rates), tokens_taken, self._now_s())
 
     async def settle(self, reservation: RateReservation, records: RunRecords | None) -> None:
-        """Replace the estimated tokens of a request by the tokens that its run used.
-
-        If there was no run, no tokens are counted. A second call for the same reservation does nothing.
-        """
+        """Replace the estimated tokens of a request by those of its run, or by 0 without a run. Works once."""
         taken_of = dict(reservation.tokens)
         reservation.tokens.clear()
         used = records.record.segment_usage.total_tokens if records else 0
@@ -226,7 +194,6 @@ class RateCounter:
                 await self._give_back({rate: taken - used})
 
     async def aclose(self) -> None:
-        """Close the connections."""
         if self._url and self._windows is not None:
             connection: Any = cast(Any, self._windows).bridge.get_connection()
             await connection.aclose()
@@ -265,11 +232,7 @@ class RateCounter:
         return RateLimited(message, retry_after_s=wait_s, limit=f"{rate.limit} {rate.kind} per minute")
 
     async def _ask(self, question: Callable[[Windows], Awaitable[Any]], otherwise: Any) -> Any:
-        """Return the storage's answer, or `otherwise` if the storage is unreachable.
-
-        Requests are admitted while Redis is unreachable, because rate limits, unlike budgets, protect no
-        money.
-        """
+        """Return the storage's answer, or `otherwise` without Redis, because rate limits protect no money."""
         try:
             if self._windows is None:
                 options: dict[str, Any] = {"implementation": "redispy", "socket_timeout": REDIS_S, "socket_connect_timeout": REDIS_S}  # fmt: skip
@@ -293,12 +256,8 @@ def _outages() -> tuple[type[Exception], ...]:
 
 
 def wait_until(window: tuple[int, float, int, float], limit: int, amount: int) -> float:
-    """Return the seconds until `amount` fits into a sliding window, if nothing else is counted until then.
-
-    Args:
-        window: state of the window. See `Windows.get_sliding_window`.
-        limit: limit of the window.
-        amount: amount to count, at most `limit`.
+    """Return the seconds until `amount`, at most `limit`, fits into a sliding window if nothing else is
+    counted.
     """
     before, before_s, count, count_s = window
     room = limit - amount + 1  # counts are rounded down

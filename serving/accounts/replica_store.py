@@ -14,13 +14,9 @@ from serving.database.writer import Item, Operation, Result
 
 
 class ReplicaStore:
-    """Connections of one replica to the store. They are opened on first use. Close them with `aclose`.
+    """Connections of one replica to the store, opened on first use. Close them with `aclose`.
 
     A SQLite file is therefore created only when something is stored.
-
-    Args:
-        address: address of the store.
-        renew_s: seconds between two renewals of the lease.
     """
 
     def __init__(self, address: Address, renew_s: float = RENEW_S) -> None:
@@ -36,11 +32,8 @@ class ReplicaStore:
         return self._ledger is not None and self._ledger.is_away
 
     async def database(self) -> Database:
-        """Return the database. Create its schema if it is empty.
-
-        Raises:
-            StoreError: the database cannot be used until the operator changes something.
-            StoreUnavailable: the database cannot be reached.
+        """Return the database, with a new schema if it is empty. Raise StoreError, or StoreUnavailable if it
+        is away.
         """
         async with self._opening:
             if self._database is None:
@@ -48,11 +41,7 @@ class ReplicaStore:
             return self._database
 
     async def ledger(self) -> LedgerStore:
-        """Return this replica's ledger store, which has its lease and its writer.
-
-        Raises:
-            StoreError, StoreUnavailable: see `database`.
-        """
+        """Return this replica's ledger store, which has its lease and its writer."""
         if self._ledger is None:
             await self.database()
             async with self._opening:
@@ -61,24 +50,14 @@ class ReplicaStore:
         return self._ledger
 
     async def read(self, query: Executable) -> list[Row[Any]]:
-        """Return the rows of a query.
-
-        If the store is a SQLite file that does not exist yet, return no rows and do not create it.
-
-        Raises:
-            StoreError, StoreUnavailable: see `database`.
-        """
+        """Return the rows of a query, or none if the SQLite file does not exist, which is not created."""
         if self._database is None and not self.address.may_hold_something:
             return []
         async with (await self.database()).reading() as connection:
             return list(await connection.execute(query))
 
     async def write(self, operation: Operation[Item, Result], item: Item) -> Result:
-        """Write an item with the writer of this replica, and return the result. See `Writer.do`.
-
-        Raises:
-            StoreError, StoreUnavailable: see `database`.
-        """
+        """Write an item with the writer of this replica, and return the result. See `Writer.do`."""
         return await (await self.ledger()).writer.do(operation, item)
 
     async def aclose(self) -> None:

@@ -12,9 +12,7 @@ from serving.api.dialect import Dialects
 from serving.edge.exchange import PIECE_BYTES
 
 READ_BYTES = 1_048_576
-"""Number of bytes to read from a stored file at a time. It is large, because the database must skip all earlier
-bytes for each read.
-"""
+"""Bytes of a stored file to read at once: many, because each read skips all earlier ones."""
 
 
 class Who(StrEnum):

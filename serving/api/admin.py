@@ -53,11 +53,7 @@ OPENAPI = "/openapi.json"
 
 
 async def administrator(request: Request, response: Response) -> Caller:
-    """Return the caller, which must have a key. Mark the response as not cacheable.
-
-    Raises:
-        NotAllowed: the request has no key. A local caller without a key is not an administrator.
-    """
+    """Return the caller, who needs a key even if local, and mark the response as not cacheable."""
     caller = caller_of(request)
     if not caller.has_key:
         raise NotAllowed(FIRST_KEY, param="Authorization")

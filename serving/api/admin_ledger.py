@@ -49,7 +49,6 @@ class LedgerLine(BaseModel):
 
     @classmethod
     def of(cls, row: Any) -> "LedgerLine":
-        """Return the line for a row of the database."""
         return cls(
             id=row.id,
             kind=row.kind,

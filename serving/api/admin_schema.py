@@ -153,7 +153,7 @@ class WindowBody(_Body):
 
 
 class BudgetBody(_Body):
-    """Budgets of a key or a team, with what is spent."""
+    """Budgets of a key or a team, with the spending so far."""
 
     object: Literal["budget"] = "budget"
     id: str = Field(description="Id of the key or the team.")

@@ -33,26 +33,17 @@ READS_AT_ONCE = 4
 """Number of reads to process at once. One of the places is reserved for keys that have no read in progress.
 """
 TURN_S = 1.0
-"""Seconds after which the next read may begin. A read that takes longer is waiting for a store or a run, not
-for this process.
-"""
+"""Seconds after which the next read may begin. A longer one waits for a store or a run, not for CPU."""
 CHANGES = 4
 """Divisor of `limits.max_reads`: a quarter as many changes as reads may be open."""
 Rows = dict[str, tuple[RouteAccess, KeyScope | None]]
-"""Access rule by HTTP method, and the scope that a key needs. The scope is None if any key is enough, or no
-key is needed.
-"""
+"""Access rule by HTTP method, and the scope that a key needs, or None if it needs none."""
 ANONYMOUS = Account("-")
 """Account of a request without a key on a public route."""
 
 
 class Admission:
-    """Applies the access table to all routes of a router.
-
-    Args:
-        service: service whose settings have the limits.
-        table: access rules of all routes; see `access_table`.
-    """
+    """Applies the access table to all routes of a router."""
 
     def __init__(self, service: Service, table: Mapping[str, RouteAccess]) -> None:
         def most_reads() -> int:
@@ -68,11 +59,7 @@ class Admission:
         self.turns = FairQueue(READS_AT_ONCE)
 
     def guard(self, routes: Sequence[BaseRoute]) -> list[BaseRoute]:
-        """Return `routes`, each guarded by its access rules.
-
-        Raises:
-            LookupError: a route has no rule in the table.
-        """
+        """Return `routes`, guarded by their access rules. Raise LookupError if one has none."""
         return [self._guard(route) for route in routes]
 
     def _guard(self, route: Any) -> BaseRoute:
@@ -92,11 +79,7 @@ class Admission:
     async def admit(
         self, access: RouteAccess, account: Account, n_body_bytes: int = 0
     ) -> AsyncGenerator["Lease"]:
-        """Hold the resources of an answer and of the request's body until the end of the block.
-
-        Raises:
-            Overloaded: the key, its team or the router has reached a limit.
-        """
+        """Hold the resources of an answer and of the request's body in the block, or raise Overloaded."""
         cost = access.cost
         lease = Lease(self, account)
         with ExitStack() as resources:
@@ -113,20 +96,13 @@ class Admission:
             yield lease
 
     def _holding_body(self, cost: Cost, account: Account, n_bytes: int) -> AbstractContextManager[None]:
-        """Count a body against the memory for runs, because it is in memory while its request waits and is
-        processed.
-        """
+        """Count a body, which is in memory while its request waits, against the memory for runs."""
         priority: Priority = "batch" if cost is UPLOAD else "interactive"
         return self._service.sessions.admission.memory.hold(account, n_bytes, priority)
 
 
 class Lease:
-    """Resources that one request holds, in addition to its place among the open requests.
-
-    Args:
-        admission: admission that counts the resources.
-        account: account of the request.
-    """
+    """Resources that one request holds, in addition to its place among the open requests."""
 
     def __init__(self, admission: Admission, account: Account) -> None:
         self._admission, self._account = admission, account
@@ -147,25 +123,17 @@ class Lease:
             self._admission.turns.give_back(self._account.key_id)
 
     def close(self) -> None:
-        """Release all resources of the request."""
         self.end_turn()
         self.unread.resize(0)
 
 
 class _Guarded:
-    """Route that checks its access rules before it answers.
-
-    Args:
-        app: the route's application.
-        rows: access rules by method.
-        admission: admission that counts the requests.
-    """
+    """Route that checks its access rules before it answers."""
 
     def __init__(self, app: ASGIApp, rows: Rows, admission: Admission) -> None:
         self._app, self._rows, self._admission = app, rows, admission
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer the request (ASGI)."""
         access, key_scope = self._rows.get(scope["method"]) or self._rows["GET"]  # a mounted folder: GET only
         caller = scope.get(CALLER) if access.who is Who.PUBLIC else caller_in(scope)
         if key_scope is not None and caller is not None:
@@ -181,22 +149,15 @@ class _Guarded:
 class _Answer:
     """Response to one client. The turn of its request ends when the response begins. A response larger than
     `PIECE_BYTES` counts as unread.
-
-    Args:
-        scope, receive, send: the ASGI arguments.
-        lease: resources of the request.
     """
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, lease: Lease) -> None:
         self._scope, self._receive, self._send, self._lease = scope, receive, send, lease
         self._start: Message | None = None
-        """Start of a large response. It is held until the body comes, because the response may still be
-        rejected.
-        """
+        """Start of a large response, held until the body, because it may still be rejected."""
         self._is_refused = False
 
     async def send(self, message: Message) -> None:
-        """Send a message (ASGI)."""
         if self._is_refused:
             return None
         if message["type"] == "http.response.start":

@@ -24,20 +24,9 @@ def read_schema(
     description: str | None = None,
     any_root: bool = False,
 ) -> AnswerFormat:
-    """Return the answer format that a client requests.
+    """Return the answer format of an untrusted `schema`. `param` is the request field that the BadTask names.
 
-    Args:
-        schema: the schema as sent; untrusted.
-        name: name of the schema. None if the dialect has none.
-        strict: OpenAI's `strict`. None means False.
-        param: request field that holds `schema` and `name`, such as `response_format.json_schema`, for
-            errors.
-        description: description of the schema, for the model.
-        any_root: whether the root of a strict schema may be another type than an object. OpenAI requires an
-            object.
-
-    Raises:
-        BadTask: the schema, its name or its description is invalid. `param` names the field.
+    The root of a strict schema must be an object, as OpenAI requires, unless `any_root`.
     """
     if name is not None and not NAME.fullmatch(name):
         message = f"{param}.name must have 1 to 64 letters, digits, underscores or dashes, not {quote(name)}."

@@ -56,14 +56,8 @@ def build_api(
     reload: Reload | None = None,
     work: Batches | None = None,
 ) -> FastAPI:
-    """Build the HTTP API over `service`.
-
-    Args:
-        service: runs the requests and stores their records.
-        dialects: API dialects, each at its path.
-        directory: teams and API keys. None: the server has no keys and accepts local callers only.
-        reload: function that reads the settings files again. None: the server was started without such files.
-        work: runner of batches. None: batches are stored in memory.
+    """Build the HTTP API over `service`. Without a `directory` it has no keys, and accepts local callers
+    only. `reload` rereads the settings files, if any. Without `work`, batches are in memory.
     """
     # FastAPI's own documentation pages load scripts from a CDN, and its schema lacks the bodies that routes
     # parse themselves. `openapi.py` serves the complete schema.
@@ -146,16 +140,12 @@ async def _render_query_error(request: Request, exc: Exception) -> Response:
 
 
 def _field(place: Sequence[str | int]) -> str:
-    """Return the name of the invalid field, such as `limit` or `scopes[0]`. Entries of a set have the order
-    in which the client sent them.
-    """
+    """Return the invalid field, such as `limit` or `scopes[0]`, with a set's entries in the client's order."""
     names = [n for n, part in enumerate(place) if isinstance(part, str)]
     return str(place[names[-1]]) + "".join(f"[{index}]" for index in place[names[-1] + 1 :])
 
 
 async def _render_internal_error(request: Request, exc: Exception) -> Response:
-    """Answer an unexpected exception of a request. An exception inside a run ends only that run: see "Errors"
-    in docs/architecture.md.
-    """
+    """Answer an unexpected exception of a request. For those of runs, see "Errors" in docs/architecture.md."""
     logger.error("Internal error while answering a request", exc_info=exc)
     return failure(request, PodiumError(f"Internal error: {type(exc).__name__}."))

@@ -29,20 +29,12 @@ NO_ADDRESS = "files are not downloaded from URLs. Send the file itself, or uploa
 
 
 def to_file(name: str | None, data: str, media_type: str = "") -> File:
-    """Return the file in `data`: a `data:` URL, or base64.
-
-    Raises:
-        ValueError: `data` is not a file that is accepted.
-    """
+    """Return the file in a `data:` URL or base64. Raise ValueError if it is not accepted."""
     return file_of(name, _content(data), media_type)
 
 
 def file_of(name: str | None, content: bytes, media_type: str = "") -> File:
-    """Return a file with this content. A PDF is recognized by its first bytes.
-
-    Raises:
-        ValueError: the content is neither a PDF nor text.
-    """
+    """Return a file with this content: a PDF by its first bytes, or text. Raise ValueError for others."""
     if not content:
         raise ValueError("the file is empty")
     if content[:MARK_WITHIN].lstrip().startswith(PDF_MARK):
@@ -71,16 +63,8 @@ def file_by_id(id: str, name: str | None = None) -> File:
 
 
 async def attach(request: ApiRequest, caller: Caller, store: BatchStore, service: Service) -> ApiRequest:
-    """Return `request` with the content of each stored file that it names.
-
-    Nothing is loaded if the request would be too large or there is no memory for it.
-
-    Raises:
-        BadTask: the request names too many files, or a file that is missing, not visible to `caller`, or
-            neither a PDF nor text.
-        TooLarge: the files together exceed the limit for a body.
-        Overloaded: there is no room for the files at the moment.
-        StoreUnavailable: the store is unreachable.
+    """Return `request` with the content of each stored file that it names. Nothing is loaded beyond the
+    limits of a body and of memory. Raise BadTask for files that are missing, hidden, or neither PDF nor text.
     """
     named, settings = _list_named_files(request), service.settings()
     ids = {part.id: request.place(index, number) for index, number, part in named}
@@ -122,7 +106,6 @@ async def _read(file: StoredFile, place: str, store: BatchStore) -> File:
 
 
 def base64_bytes(n_bytes: int) -> int:
-    """Return the length of `n_bytes` bytes in base64."""
     return -(-n_bytes // 3) * 4
 
 

@@ -57,9 +57,7 @@ Result = TypeVar("Result")
 CALLER = "podium.caller"
 """Key in an ASGI scope for the `Caller`."""
 STILL = "podium.still"
-"""Key in an ASGI scope for a function that checks the API key again. The function's `repr` does not show the
-key.
-"""
+"""Key in an ASGI scope for a function that checks the API key again, and does not show it."""
 CONSOLE = "/console"
 """Path of the console. It is public, including its subpaths, because the page asks its user for a key.
 `ALIVE` is public too. Without a key, `READY` returns only the status.
@@ -77,33 +75,18 @@ FIRST_KEY = (
 
 
 class KeyFinder(Protocol):
-    """Storage of API keys."""
-
     async def find(self, hash: str) -> KeyInfo | None:
-        """Return the key with this hash, or None if there is none.
-
-        Raises:
-            StoreUnavailable: the database cannot be reached.
-        """
+        """Return the key with this hash, or None. Raise StoreUnavailable if the database cannot be reached."""
         ...
 
     async def has_keys(self) -> bool:
-        """Return whether any key was ever created. Expired and revoked keys count too.
-
-        Raises:
-            StoreUnavailable: the database cannot be reached.
-        """
+        """Return whether any key was ever created, even an expired or revoked one."""
         ...
 
 
 class Authenticator:
-    """Finds the caller of a request by its API key, with a cache.
-
-    Args:
-        finder: the storage of keys, or None if there are no keys.
-        clock: monotonic clock in seconds, for the age of cached results.
-        now_s: clock for the time of day, for the expiry of keys.
-        kept_s: seconds for which a cached result is used while the database is unreachable.
+    """Finds the caller of a request by its API key, with a cache. While the database is unreachable, results
+    are used for `kept_s` seconds.
     """
 
     def __init__(
@@ -121,11 +104,7 @@ class Authenticator:
         self._forgot_s = self._logged_s = float("-inf")
 
     async def is_open(self) -> bool:
-        """Return whether requests need no key, because none has ever been created.
-
-        Raises:
-            StoreUnavailable: the database cannot be reached.
-        """
+        """Return whether requests need no key, because none has ever been created."""
         if self._has_keys or self._finder is None:
             return not self._has_keys
         if self._clock() - self._asked_s >= FRESH_S:
@@ -135,12 +114,8 @@ class Authenticator:
         return not self._has_keys
 
     async def caller(self, credential: str) -> Caller:
-        """Return the caller whose key is `credential`.
-
-        Raises:
-            Unauthenticated: `credential` is not a key, or the key is unknown, expired, revoked or switched
-                off. The message does not contain the key.
-            StoreUnavailable: the database cannot be reached.
+        """Return the caller whose key is `credential`. The Unauthenticated for other credentials does not
+        contain them.
         """
         hash = hash_key(credential)
         if hash not in self._keys:  # a hash that was looked up before is one of a well-formed key
@@ -230,13 +205,7 @@ def _unavailable(detail: str) -> StoreUnavailable:
 
 
 async def authenticate(authenticator: Authenticator, scope: Scope) -> None:
-    """Find the caller of a request by its API key. Put the `Caller` into the scope, and remove the key from
-    it.
-
-    Raises:
-        NotAllowed: the caller may not use this server.
-        StoreUnavailable: the key cannot be looked up.
-    """
+    """Find the caller by the key in the scope, and replace the key by the `Caller`, or raise NotAllowed."""
     headers, path = scope["headers"], scope["path"]
     scope["headers"] = [each for each in headers if each[0] not in (AUTHORIZATION, API_KEY)]
     if path in (ALIVE, CONSOLE) or path.startswith(f"{CONSOLE}/"):
@@ -275,11 +244,7 @@ def _check_again(
 
 
 def read_credential(headers: Headers) -> str | None:
-    """Return the key of a request, from `Authorization: Bearer` or `x-api-key`, or None if there is none.
-
-    Raises:
-        Unauthenticated: the request has two keys that differ, or a credential of another kind.
-    """
+    """Return the key from `Authorization: Bearer` or `x-api-key`, or None. Reject two different ones."""
     credentials: set[str] = set()
     for name, value in headers:
         if name == AUTHORIZATION:
@@ -292,16 +257,11 @@ def read_credential(headers: Headers) -> str | None:
 
 
 def caller_of(request: Request) -> Caller:
-    """Return the caller of a request; see `caller_in`."""
     return caller_in(request.scope)
 
 
 def caller_in(scope: Scope) -> Caller:
-    """Return the caller of the request of `scope`.
-
-    Raises:
-        Unauthenticated: the request has no key. This happens only on `READY`.
-    """
+    """Return the caller of `scope`. Raise Unauthenticated without a key, possible only on `READY`."""
     caller: Caller | None = scope.get(CALLER)
     if caller is None:
         raise unauthenticated("An API key is required.")
@@ -309,9 +269,7 @@ def caller_in(scope: Scope) -> Caller:
 
 
 async def is_still_accepted(request: Request) -> bool:
-    """Return whether the key of a long request is still accepted. The key is looked up only every few
-    seconds, however often this is called.
-    """
+    """Return whether a long request's key is still accepted, with a look-up every few seconds."""
     look: Callable[[], Awaitable[bool]] = request.scope[STILL]
     return await look()
 

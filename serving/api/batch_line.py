@@ -19,9 +19,7 @@ from serving.sessions.deduplication import HEADER
 
 
 def line_sender(app: FastAPI) -> SendLine:
-    """Return a function that sends lines to the routes of `app`. It bypasses the edge and the authentication,
-    because the caller is known.
-    """
+    """Return a function that sends lines to `app` without edge and authentication, as the caller is known."""
 
     async def send_line(path: str, body: bytes, caller: Caller, name: str) -> LineAnswer:
         headers = {"content-type": "application/json", HEADER.lower(): name}
@@ -66,7 +64,6 @@ class _Exchange:
         return {"type": "http.request", "body": body or b"", "more_body": False}
 
     async def send(self, message: Message) -> None:
-        """Store the response."""
         if message["type"] == "http.response.start":
             self._status = message["status"]
             self._headers = {key.decode(): value.decode() for key, value in message.get("headers", ())}
@@ -74,7 +71,6 @@ class _Exchange:
             self._answer += message.get("body", b"")
 
     def answer(self) -> LineAnswer:
-        """Return the response of the line."""
         body = orjson.loads(self._answer)
         return LineAnswer(self._status, self._headers.get(WORKFLOW_HEADER, ""), body, self._later_s(body))
 

@@ -88,11 +88,7 @@ async def create(request: Request) -> Response:
 
 
 async def _check_open(batches: Batches, batch: Batch) -> None:
-    """Check that the team may have one more open batch.
-
-    Raises:
-        Overloaded: the team has reached its limit.
-    """
+    """Check that the team may have one more open batch, or raise Overloaded."""
     most = batches.settings.max_open_per_team
     if await batches.store.count_open(batch.account) >= most:
         raise Overloaded(
@@ -160,7 +156,6 @@ async def _find(request: Request, id: str, caller: Caller) -> Batch:
 
 
 def batch_json(batch: Batch, counts: tuple[int, int]) -> Json:
-    """Return a batch in OpenAI's format."""
     completed, failed = counts
     stamps: dict[str, Any] = {
         field: batch.stamps[status] // SECOND_US if status in batch.stamps else None

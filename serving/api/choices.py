@@ -20,9 +20,7 @@ DONE = b"data: [DONE]\n\n"
 
 
 class Siblings:
-    """The `n` runs of a request. No run starts before all of them are admitted. Otherwise, the rejection of
-    one run would waste the calls of the others.
-    """
+    """The `n` runs of a request. None starts before all are admitted, so that a rejection wastes no calls."""
 
     def __init__(self, n: int) -> None:
         self._admitted = asyncio.Barrier(n)
@@ -35,23 +33,16 @@ class Siblings:
 
     @property
     def have_called(self) -> bool:
-        """True if any of the runs has called a model."""
         return any(has_called(run.record) for run in self.runs)
 
 
 class ChoicesResponse:
-    """Response that merges all of `responses`. The first failure replaces the whole answer and ends the other
-    responses.
-
-    Args:
-        responses: one for each choice, in order.
-    """
+    """Response that merges `responses` in order. The first failure replaces the answer and ends the others."""
 
     def __init__(self, responses: Sequence[ASGIApp]) -> None:
         self._responses = responses
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer the request (ASGI)."""
         merged, disconnect = Merged(len(self._responses), send), asyncio.Event()
 
         async def wait_for_disconnect() -> Message:
@@ -94,7 +85,6 @@ class Merged:
         """True if a failure was sent. Nothing may follow it."""
 
     def sender(self, index: int) -> Send:
-        """Return the ASGI `send` for the response of a choice."""
 
         async def take(message: Message) -> None:
             async with self._turn:
@@ -128,9 +118,7 @@ class Merged:
         await self._write(body, is_last=True)
 
     async def _pass_on(self, index: int, body: bytes) -> None:
-        """Send the events of one choice's stream, each with the index of the choice. Drop the stream's end
-        marker, because `end` sends one for all choices.
-        """
+        """Send the events of a choice's stream with its index, without the end marker, which `end` sends."""
         out = b""
         for event in body.split(b"\n\n"):
             if not event.startswith(b"data: "):
@@ -175,9 +163,7 @@ class Merged:
 
 
 def join(bodies: Sequence[Json]) -> Json:
-    """Merge responses into one. It has all choices in order, the sum of their usage, and each run's `podium`
-    in `podium.choices`.
-    """
+    """Merge responses: all choices in order, the sum of usage, and each `podium` in `podium.choices`."""
     choices = [choice | {"index": index} for index, body in enumerate(bodies) for choice in body["choices"]]
     runs = [body["podium"] for body in bodies]
     costs = [run.get("cost_usd") for run in runs]

@@ -47,8 +47,6 @@ class Answers:
     """ASGI route that starts a run.
 
     Args:
-        response: class of the response, which owns the run.
-        dialect: dialect of the route.
         about: description for the OpenAPI document.
     """
 
@@ -56,7 +54,6 @@ class Answers:
         self._response, self._dialect, self.__doc__ = response, dialect, about
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer the request (ASGI)."""
         response = await _respond(Request(scope, receive, send), self._response, self._dialect)
         await response(scope, receive, send)
 
@@ -92,12 +89,7 @@ async def _respond(request: Request, response: type[RunResponse], dialect: Diale
 
 
 def _check_rates(parsed: ApiRequest, choices: list[ApiRequest], caller: Caller) -> None:
-    """Check that the answers to a request fit into the caller's limits per minute, so that it can be admitted
-    at all.
-
-    Raises:
-        BadTask: see `check_possible`.
-    """
+    """Check that the answers fit into the caller's limits per minute, so that they can be admitted."""
     if not caller.policies.limits_rates:
         return
     n = parsed.n if len(choices) > 1 else 1
@@ -107,11 +99,7 @@ def _check_rates(parsed: ApiRequest, choices: list[ApiRequest], caller: Caller) 
 
 
 def _check_choices(choices: list[ApiRequest], keeping: Keeping | None) -> None:
-    """Check that the runs of a request for several answers end with the request, and are not too many.
-
-    Raises:
-        BadTask: the runs would outlive the request, or are too many.
-    """
+    """Check that the runs of several answers end with the request, and are not too many."""
     if keeping is not None:
         message = "Several answers are not supported with podium.keep, podium.background or Idempotency-Key. Set n to 1."
         raise BadTask(message, param="n")
@@ -121,12 +109,7 @@ def _check_choices(choices: list[ApiRequest], keeping: Keeping | None) -> None:
 
 
 async def _check_no_run_waits(request: ApiRequest, dialect: Dialect, service: Service) -> None:
-    """Check that a request for several answers does not continue a waiting run, which can have only one
-    answer.
-
-    Raises:
-        BadTask: the request has tool results for a waiting run, or a call id that was not issued here.
-    """
+    """Check that a request for several answers continues no waiting run, which has only one."""
     if request.has_tool_results and await find_tool_answer(request, dialect, service) is not None:
         message = (
             "n must be 1 in a request with tool results, because they continue one run, which has one answer."
@@ -135,13 +118,7 @@ async def _check_no_run_waits(request: ApiRequest, dialect: Dialect, service: Se
 
 
 async def _parse(request: Request, service: Service, dialect: Dialect) -> ApiRequest:
-    """Parse the body, which the edge (`serving/edge`) has read. Check its size again: the limits may have
-    changed since the edge was built.
-
-    Raises:
-        TooLarge: the body is longer than the settings allow.
-        BadTask: the body is not a valid request.
-    """
+    """Parse the body that the edge has read. Check its size again: limits may have changed."""
     limits = service.settings().limits
     body = await request.body()
     if len(body) > limits.max_body_bytes:

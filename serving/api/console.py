@@ -22,18 +22,10 @@ HEADERS = {
     "referrer-policy": "no-referrer",
     "cache-control": "no-cache",
 }
-"""The page may load only its own scripts, styles and addresses, so that model output can load nothing even as
-HTML.
-"""
+"""The page loads only its own scripts, styles and addresses, whatever HTML a model writes."""
 
 
 class Console(StaticFiles):
-    """Files of the built page.
-
-    Args:
-        folder: folder with the files. None: `FOLDER`.
-    """
-
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder or FOLDER
         super().__init__(directory=self._folder, html=True, check_dir=False)

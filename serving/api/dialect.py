@@ -37,13 +37,7 @@ CallId = Callable[[int], str]
 
 
 class Encoder(ABC):
-    """Base class of encoders. An encoder writes one run as a stream.
-
-    Args:
-        run: the run.
-        podium: options that say how the stream shows the plan and its progress.
-        call_id: function that returns the client's id of a tool call.
-    """
+    """Base class of encoders. An encoder writes one run as a stream."""
 
     def __init__(self, run: Run, podium: Podium, call_id: CallId) -> None:
         self._run, self._podium, self._call_id = run, podium, call_id
@@ -114,29 +108,21 @@ class Dialect(Protocol):
     format_field = "response_format"
     """Request field with the answer format."""
     joins = False
-    """Whether the retry of any failed request joins the run of the first request
-    (`serving/sessions/deduplication.py`). If False, only retries of requests with tools do.
-    """
+    """Whether retries of any failed request join its run (`deduplication.py`), or only those with tools."""
     tells_again = False
     """Whether a client can resume a background stream after any of its events. Such a stream is read from the
     store, so that all readers receive the same events.
     """
 
     def parse(self, body: bytes) -> ApiRequest:
-        """Parse a request.
-
-        Raises:
-            BadTask: a field is invalid. The message names it as the client wrote it.
-        """
+        """Parse a request. The BadTask names the field as the client wrote it."""
         ...
 
     def body(self, records: RunRecords, request: ApiRequest, call_id: CallId) -> dict[str, Any]:
         """Return the whole response for a run that has finished or waits for tool results."""
         ...
 
-    def encoder(self, run: Run, request: ApiRequest, call_id: CallId) -> Encoder:
-        """Return the encoder for the stream of a run."""
-        ...
+    def encoder(self, run: Run, request: ApiRequest, call_id: CallId) -> Encoder: ...
 
     def error_body(self, error: PodiumError | Failure, workflow_id: str | None) -> dict[str, Any]:
         """Return the body for a failure before any part of the answer was sent."""
@@ -145,11 +131,8 @@ class Dialect(Protocol):
     def status(self, error: PodiumError, *, is_paid: bool, is_joined: bool) -> int:
         """Return the HTTP status of a failure, from which clients decide whether to retry.
 
-        Args:
-            error: the failure.
-            is_paid: whether a model was called. If so, the status must not cause a retry, even for clients
-                that ignore headers.
-            is_joined: whether a retry would get this failure instead of a new run.
+        If a model `is_paid`, the status must not cause a retry, even without headers. `is_joined`: a retry
+        gets this failure instead of a new run.
         """
         status = errors.row(error).status
         return errors.FINAL if is_paid and errors.is_asked_again(status) else status
@@ -160,26 +143,15 @@ class Dialect(Protocol):
         return 202, {"id": record.id, "object": "workflow", "status": record.status}
 
     def check_resumes(self, request: ApiRequest, record: Record) -> None:
-        """Check whether a request may send tool results to a waiting run. This covers only conditions of the
-        dialect.
-
-        Raises:
-            BadTask: a field contradicts the run. The message names it.
-        """
+        """Check the dialect's conditions for tool results to a waiting run. The BadTask names the field."""
 
     def new_echo(self, request: ApiRequest, record: Record) -> Mapping[str, Any]:
-        """Return the fields of a request with tool results that its response repeats (the echo), as far as
-        they differ from those of the run's first request.
-        """
+        """Return the request's fields that its response repeats (the echo), where they differ from the first."""
         return {}
 
     async def complete(self, request: ApiRequest, service: Service, caller: Caller) -> ApiRequest:
-        """Load everything that `request` of `caller` refers to, such as stored earlier turns. Return the
-        completed request.
-
-        Raises:
-            BadTask: something that the request refers to is not stored, or the caller may not see it.
-            StoreUnavailable: the store is unreachable.
+        """Return the request with everything that it refers to, such as stored earlier turns, that the caller
+        may see.
         """
         return request
 
@@ -205,8 +177,6 @@ def interruption_error() -> PodiumError:
 
 @dataclass(frozen=True, slots=True)
 class Dialects:
-    """All dialects, each with its path."""
-
     by_path: Mapping[str, Dialect]
     """Dialect of each path that starts runs with `POST`."""
     default: Dialect
@@ -224,5 +194,4 @@ class Dialects:
         )
 
     def error_body(self, error: PodiumError, path: str) -> dict[str, Any]:
-        """Return the body of an error without a run, in the dialect of `path`."""
         return self.of(path).error_body(error, None)

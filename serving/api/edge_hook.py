@@ -18,15 +18,11 @@ from serving.edge.policy import HttpPolicy
 from serving.edge.protocol import EdgeProtocol, ReaderProtocol, guard_protocol
 
 FILES_PER_CONNECTION = 2
-"""Number of file descriptors to reserve per waiting connection. Connections whose request is being answered
-need as many, and Ray needs files too.
-"""
+"""File descriptors per waiting connection. As many are needed for answers, and Ray needs files too."""
 
 
 def in_proxy() -> list[Middleware]:
-    """Install the connection limits in Serve's proxy, and return the middleware that checks its requests.
-    Incomplete requests never reach the router.
-    """
+    """Limit connections in Serve's proxy, and return the middleware that keeps incomplete requests away."""
     policy, room = _bound_connections(EdgeProtocol)
     return [Middleware(Edge, policy=policy, room=room, error_body=DIALECTS.error_body)]
 
@@ -41,9 +37,7 @@ def in_replica() -> list[Middleware]:
 
 
 def _bound_connections(base: type[EdgeProtocol]) -> tuple[HttpPolicy, WaitingRoom]:
-    """Replace Uvicorn's HTTP protocol by `base` with limits. Turn off Uvicorn's WebSocket protocol, so that
-    the edge answers WebSocket handshakes with 426.
-    """
+    """Replace Uvicorn's protocol by a limited `base`, without WebSockets, which the edge answers with 426."""
     policy = HttpPolicy.from_environment(os.environ)
     room = WaitingRoom(
         min(policy.max_waiting, raise_file_limit() // FILES_PER_CONNECTION), policy.max_unfinished_bytes

@@ -22,9 +22,7 @@ PAID_AGAIN = " A new request is billed again."
 
 
 def caller_failure(error: PodiumError | Failure, record: Record) -> Failure:
-    """Return the failure of a run for its caller. If a model was called, replace any advice to retry by a
-    note that a new request is billed again.
-    """
+    """Return the failure of a run for its caller. If a model was called, a note says that a retry is billed."""
     failure = _failure(error)
     return replace(failure, message=AGAIN.sub(PAID_AGAIN, failure.message)) if has_called(record) else failure
 
@@ -51,7 +49,6 @@ def error_json(error: PodiumError | Failure, workflow_id: str | None = None) -> 
 
 
 def operator_json(error: PodiumError | Failure) -> dict[str, Any]:
-    """Return `error_json` with the details for operators."""
     failure, shape = _failure(error), error_json(error)
     attempts = [operator_attempt_json(each) for each in failure.attempts]
     podium = shape.get("podium", {}) | ({"attempts": attempts} if attempts else {})
@@ -74,7 +71,6 @@ def attempt_json(attempt: Attempt) -> dict[str, Any]:
 
 
 def operator_attempt_json(attempt: Attempt) -> dict[str, Any]:
-    """Return `attempt_json` with the details for operators."""
     place = {"deployment": attempt.deployment} if attempt.deployment else {}
     return attempt_json(attempt) | {"detail": attempt.detail} | place
 

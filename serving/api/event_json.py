@@ -96,10 +96,8 @@ def _step_end(event: StepFinished | StepWaits | StepReused | StepAborted) -> Jso
 
 
 def details(event: Event) -> Json | None:
-    """Return an event as `GET /v1/workflows/{id}/events` shows it, or None if it is not shown.
-
-    In addition to the events of `progress`, it shows the output of steps and conductors if the team's policy
-    allows storing texts.
+    """Return an event as `/v1/workflows/{id}/events` shows it, or None. It also has outputs, if texts may be
+    stored.
     """
     match event:
         case PlanEnded() | StepFinished():
@@ -127,9 +125,7 @@ def details(event: Event) -> Json | None:
 
 
 def _piece(event: AnswerDelta | WorkDelta) -> Json:
-    """Return a piece of the answer, or of the output of an inner step. For the conductor's output, `step` is
-    null.
-    """
+    """Return a piece of the answer or of an inner output. For the conductor's, `step` is null."""
     piece: Json = {"text": event.text, "reasoning": event.reasoning, "at_s": seconds(event.at_s)}
     if isinstance(event, AnswerDelta):
         return {"type": "answer", **piece}
@@ -137,7 +133,6 @@ def _piece(event: AnswerDelta | WorkDelta) -> Json:
 
 
 def _calls(event: StepWaits) -> Json:
-    """Return the output of a step together with its tool calls."""
     return {"output": event.result.output, "tool_calls": [call_of_tool(each) for each in event.calls]}
 
 
@@ -174,7 +169,6 @@ def in_words(event: Event) -> str:
 
 
 def plan_in_words(plan: PlanRecord | None) -> str:
-    """Return the lines of `in_words` for the steps of a plan."""
     return "".join(
         in_words(
             StepPlanned(

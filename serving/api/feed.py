@@ -27,9 +27,7 @@ from serving.store.rows import Item
 from serving.store.store import EventPage
 
 WINDOW_BYTES = 262_144
-"""Number of bytes of events that a feed holds. A larger event is held whole, and the excess counts in
-`limits.max_unread_bytes`.
-"""
+"""Bytes of events that a feed holds. The excess of a larger event counts in `limits.max_unread_bytes`."""
 MOST_PENDING = 1_000
 """Maximum number of new events of a local run that wait to be encoded by its feed."""
 PAUSE_S = 0.05
@@ -50,8 +48,6 @@ class Feed:
     `WINDOW_BYTES` ahead of that watcher.
 
     Args:
-        service: service that gives access to the run and its store.
-        id: id of the run.
         room: memory budget for the bytes that the feed holds beyond its window.
         account: account of the watcher that opened the feed. Those bytes count against it.
     """
@@ -63,9 +59,7 @@ class Feed:
         self.is_over = False
         """True if `frames` has the last events of the run."""
         self.is_full = False
-        """True if there was no memory for the next events. The feed then ends, and its watchers have to
-        reconnect.
-        """
+        """True if there was no memory for the next events. The feed ends, and watchers reconnect."""
         self.watchers = set[FeedSubscription]()
         self._service, self._id, self._large = service, id, Share(room, account)
         self._newest, self._n_bytes = 0, 0
@@ -86,7 +80,6 @@ class Feed:
         self._task = asyncio.create_task(self._read_on(), name=f"feed of {self._id}")
 
     async def aclose(self) -> None:
-        """Stop reading."""
         self._watching.close()
         await end_task(self._task)
         self._large.resize(0)
@@ -113,8 +106,8 @@ class Feed:
         return True
 
     def trim(self) -> None:
-        """Drop frames that the fastest watcher already has, until at most `WINDOW_BYTES` are left. Call this
-        after a watcher has received frames.
+        """Drop frames that the fastest watcher has, down to `WINDOW_BYTES`. Call it after a watcher got
+        frames.
         """
         first = max((each.n_frames for each in self.watchers), default=0)
         while self._n_bytes > WINDOW_BYTES and self.n_dropped < first:
@@ -155,9 +148,7 @@ class Feed:
                 await self._woken.wait()
 
     def _take_pending(self) -> bool:
-        """Add the events of the last notification, if they directly follow the newest event. Return False if
-        the store must be read instead.
-        """
+        """Add the last notification's events, or return False if they do not directly follow."""
         self._woken.clear()
         self._pending = [item for item in self._pending if item.seq > self._newest]
         if not self._pending or self._pending[0].seq > self._newest + 1:
@@ -196,14 +187,7 @@ class Feed:
 
 
 class FeedSubscription:
-    """Position of one watcher in the feed of a run; see `Feeds.watch`.
-
-    Args:
-        feeds: the router's feeds.
-        id: id of the run.
-        account: account of the watcher.
-        after: number of the last event that the watcher has.
-    """
+    """Position of one watcher in the feed of a run, after the last event that it has. See `Feeds.watch`."""
 
     def __init__(self, feeds: "Feeds", id: str, account: Account, after: int) -> None:
         self._feeds, self._id, self._account, self._after = feeds, id, account, after
@@ -223,10 +207,7 @@ class FeedSubscription:
         return await self._feed.wait(self.n_frames, timeout_s)
 
     def take(self) -> bytes | None:
-        """Return the next frames to send, about `PIECE_BYTES` long, or None if there is no memory for them.
-
-        If the frames are unusually large, they count against the memory budget until the next call.
-        """
+        """Return about `PIECE_BYTES` of frames, or None without memory. Large ones count until the next call."""
         feed, piece, n_bytes = self._feed, list[bytes](), 0
         for seq, frame in islice(feed.frames, max(0, self.n_frames - feed.n_dropped), None):
             if n_bytes >= PIECE_BYTES and seq > self._after:
@@ -255,12 +236,7 @@ class FeedSubscription:
 
 
 class Feeds:
-    """Feeds of the runs that are being watched.
-
-    Args:
-        service: service that gives access to the runs.
-        room: memory budget for bytes that clients have not read yet.
-    """
+    """Feeds of the runs that are being watched. `room` is for bytes that clients have not read yet."""
 
     def __init__(self, service: Service, room: Room) -> None:
         self.room = room
@@ -276,7 +252,7 @@ class Feeds:
             await watch.leave()
 
     def join(self, id: str, account: Account, after: int) -> Feed:
-        """Return a feed that has all events of the run after number `after`, for one more watcher."""
+        """Return a feed that contains all events of the run after number `after`, for one more watcher."""
         for feed in self._service.sessions.watchers(id):
             if isinstance(feed, Feed) and feed.dropped_seq <= after and not feed.is_full:
                 return feed
@@ -295,10 +271,8 @@ class Feeds:
 
 
 def show_event(event: Event, answer: RetoldAnswer) -> list[Json]:
-    """Return an event as watchers see it, as one or more JSON objects or none.
-
-    If an answer is written again, for example after a failure, only its new part is shown. If it differs from
-    the first version, the whole answer is shown as `answer_restarted`.
+    """Return an event for watchers as JSON objects. Of an answer that is written again, show only the new
+    part, or all of it as `answer_restarted` if it differs.
     """
     before: AnswerDelta | None = None
     match event:

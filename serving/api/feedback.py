@@ -69,7 +69,6 @@ async def give_feedback(request: Request, id: str) -> Response:
 
 
 def feedback_json(feedback: Feedback) -> Json:
-    """Return feedback in the format of run records."""
     return {
         "key_id": feedback.key_id or None,
         "created": feedback.made_us // 1_000_000,
@@ -81,13 +80,7 @@ def feedback_json(feedback: Feedback) -> Json:
 
 
 def _to_feedback(run: RunRecords, caller: Caller, body: FeedbackBody) -> Feedback:
-    """Return the feedback as it is stored: without secrets and, if a policy requires it, without personal
-    data.
-
-    Raises:
-        BadTask: `body` is empty, or has texts although the texts of the run are no longer stored.
-        NotAllowed: `body` has texts, and the policy does not allow storing them.
-    """
+    """Return the feedback as stored: redacted, not empty, and without texts if those may not be stored."""
     if body.score is None and not (body.labels or body.comment or body.expected):
         raise BadTask("Set at least one of score, labels, comment and expected.", param="score")
     text = "comment" if body.comment else "expected" if body.expected else None

@@ -77,11 +77,7 @@ async def upload(request: Request) -> Response:
 
 
 async def _check_room(batches: Batches, file: StoredFile) -> None:
-    """Check that the team has room for a file.
-
-    Raises:
-        TooLarge: the files of the team would exceed `batches.max_bytes_per_team`.
-    """
+    """Check that the team has room for a file, or raise TooLarge."""
     most = batches.settings.max_bytes_per_team
     if await batches.store.used_bytes(file.account) + file.n_bytes > most:
         raise TooLarge(
@@ -129,9 +125,7 @@ async def content(request: Request, id: str) -> Response:
 
 
 async def _pieces(store: BatchStore, id: str, piece: bytes, n_bytes: int) -> AsyncGenerator[bytes]:
-    """Yield `piece` and the rest of the file. A slow client holds only one piece in memory. If the file is
-    deleted before the client has all of it, the response ends early.
-    """
+    """Yield `piece` and the rest of the file, one piece in memory. It ends early if the file is deleted."""
     n_sent = 0
     while piece:
         yield piece
@@ -151,11 +145,7 @@ async def delete(request: Request, id: str) -> Response:
 
 
 async def find_file(request: Request, id: str, caller: Caller, param: str = "file_id") -> StoredFile:
-    """Return a file.
-
-    Raises:
-        UnknownName: there is no such file, or `caller` may not see it.
-    """
+    """Return a file. Raise UnknownName if `caller` may not see it."""
     stored = await batches_of(request).store.file(id)
     if stored is None or not caller.sees(stored.account):
         raise _no_file(id, param)
@@ -163,16 +153,11 @@ async def find_file(request: Request, id: str, caller: Caller, param: str = "fil
 
 
 def batches_of(request: Request) -> Batches:
-    """Return this router's batches."""
     return request.app.state.batches
 
 
 def check_keeps(caller: Caller) -> None:
-    """Check that the caller's policy allows storing text, which files and batches need.
-
-    Raises:
-        NotAllowed: a policy of the caller forbids it.
-    """
+    """Check that the policy allows storing text, which files and batches need, or raise NotAllowed."""
     if whose := caller.policies.whose(lambda policy: policy.store_content):
         raise NotAllowed(
             f"file: the policy of this {whose} does not allow storing text, which files and batches require. "
@@ -184,11 +169,7 @@ def check_keeps(caller: Caller) -> None:
 async def page(
     items: Sequence[Kept], show: Callable[[Kept], Json], limit: int, after: str | None
 ) -> Response:
-    """Return one page of a list.
-
-    Raises:
-        UnknownName: `after` is not in the list.
-    """
+    """Return one page of a list. Raise UnknownName if `after` is not in it."""
     ids = [item.id for item in items]
     if after is not None and after not in ids:
         raise UnknownName(f"after: {quote(after)} is not in this list.", param="after")
@@ -200,7 +181,6 @@ async def page(
 
 
 def file_json(file: StoredFile) -> Json:
-    """Return a file in OpenAI's format."""
     return {
         "id": file.id,
         "object": "file",
@@ -221,12 +201,7 @@ async def _in_pieces(body: bytes, payer: str) -> AsyncGenerator[bytes]:
 
 
 async def _form(request: Request, payer: str) -> tuple[str, str, bytes, int | None]:
-    """Return the purpose, the name and the content of the file in a form, and the number of seconds to store
-    it.
-
-    Raises:
-        BadTask: the form is malformed or incomplete.
-    """
+    """Return a form's purpose, and its file's name, content and seconds to store, or raise BadTask."""
     try:
         async with aclosing(_in_pieces(await request.body(), payer)) as pieces:
             form = await MultiPartParser(request.headers, pieces, max_files=1, max_fields=10).parse()
@@ -246,11 +221,7 @@ async def _form(request: Request, payer: str) -> tuple[str, str, bytes, int | No
 
 
 def _expiry_s(form: FormData) -> int | None:
-    """Return the number of seconds to store the file that the form requests, or None if it requests none.
-
-    Raises:
-        BadTask: `expires_after` is invalid.
-    """
+    """Return the form's seconds to store the file, or None. Raise BadTask if they are invalid."""
     fields = {
         key: form[f"expires_after[{key}]"] for key in ("anchor", "seconds") if f"expires_after[{key}]" in form
     }

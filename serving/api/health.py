@@ -30,7 +30,7 @@ async def replicas(request: Request) -> Response:
 async def readyz(request: Request) -> Response:
     """Report whether the server can answer requests, and how well its workers do.
 
-    Without a key, for probes, the response has only the `status`. A key without the scope `admin` sees no
+    Without a key, for probes, the response contains only the `status`. A key without the scope `admin` sees no
     details, and only the workers that its policy allows.
     """
     service: Service = request.app.state.service

@@ -1,7 +1,5 @@
-"""Finds or starts the run that answers a request: a run that ends with the request, a run that outlives its
-client, or the run of an earlier request.
-
-A request with an `Idempotency-Key` has at most one run.
+"""Finds or starts the run that answers a request: its own, one that outlives its client, or an earlier
+request's.
 """
 
 import asyncio
@@ -49,11 +47,6 @@ class RunOpener:
     """Finds or starts the run that answers one request.
 
     Args:
-        service: service that starts and finds runs.
-        request: the client's request.
-        headers: headers of the request, for its trace context.
-        caller: caller that sent the request.
-        id: id for a new run.
         keeping: options of a run that continues without its client. None: the run ends with the response.
         siblings: the other runs that answer the request. None: this is the only one.
     """
@@ -78,21 +71,13 @@ class RunOpener:
         self.is_joined = True
         """True if a retry of the request gets the failure of this run instead of a new run."""
         self.own: Run | None = None
-        """The run, if it ends with this response or belongs to an earlier request. None for a run that
-        continues without its client.
-        """
+        """The run, if it ends with this response or is an earlier request's, or else None."""
         self.joinable: Run | None = None
         """The run, if a retry would join it."""
 
     def open(self, resolved: ResolvedTask, *, may_join: bool) -> AbstractAsyncContextManager[Run]:
-        """Open the run that answers.
-
-        Args:
-            resolved: the task and the team that runs it.
-            may_join: whether to join the run of an equal earlier request that failed or was cut off.
-
-        Raises:
-            PodiumError: no run can answer.
+        """Open the run that answers. With `may_join`, it may be the run of an equal request that failed or
+        broke.
         """
         return self._open_kept(resolved) if self._keeping else self._open_unnamed(resolved, may_join=may_join)
 
@@ -128,9 +113,7 @@ class RunOpener:
 
     @asynccontextmanager
     async def _open_kept(self, resolved: ResolvedTask) -> AsyncGenerator[Run]:
-        """Open a run that outlives its client, or the run of an earlier request with the same idempotency
-        key.
-        """
+        """Open a run that outlives its client, or the one with the same idempotency key."""
         beginning = asyncio.create_task(self._begin(resolved), name="run begins")
         try:
             result = await asyncio.shield(beginning)
@@ -157,9 +140,7 @@ class RunOpener:
         return self._sessions.follow(claim.run_id, self._caller.account, opened)
 
     async def _wait_until_begun(self, match: Match) -> bool:
-        """Wait until the run of an earlier request has begun. The wait reads the store like a client that
-        follows the run, so it counts as one; see `wait_until_begun`.
-        """
+        """Wait until an earlier request's run has begun, which counts as a reader (`wait_until_begun`)."""
         claim = _claim_of(match)
         with self._sessions.read(claim.run_id, self._caller.account):
             return await wait_until_begun(self._service.store, claim)
@@ -189,10 +170,8 @@ class RunOpener:
             raise
 
     async def _wait_until_written(self, run: Run) -> None:
-        """Wait until the start of a background run is stored: an accepted run must survive this replica.
-
-        Raises:
-            StoreUnavailable: the start cannot be stored. The run is cancelled.
+        """Wait until a background run's start is stored. Otherwise it is cancelled, and StoreUnavailable
+        raised.
         """
         try:
             await self._service.store.wait_until_written(self._id)
@@ -216,12 +195,7 @@ def _close_answer(beginning: "asyncio.Task[Run | Match]") -> None:
 
 
 async def keeping_of(request: Request, caller: Caller, podium: Podium, *, may_change: bool) -> Keeping | None:
-    """Return the options of a run that continues if its client disconnects, or None if the run ends with its
-    client. For `may_change`, see `Keeping`.
-
-    Raises:
-        BadTask: the `Idempotency-Key` is malformed.
-    """
+    """Return the options of a run that continues without its client, or None. See `Keeping` for `may_change`."""
     name = request.headers.get(HEADER)
     if name is not None and not (0 < len(name) <= MOST_CHARS and name.isascii() and name.isprintable()):
         raise BadTask(f"{HEADER} must have 1 to {MOST_CHARS} printable ASCII characters.", param=HEADER)
@@ -234,10 +208,8 @@ async def keeping_of(request: Request, caller: Caller, podium: Podium, *, may_ch
 
 
 def _name_on_record(name: str) -> str:
-    """Return an idempotency key as it is stored. If it contains personal data or a secret, only its digest is
-    stored, whatever the policy.
-
-    Other keys are stored unchanged, so that replicas of an earlier version find the same claims.
+    """Return an idempotency key as stored: a digest if it has personal data or a secret, or else unchanged,
+    as earlier versions expect.
     """
     return name if PersonalDataRedactor()(name) == name else f"sha256:{_digest(name.encode())}"
 

@@ -18,15 +18,11 @@ from serving.api.resolve import ResolvedTask
 from serving.api.run_response import RunResponse
 
 BYTES_PER_OUTPUT_TOKEN = 4
-"""Assumed bytes per token of an output that another step reads. Outputs are limited in tokens, but prompts are bounded
-in bytes.
-"""
+"""Assumed bytes per token of an output that is read, as prompts are bounded in bytes."""
 
 
 class PlanResponse(RunResponse):
-    """Response to `POST /v1/plans`. Its run ends once it has a plan. If the client disconnects, the
-    conductor's call is closed.
-    """
+    """Response to `POST /v1/plans`. Its run ends with a plan. If the client leaves, the call is closed."""
 
     plan_only = True
 

@@ -24,9 +24,7 @@ PICTURE_CHARS = 64
 
 
 def console_url(run_id: str) -> str:
-    """Return the path at which the console shows a run. It has no host: every replica serves it, under any
-    address.
-    """
+    """Return the console's path of a run, without a host: every replica serves it."""
     return f"{CONSOLE}/#/runs/{run_id}"
 
 
@@ -54,7 +52,6 @@ def _turn(turn: StepTurn) -> Json:
 
 
 def call_of_tool(pending: PendingCall) -> Json:
-    """Return the number, the name and the arguments of a tool call."""
     return {"number": pending.number, "name": pending.call.name, "arguments": pending.call.arguments}
 
 
@@ -98,9 +95,7 @@ NONE: Inner = {}
 
 
 def model_name(record: Record) -> str:
-    """Return the model name that the client requested. If it requested a worker and another worker answered,
-    return the name of that one.
-    """
+    """Return the requested model, or for a requested worker the one that answered."""
     plan = record.answering_plan
     if plan is None or plan.source != "worker":
         return record.model
@@ -108,11 +103,8 @@ def model_name(record: Record) -> str:
 
 
 def usage(record: Record) -> Json:
-    """Return the tokens of the answering step. The details and `total_tokens` also have the tokens of all
-    other calls.
-
-    `unmetered_calls` counts calls whose tokens are unknown, and which no sum includes. `cost_is_bound` is
-    true if the cost is an upper bound for that reason.
+    """Return the answering step's tokens; the details and `total_tokens` have all calls'. `unmetered_calls`
+    are in no sum, and make the cost a bound (`cost_is_bound`).
     """
     answering, rest = record.answering_usage, record.orchestration
     return {
@@ -154,9 +146,7 @@ def summary(record: Record, inner: Inner = NONE, *, trace: bool) -> Json:
 def workflow(
     record: Record, inner: Inner = NONE, *, for_operator: bool = True, has_content: bool = True
 ) -> Json:
-    """Return the whole record of a run. Its field `content` is false if only the lengths of the texts are
-    stored.
-    """
+    """Return a run's whole record. Its `content` is false if only lengths of texts are stored."""
     plan = record.answering_plan
     return {
         "id": record.id,
@@ -208,7 +198,6 @@ def step_json(step: StepRecord | Step) -> Json:
 
 
 def dollars(amount: Decimal | None) -> float | None:
-    """Return an amount for JSON, or None if it is unknown."""
     return None if amount is None else float(amount)
 
 
@@ -233,9 +222,7 @@ def _brief(step: Json) -> Json:
 
 
 def _tries(step: StepRecord) -> tuple[Attempt, ...]:
-    """Return the failed calls of a step, before the one that answered. If no call answered, leave out the
-    last one, because its error is the step's own.
-    """
+    """Return a step's failed calls, without the last if its error is the step's own."""
     own = step.failure if step.result is None and step.started_s is not None else None
     return (*step.cut, *step.failed, *(own.attempts if own else ()))
 
@@ -351,7 +338,6 @@ def cache_writes(usage: Usage) -> Json:
 
 
 def seconds(at_s: float | None) -> float | None:
-    """Return a time for JSON, rounded to microseconds."""
     return None if at_s is None else round(at_s, 6)
 
 
@@ -359,9 +345,7 @@ INT_BITS = 64
 
 
 def dumps(value: Any) -> bytes:
-    """Encode `value` as JSON. Values without a JSON or UTF-8 form (integers beyond 64 bits, lone surrogates,
-    unknown types) become the closest text.
-    """
+    """Encode `value` as JSON, or as the closest text (beyond 64 bits, lone surrogates, unknown types)."""
     try:
         return orjson.dumps(value)
     except (TypeError, ValueError):  # orjson's errors are both

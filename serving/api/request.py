@@ -40,19 +40,13 @@ CHARS_PER_TOKEN, ANSWER_TOKENS = 4, 500
 ESTIMATED_TOKENS_PER_IMAGE = 1_600
 """Estimated tokens of a picture of usual size, from the providers' own counts."""
 MOST_PARTS = 20_000
-"""Maximum number of messages and parts of a conversation together. Even a short request can refer to many
-earlier turns or contain compacted ones, and more parts would keep a router busy for seconds.
-"""
+"""Maximum messages and parts of a conversation with everything it refers to, which take seconds."""
 MOST_NAMES = 1000
 """Maximum number of workers that a request may name."""
 
 
 def check_size(messages: Iterable[Message], param: str) -> None:
-    """Check that a conversation is not too large to process.
-
-    Raises:
-        TooLarge: the conversation has more than `MOST_PARTS` messages and parts.
-    """
+    """Check that a conversation has at most `MOST_PARTS` messages and parts, or raise TooLarge."""
     n_parts = 0
     for each in messages:
         n_parts += 1 + sum(1 for _ in each.all_parts)
@@ -168,18 +162,13 @@ class ApiRequest:
     """Request of a client, independent of its dialect.
 
     Args:
-        model: name of a model, a workflow or a worker.
         conversation: messages, at least one.
-        sampling: sampling parameters of the answer.
         effort: reasoning effort. It also bounds the number of steps.
         podium: options beyond OpenAI's fields, such as limits and how the run is shown.
-        stream: whether to stream the answer.
         include_usage: whether a stream ends with the usage of the run.
         tools: tools that the model may call; the client runs them.
         answer_format: format that the answer must have. None: any text.
-        echo: request fields that the response repeats, as the dialect writes them.
         operation: operation of the worker `model`. Only a chat has a plan.
-        priority: `batch` if the answer can wait.
         n: number of answers, each with a run of its own.
         more: further prompts to complete, in addition to `conversation`.
         n_beside: number of other answers that share the request's limits of cost and tokens.
@@ -220,32 +209,25 @@ class ApiRequest:
         return [replace(one, conversation=each) for each in conversations for _ in range(self.n)]
 
     def place(self, message: int, part: int) -> str:
-        """Return the request field of a part of a message, for error messages."""
         return self.places[message] if self.places else f"messages[{message}].content[{part}]"
 
     @property
     def names_files(self) -> bool:
-        """Whether the request names stored files."""
         parts = (part for message in self.conversation for part in message.all_parts)
         return any(isinstance(part, File) and part.id for part in parts)
 
     @property
     def has_tool_results(self) -> bool:
-        """Whether the conversation contains tool results."""
         return any(message.tool_results for message in self.conversation)
 
     @property
     def token_estimate(self) -> int:
-        """Estimated tokens of the text and of one answer. The tokens that a plan uses beyond that are known
-        only when the run has ended.
-        """
+        """Estimated tokens of the text and one answer. A plan's are known only at the end."""
         return self.text_token_estimate + (self.sampling.max_output_tokens or ANSWER_TOKENS)
 
     @property
     def input_token_estimate(self) -> int:
-        """Estimated input tokens of a model that reads the whole request, pictures and PDFs included. At
-        least 1.
-        """
+        """Estimated input tokens of a model that reads the whole request with attachments, at least 1."""
         parts = [part for message in self.conversation for part in message.all_parts]
         pictures = sum(isinstance(part, Image) for part in parts)
         pdfs = sum(file_tokens(part) for part in parts if isinstance(part, File) and part.text is None)
@@ -258,7 +240,6 @@ class ApiRequest:
 
     @property
     def text_token_estimate(self) -> int:
-        """Estimated tokens of the messages, the tools and the plan."""
         texts = list(self._texts)
         n_chars = sum(map(len, texts))
         if all(map(str.isascii, texts)):
@@ -313,9 +294,7 @@ def _shape_text(shape: Mapping[str, Any]) -> str:
 
 
 Tier = Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"]
-"""Service tiers of OpenAI's APIs. Other values are rejected: a client that sends `Flex` or `batch` accepts a
-delay for a lower price, and would silently get neither.
-"""
+"""Service tiers of OpenAI's APIs. Others, such as `Flex`, would silently have no effect, and are rejected."""
 FLEX = "flex"
 
 
@@ -325,7 +304,6 @@ def priority_of(tier: Tier | None) -> Priority:
 
 
 def tier_of(priority: Priority) -> str:
-    """Return the service tier that a response reports for a priority."""
     return FLEX if priority == "batch" else "default"
 
 
@@ -335,16 +313,7 @@ FIELDS = {name: name for name in WireOptions.__struct_fields__} | {"top_logprobs
 
 
 def check_operation(request: ApiRequest, pool: Pool, allowed: Callable[[], Container[str]]) -> None:
-    """Check that the model or worker that the request names supports the requested operation.
-
-    Args:
-        request: the request.
-        pool: the workers.
-        allowed: function that returns the names that the caller may use.
-
-    Raises:
-        BadTask: the operation is not supported. The message suggests workers that support it.
-    """
+    """Check that the named model supports the operation. The BadTask suggests some of the `allowed`."""
     wanted, name = request.operation, request.model
     member = pool.members.get(name)
     if member is None and wanted == "chat":
@@ -365,11 +334,7 @@ def check_operation(request: ApiRequest, pool: Pool, allowed: Callable[[], Conta
 
 
 def check_options(request: ApiRequest, task: Task, members: Iterable[PoolMember]) -> None:
-    """Check that every worker that may answer supports the options of the task.
-
-    Raises:
-        BadTask: a worker does not support an option. `param` names the field.
-    """
+    """Check that every worker that may answer supports the task's options. `param` names the field."""
     if task.sampling.options == NO_OPTIONS:
         return
     options = task.sampling.options.set_options

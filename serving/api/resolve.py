@@ -40,8 +40,6 @@ OWN_PLAN_STEPS = 5
 
 @dataclass(frozen=True, slots=True)
 class ResolvedTask:
-    """Task and the team that runs it."""
-
     task: Task
     team: Team
 
@@ -54,14 +52,8 @@ def resolve(
     plan_only: bool = False,
     fetchers: Collection[str] | None = None,
 ) -> ResolvedTask:
-    """Turn a request into a task, and choose the team that runs it.
-
-    The policies of the caller limit both. `fetchers` is the result of `find_fetchers`.
-
-    Raises:
-        UnknownModel: no model, workflow or worker has that name.
-        BadTask: the limits contradict each other, or the plan in the request cannot run.
-        NotAllowed: a policy forbids the request.
+    """Turn a request into a task, and choose the team that runs it, both limited by the policies. `fetchers`
+    is the result of `find_fetchers`. Raise UnknownModel, BadTask or NotAllowed.
     """
     resolved = _resolve(request, pool, policies, fetchers, plan_only=plan_only)
     return (
@@ -72,9 +64,7 @@ def resolve(
 
 
 def _without_far_pictures(team: Team, fetchers: Collection[str]) -> Team:
-    """Return `team` without pictures for workers that would reject their URLs. Those workers get a note
-    instead.
-    """
+    """Return `team` with notes instead of pictures for workers that would reject their URLs."""
 
     def narrow(member: PoolMember) -> PoolMember:
         return member if member.name in fetchers else dataclasses.replace(member, sees_images=False)
@@ -135,11 +125,7 @@ def _resolve(
 
 
 def _check_tools(task: Task) -> None:
-    """Check that a run with tools may be stored, because it must be while it waits for its client.
-
-    Raises:
-        NotAllowed: the policy does not allow storing its text.
-    """
+    """Check that a run with tools may be stored, as it must be while it waits, or raise NotAllowed."""
     if task.tools and not task.permit.stores:
         raise not_kept("tools")
 
@@ -160,16 +146,8 @@ def find_allowed_names(pool: Pool, policies: Policies) -> dict[str, str]:
 
 
 def check_name(name: str, pool: Pool, policies: Policies, *, has_plan: bool = False) -> Permit:
-    """Check that the caller may use a name, and return its permit. A name that it may not use counts as unknown.
-
-    Args:
-        name: name of a model, a workflow or a worker.
-        pool: the workers.
-        policies: policies of the caller.
-        has_plan: whether the request has a plan, so that no conductor is called.
-
-    Raises:
-        UnknownModel: the name is unknown or not allowed.
+    """Check that the caller may use a name, and return its permit. With `has_plan`, no conductor is needed.
+    Raise UnknownModel for other names.
     """
     is_known = any(name in group for group in (pool.settings.models, pool.settings.workflows, pool.members))
     permit = permit_of(policies, pool.settings)
@@ -190,9 +168,7 @@ def _may_ask(name: str, pool: Pool, policies: Policies, permit: Permit, *, has_p
 
 
 def _workers_of(name: str, settings: Settings) -> list[str]:
-    """Return the workers that a workflow calls, or the worker itself. Return an empty list for a model,
-    because its conductor chooses.
-    """
+    """Return the workers of a workflow, or the worker itself, or none for a model, whose conductor chooses."""
     if name in settings.models:
         return []
     return [step.worker for step in settings.workflows.get(name, ())] or [name]
@@ -206,11 +182,7 @@ def _check_given_plan(
     source: Source,
     fetchers: Collection[str] | None,
 ) -> ResolvedTask:
-    """Resolve a task with a fixed plan.
-
-    Raises:
-        BadTask: the plan uses workers that the request excludes, or its workers cannot serve the request.
-    """
+    """Resolve a task with a fixed plan. Raise BadTask if its workers are excluded or cannot serve it."""
     team.members_for(task)
     used = tuple(dict.fromkeys(step.worker for step in plan.steps))
     allowed = used if task.workers is None else task.workers
@@ -229,15 +201,7 @@ def _check_given_plan(
 
 
 def _fit_tools(task: Task, steps: Iterable[tuple[Step, PoolMember]]) -> Task:
-    """Return `task`. If none of `steps` can call the client's tools, add a note for the record.
-
-    Args:
-        task: task of the request.
-        steps: the steps that may call tools, each with its worker.
-
-    Raises:
-        BadTask: no step can call tools, but the request requires a tool call.
-    """
+    """Return `task`, with a note if no step can call tools. Raise BadTask if the request requires a call."""
     if not task.tools or any(may_call_tools(step, member) for step, member in steps):
         return task
     if task.tools.is_forced:
@@ -253,9 +217,7 @@ def _fit_tools(task: Task, steps: Iterable[tuple[Step, PoolMember]]) -> Task:
 
 
 async def find_fetchers(request: ApiRequest, pool: Pool) -> frozenset[str] | None:
-    """Return the workers that may receive the URLs of the request's pictures, or None if there are no such
-    URLs.
-    """
+    """Return the workers that may get the URLs of the request's pictures, or None without any."""
     images = [part for _, part in _attachments(request) if isinstance(part, Image)]
     urls = [part.url for part in images if not part.url.startswith(INLINE)]
     return await pool.find_fetchers(urls) if urls else None
@@ -264,18 +226,15 @@ async def find_fetchers(request: ApiRequest, pool: Pool) -> frozenset[str] | Non
 def _check_attachments(
     request: ApiRequest, members: Collection[PoolMember], fetchers: Collection[str] | None
 ) -> None:
-    """Check that at least one of `members` can read each picture and file, so that none is dropped silently.
-
-    Raises:
-        BadTask: no worker can read a picture or file, or fetch a picture from its URL. `param` names the
-            field.
+    """Check that some member can read each picture and file, so that none is dropped. `param` names the
+    field.
     """
     for place, part in _attachments(request):
         able = [member for member in members if reads(member, part)]
         if able and not _is_fetched(part, able, fetchers):
             place = f"{place}.image_url" if place.endswith("]") and not request.places else place
             message = (
-                f"{place}: no worker that may answer this request can fetch images from {quote(_host(part.url))}. "
+                f"{place}: no worker that may answer this request can fetch images from {quote(urlsplit(part.url).hostname or '')}. "
                 "Send the image itself as data:image/...;base64,...."
             )
             raise BadTask(message, param=place)
@@ -290,16 +249,10 @@ def _check_attachments(
 
 
 def _is_fetched(part: Image | File, members: Iterable[PoolMember], fetchers: Collection[str] | None) -> bool:
-    """Return whether one of `members` may receive the URL of `part`. Return True if `part` has no URL to
-    fetch.
-    """
+    """Return whether a member may get the URL of `part`. Return True if there is no URL to fetch."""
     if fetchers is None or not isinstance(part, Image) or part.url.startswith(INLINE):
         return True
     return any(member.name in fetchers for member in members)
-
-
-def _host(url: str) -> str:
-    return urlsplit(url).hostname or ""
 
 
 def _attachments(request: ApiRequest) -> Iterator[tuple[str, Image | File]]:

@@ -18,16 +18,11 @@ Item = TypeVar("Item")
 
 
 def success(body: Any, headers: dict[str, str] | None = None, status: int = 200) -> Response:
-    """Return `body` as a JSON response."""
     return Response(dumps(body), status, headers, "application/json")
 
 
 def constant(request: Request, make: Callable[[Sequence[BaseRoute]], Any]) -> Response:
-    """Return a JSON response whose content never changes, such as the OpenAPI document.
-
-    `make` creates the content from the application's routes, and is called once. A client that already has
-    the content (`If-None-Match`) gets a 304.
-    """
+    """Return a constant JSON response, made once from the application's routes. `If-None-Match` gets a 304."""
     contents: dict[Any, tuple[bytes, str]] = request.app.state.constants
     if make not in contents:
         content = dumps(make(request.app.routes))
@@ -50,9 +45,7 @@ async def success_list(items: Iterable[Item], show: Callable[[Item], Any], rest:
 
 
 def failure(request: Request, error: PodiumError, status: int | None = None) -> Response:
-    """Return an error response in the dialect of the request's path. `status` overrides the status of its
-    type.
-    """
+    """Return an error response in the path's dialect, by default with its type's `status`."""
     dialects: Dialects = request.app.state.dialects
     content = dumps(dialects.error_body(error, request.scope["path"]))
     return Response(content, status or errors.row(error).status, errors.headers(error), "application/json")

@@ -74,7 +74,6 @@ class Wire:
         self._send = _send_nothing
 
     async def json(self, status: int, body: Json, extra: dict[str, str] | None = None) -> None:
-        """Send the whole response as JSON."""
         content = dumps(body)
         await self._start(
             status, {"content-type": "application/json", "content-length": str(len(content)), **(extra or {})}
@@ -83,13 +82,11 @@ class Wire:
 
     @property
     def workflow_id(self) -> str | None:
-        """Id of the run, or None if there is none yet."""
         return self.run.record.id if self.run else None
 
     async def error(self, error: PodiumError) -> None:
-        """Send an error before the first byte.
-
-        If a model was called, or the dialect reports the failure as final, a header tells SDKs not to retry.
+        """Send an error before the first byte. A header prevents retries if a model was called or the error
+        is final.
         """
         was_paid = self.run is not None and has_called(self.run.record)
         was_paid = was_paid or (self._siblings is not None and self._siblings.have_called)
@@ -143,7 +140,6 @@ class Wire:
         return asyncio.get_running_loop().time() >= self.sent_s + for_s
 
     async def end(self) -> None:
-        """End the stream."""
         await self._send({"type": "http.response.body", "body": b""})
 
     async def _start(self, status: int, headers: dict[str, str]) -> None:
@@ -188,10 +184,8 @@ class RunResponse:
         self._opener = RunOpener(service, request, headers, caller, self._id, keeping, siblings)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer the request (ASGI).
-
-        Return when the answer is sent. If the client disconnects first, return when everything is closed. A
-        run that a retry can join continues without its client.
+        """Answer the request (ASGI). If the client disconnects, return when everything is closed. A run that
+        a retry can join continues without it.
         """
         notify_on_drop(scope, self._note_why)
         account = self._caller.account
@@ -280,11 +274,7 @@ class RunResponse:
         return sign
 
     async def _admit(self, wire: Wire) -> None:
-        """Count the request against the rate limits of its caller.
-
-        Raises:
-            RateLimited: a limit is reached.
-        """
+        """Count the request against the caller's rate limits, or raise RateLimited."""
         if not self._caller.policies.limits_rates:
             return
         admission, tokens = self._service.sessions.admission, self._request.token_estimate
@@ -294,7 +284,7 @@ class RunResponse:
             raise rate.refusal
 
     async def _send_json(self, run: Run, resolved: ResolvedTask | None, wire: Wire) -> None:
-        run.answer.skip_pieces()  # the record has the whole answer
+        run.answer.skip_pieces()  # the record contains the whole answer
         is_over = False
         while not is_over:
             newest = (await run.answer.next_all())[-1]
@@ -329,7 +319,6 @@ class RunResponse:
             await self._stream(replay, wire)
 
     async def _stream_rest(self, run: Run, encoder: Encoder, wire: Wire) -> None:
-        """Stream the rest of the run."""
         heartbeat_s = self._service.settings().limits.heartbeat_s
         with wire.beats(heartbeat_s, run.answer.wake):
             while True:
@@ -357,13 +346,8 @@ def _may_call_tools(record: Record) -> bool:
 
 
 async def _first_events(run: Run, first_byte_s: float) -> list[Event]:
-    """Return the events up to the first part of the answer or its end. Return earlier if `first_byte_s`
-    seconds have passed.
-
-    The time counts from the first event, which comes at once. The store then has a record of the run.
-
-    Raises:
-        PodiumError: the run failed in this time, so that the failure can still become an HTTP status.
+    """Return the events up to the answer's first part or end, or for `first_byte_s` seconds from the first
+    event, when the store has a record. A failure is raised to become an HTTP status.
     """
     events = [await run.answer.next()]
     with suppress(TimeoutError):
@@ -382,6 +366,5 @@ def _check_ended_well(event: Event) -> None:
 
 
 async def _wait_for_disconnect(receive: Receive) -> None:
-    """Wait until the client disconnects."""
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -39,11 +39,8 @@ class ToolAnswer:
     """Tool results that a client sends to a run.
 
     Args:
-        run_id: id of the run.
         results: results by the number of the tool call.
         messages: new user messages after the results.
-        request: request with the results.
-        dialect: dialect of the request.
     """
 
     run_id: str
@@ -54,14 +51,8 @@ class ToolAnswer:
 
 
 async def find_tool_answer(request: ApiRequest, dialect: Dialect, service: Service) -> ToolAnswer | None:
-    """Return the tool results at the end of the conversation, or None if there are none. If they belong to
-    several runs, return those of the newest run.
-
-    Results before the last assistant message without tool calls are history, and are ignored.
-
-    Raises:
-        BadTask: a call id was not issued here, or one call has two different results.
-        StoreUnavailable: the store is unreachable.
+    """Return the tool results at the end of the conversation, of the newest run, or None. Those before the
+    last assistant message without calls are history. Raise BadTask for ids not issued here, or two results.
     """
     ids = await service.store.call_ids()
     conversation, param = request.conversation, dialect.turns_field
@@ -88,14 +79,9 @@ async def find_tool_answer(request: ApiRequest, dialect: Dialect, service: Servi
 async def attach(
     service: Service, answer: ToolAnswer, caller: Caller, headers: dict[str, str], rate: RateReservation
 ) -> AsyncGenerator[Run | None]:
-    """Continue the run with `answer`, or attach to it if it already has these results.
-
-    Yield None if the run has ended and the user sends a new message.
-
-    Raises:
-        NotAllowed: the run belongs to another key.
-        BadTask: the results differ from earlier ones, or the run no longer waits.
-        PodiumError: the run cannot continue.
+    """Continue the run with `answer`, or attach to it if it has these results. Yield None if it has ended and
+    the user sends a new message. Raise NotAllowed for another key, and BadTask for different results or a run
+    that no longer waits.
     """
     try:
         async with asyncio.timeout(SETTLES_S):
@@ -170,11 +156,7 @@ def _new_results(record: Record, answer: ToolAnswer) -> Given:
 
 
 def _check_request(record: Record, answer: ToolAnswer) -> None:
-    """Check that the request has the answer format and the storage options that the run started with.
-
-    Raises:
-        BadTask: the request has a different one.
-    """
+    """Check that answer format and storage options are those of the run's start, or raise BadTask."""
     answer.dialect.check_resumes(answer.request, record)
     wanted, original = answer.request.answer_format, record.task.answer_format
     if wanted is None or (
@@ -185,18 +167,14 @@ def _check_request(record: Record, answer: ToolAnswer) -> None:
         return
     param = answer.dialect.format_field
     raise BadTask(
-        f"{param}: the run that called these tools was started with another answer format. Send the same format, or change "
+        f"{param}: the run that called these tools was started with a different answer format. Send the same format, or change "
         "it in a new message after the answer.",
         param=param,
     )
 
 
 def _check_same(record: Record, answer: ToolAnswer, resume_input: Given) -> None:
-    """Check that repeated results equal the stored ones, whose secrets were redacted.
-
-    Raises:
-        BadTask: a result differs.
-    """
+    """Check that repeated results equal the stored, redacted ones, or raise BadTask."""
     for each in resume_input.results:
         result = answer.results.get(each.number)
         if result is None:
@@ -211,7 +189,6 @@ def _check_same(record: Record, answer: ToolAnswer, resume_input: Given) -> None
 
 
 def _is_on_record(record: Record, value: object, stored_value: object) -> bool:
-    """Return whether `stored_value` equals `value` after redaction."""
     redact = redactor_of(record.task.permit)
     return map_texts(value, redact) == map_texts(stored_value, redact)
 
@@ -221,11 +198,7 @@ def _same(one: ToolResult, other: ToolResult) -> bool:
 
 
 def _refuse_late(answer: ToolAnswer) -> None:
-    """Reject results that no run waits for. If the user also sends a new message, accept them as history.
-
-    Raises:
-        BadTask: there is no new message.
-    """
+    """Reject results that no run waits for, unless the user also sends a new message."""
     if not answer.messages:
         raise BadTask(
             "The run that called these tools is no longer waiting for results, because it expired or was cancelled. Send the "

@@ -68,9 +68,9 @@ async def workflows(
 ) -> Response:
     """List the newest runs of the caller's team, including those that are still running.
 
-    The list has only the lengths of texts; `GET /v1/workflows/{id}` returns the texts. If `has_more` is true,
-    pass `next_after` as `after` to read the next page. A page may have a next page even if it has fewer runs than
-    `limit`, because one request searches for at most about 0.3 s.
+    The list contains only the lengths of texts; `GET /v1/workflows/{id}` returns the texts. If `has_more` is
+    true, pass `next_after` as `after` to read the next page. A page may have a next page even if it has fewer
+    runs than `limit`, because one request searches for at most about 0.3 s.
     """
     service: Service = request.app.state.service
     caller = caller_of(request)
@@ -172,9 +172,7 @@ def _workflow_json(run: RunRecords, caller: Caller) -> record_json.Json:
 
 
 def _now(record: Record) -> record_json.Json:
-    """Return for how many seconds an open run has been running by this machine's clock, not counting its
-    waits for the client.
-    """
+    """Return the seconds of an open run by this machine's clock, without its waits."""
     if record.status != "running":
         return {}
     waited_s = sum(segment.waited_s for segment in record.segments)
@@ -182,9 +180,7 @@ def _now(record: Record) -> record_json.Json:
 
 
 async def _waits_for(run: RunRecords, service: Service) -> record_json.Json:
-    """Return the tool calls whose results a run waits for, with the ids to send the results with. A
-    background run has not sent these ids to any client.
-    """
+    """Return the tool calls that a run waits for, with ids. A background run has sent them to no client."""
     record = run.record
     if record.status != "waiting" or not run.has_content:
         return {}
@@ -196,12 +192,7 @@ async def _waits_for(run: RunRecords, service: Service) -> record_json.Json:
 
 
 async def _find(request: Request, id: str, caller: Caller) -> RunRecords:
-    """Return a run.
-
-    Raises:
-        UnknownName: there is no such run, or `caller` may not see it.
-        StoreUnavailable: the store is unreachable.
-    """
+    """Return a run. Raise UnknownName if `caller` may not see it."""
     service: Service = request.app.state.service
     run = await service.records(id, caller)
     if run is None:

@@ -54,12 +54,6 @@ PUT_RESULT: Operation[tuple[str, LineResult], None] = Operation("result of a bat
 
 
 class DatabaseBatchStore:
-    """`BatchStore` in the database.
-
-    Args:
-        store: database connections of this replica.
-    """
-
     def __init__(self, store: ReplicaStore) -> None:
         self.owner, self._store = store.owner, store
 

@@ -28,24 +28,14 @@ def redactor_of(policies: Policies, most_checked: int = MOST_CHECKED) -> Redacto
 
 @dataclass(frozen=True, slots=True)
 class LineLimits:
-    """Limits of a file of requests. Each line is a request, so the limits of a request's body apply to it.
-
-    Args:
-        max_lines: maximum number of lines, including empty ones. See `batches.max_lines`.
-        max_line_bytes: maximum size of a line in bytes. See `limits.max_body_bytes`.
-        max_text_bytes: maximum size of a line's text in bytes, without images. See `limits.max_text_bytes`.
-    """
+    """Limits of a file of requests. Each line is a request, so the limits of a request's body apply to it."""
 
     max_lines: int
     max_line_bytes: int
     max_text_bytes: int
 
     def check(self, number: int, line: bytes) -> None:
-        """Check the size of the text in a line. Lines are numbered from 1.
-
-        Raises:
-            TooLarge: the line has more text than a request may have.
-        """
+        """Check the size of the text in a line, numbered from 1. Raise TooLarge if it exceeds the limit."""
         try:
             check_text(line, self.max_text_bytes)
         except TooLarge:
@@ -54,11 +44,7 @@ class LineLimits:
             ) from None
 
     def check_bytes(self, number: int, n_bytes: int) -> None:
-        """Check the number of a line and its size. Lines are numbered from 1.
-
-        Raises:
-            TooLarge: the file has too many lines, or the line is too long.
-        """
+        """Check the number, from 1, and the size of a line. Raise TooLarge if one exceeds its limit."""
         if n_bytes > self.max_line_bytes:
             raise _too_large(number, "line", self.max_line_bytes, "limits.max_body_bytes")
         if number > self.max_lines:
@@ -70,11 +56,8 @@ class LineLimits:
 
 
 def kept_in_steps(content: bytes, redact: Redactor, limits: LineLimits | None = None) -> Steps[bytes]:
-    """Redact the lines of a JSONL file in steps. Lines in which nothing is redacted keep their exact bytes. Also
-    check the lines if `limits` is set.
-
-    Raises:
-        TooLarge: the lines exceed `limits`.
+    """Redact the lines of a JSONL file in steps, and check them against `limits`. Unredacted lines keep their
+    bytes.
     """
     pieces, done, ids = list[bytes](), 0, dict[str, dict[str, int]]()
     for number, (begin, end) in enumerate(each_line(content), 1):
@@ -102,11 +85,6 @@ def _kept_line(line: bytes, redact: Redactor, ids: dict[str, dict[str, int]]) ->
 
     Two different values of `custom_id` can be equal after redaction. A number is then appended to the second
     one.
-
-    Args:
-        line: line of a file.
-        redact: redactor for the texts of the line.
-        ids: original ids and their numbers for each redacted `custom_id`. It is updated.
     """
     try:
         parsed = orjson.loads(line)
@@ -131,11 +109,7 @@ def _too_large(number: int, what: str, most: int, setting: str) -> TooLarge:
 
 
 def kept_content(content: bytes, redact: Redactor, most: int) -> Steps[bytes]:
-    """Redact a text file in steps. Return PDFs and other binary files unchanged.
-
-    Raises:
-        TooLarge: the file is a text of more than `most` bytes, which is too long for a request.
-    """
+    """Redact a text file of at most `most` bytes in steps. Return PDFs and other binary files unchanged."""
     try:
         text = content.decode()
     except UnicodeDecodeError:

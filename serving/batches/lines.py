@@ -40,8 +40,6 @@ class Line:
 
     Args:
         number: number of the request in the file, from 0. Empty lines are not counted.
-        custom_id: id that the client chose for the request.
-        body: body of the request to the batch's endpoint.
     """
 
     number: int
@@ -61,13 +59,8 @@ class Line:
 
 
 class Lines:
-    """Sequence of the requests in a file.
-
-    A request is parsed when it is accessed, because all parsed requests would take several times the memory
-    of the file.
-
-    Args:
-        content: content of the file.
+    """Sequence of the requests in a file, each parsed when it is accessed, because all would take several
+    times its memory.
     """
 
     def __init__(self, content: bytes) -> None:
@@ -99,14 +92,10 @@ def each_line(content: bytes) -> Iterator[tuple[int, int]]:
 
 
 def parse_in_steps(content: bytes, endpoint: str, most: int) -> Steps[tuple[Lines, list[dict[str, Any]]]]:
-    """Parse a file of requests in steps, so that a large file does not block the event loop.
+    """Parse at most `most` requests for `endpoint` in steps, so that a large file does not block the event
+    loop.
 
     Return the requests and the errors. If there are errors, there are no requests.
-
-    Args:
-        content: content of the file.
-        endpoint: endpoint of the batch. Each line must name it in `url`.
-        most: maximum number of requests.
     """
     lines = Lines(content)
     errors: list[dict[str, Any]] = []

@@ -15,13 +15,9 @@ class StoredFile:
     """Description of a stored file, without its content.
 
     Args:
-        id: public id.
-        account: account that owns the file.
         purpose: `batch` for the input of a batch, `batch_output` for its results, or `user_data` for files to
             which requests refer.
         name: file name that the client chose.
-        n_bytes: size of the stored content in bytes.
-        made_us: time of creation.
         drop_us: time when the file is deleted.
     """
 
@@ -39,18 +35,12 @@ class Batch:
     """Batch of requests.
 
     Args:
-        id: public id.
         account: account that pays for the requests, and whose policies apply to them.
         owner: id of the replica that works on the batch.
-        status: current status.
-        input_file_id: id of the file with the requests.
         endpoint: endpoint to which each request is sent.
-        metadata: metadata that the client has set.
-        made_us: time of creation.
         expires_us: time after which no more requests are started.
         drop_us: time when the batch is deleted.
         stamps: time when each status was reached.
-        errors: errors that made the batch fail.
         total: number of requests, or 0 if they are not counted yet.
         completed, failed: number of successful and of failed requests. Both are 0 until the batch has ended.
         output_file_id, error_file_id: ids of the files with the results, or None.
@@ -79,7 +69,6 @@ class Batch:
 
     @property
     def is_open(self) -> bool:
-        """True if the batch has not ended."""
         return self.status in OPEN
 
 

@@ -51,10 +51,7 @@ LONGEST_LATER_S = 60.0
 TURN_S = 300.0
 """Seconds after which a batch must give its slot to a waiting batch."""
 LATER = {"overloaded", "rate_limit_exceeded", "store_unavailable", "interrupted"}
-"""Codes of retryable errors after which a line is sent again.
-
-Either no run was started, or the line joins its run.
-"""
+"""Codes of retryable errors, after which a line is sent again. It starts a run or joins its run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +59,7 @@ class LineAnswer:
     """Answer to a line's request.
 
     Args:
-        status: HTTP status.
         run_id: id of the run, or "" if no run was started.
-        body: JSON body.
         later_s: seconds after which the line can be sent again, or None if a retry is useless.
     """
 
@@ -87,8 +82,6 @@ class Batches:
     """Files and batches of one router replica. Close it with `aclose`.
 
     Args:
-        store: storage of files and batches.
-        service: service that executes the runs of this router.
         policies: function that returns the current policies of an account. None if the server has no keys.
         clock: clock for the time of day, in microseconds since 1970.
     """
@@ -111,15 +104,11 @@ class Batches:
 
     @property
     def settings(self) -> BatchSettings:
-        """Current settings."""
         return self._service.settings().batches
 
     def drop_us(self, policies: Policies, asked_s: int | None = None) -> int:
-        """Return the time when a new file must be deleted, in microseconds since 1970.
-
-        Args:
-            policies: policies of the file's owner.
-            asked_s: seconds after which the client wants the file to be deleted, or None.
+        """Return when a new file must be deleted, in microseconds since 1970. `asked_s` is the client's wish,
+        or None.
         """
         limits = (self.settings.file_days, self._service.settings().store.content_days, policies.both.content_days)  # fmt: skip
         kept_us = int(min(days for days in limits if days is not None) * DAY_US)
@@ -138,11 +127,7 @@ class Batches:
             self._sweeping = asyncio.create_task(self._sweep_on(), name="sweep of batches")
 
     async def sweep(self) -> int:
-        """Take over the batches of replicas that have ended. Return their number.
-
-        Raises:
-            StoreUnavailable: the store cannot be reached.
-        """
+        """Take over the batches of replicas that have ended. Return their number."""
         batches = await self.store.take()
         for batch in batches:
             self.begin(batch.id)
@@ -218,10 +203,8 @@ class Batches:
 
     @asynccontextmanager
     async def _batch_place(self, batch: Batch) -> AsyncGenerator[None]:
-        """Wait for a slot for a batch, and hold it during the block. Keys take turns.
-
-        A batch that sends no more lines and only has to end does not wait for a slot. Such batches are ended
-        one after another.
+        """Hold a slot for a batch during the block. Keys take turns. A batch that only has to end needs none,
+        but waits for others to end.
         """
         payer = batch.account.key_id
         turn = asyncio.create_task(self._places.take("batch", payer), name=f"turn of batch {batch.id}")
@@ -250,21 +233,14 @@ class Batches:
         return self._places.is_waited_for and asyncio.get_running_loop().time() - began_s >= TURN_S
 
     async def find_caller(self, account: Account) -> Caller:
-        """Return the caller of the requests of a batch, with the current policies of the account.
-
-        Raises:
-            PodiumError: the key is no longer accepted.
-            StoreUnavailable: the store cannot be reached.
+        """Return the caller of a batch's requests, with current policies. Raise if its key is no longer
+        accepted.
         """
         policies = await self._policies(account) if self._policies and account.key_id else UNLIMITED
         return Caller(account, frozenset({Scope.RUN}), policies)
 
     async def find_own(self, id: str) -> Batch:
-        """Return the current state of a batch that this replica owns.
-
-        Raises:
-            NotOursError: the batch belongs to another replica.
-        """
+        """Return the current state of a batch. Raise NotOursError if it belongs to another replica."""
         batch = await self.store.get(id)
         if batch is None or batch.owner != self.store.owner:
             raise NotOursError
@@ -272,10 +248,7 @@ class Batches:
 
     @asynccontextmanager
     async def place(self, account: Account) -> AsyncGenerator[None]:
-        """Wait for a slot for a line and for capacity of the router, and hold the slot during the block.
-
-        Keys take turns.
-        """
+        """Hold a slot for a line during the block, once the router has capacity. Keys take turns."""
         service = self._service
         self._turns.resize(self.settings.lines_at_once)
         await self._turns.take("batch", account.key_id)
@@ -323,10 +296,8 @@ class Batches:
         return id
 
     async def _drop_us(self, batch: Batch) -> int:
-        """Return the time when the results of a batch must be deleted.
-
-        The current policies decide. If the key is no longer accepted, it is the time when the batch is
-        deleted.
+        """Return when a batch's results must be deleted: by current policies, or with the batch if its key is
+        not accepted.
         """
         try:
             return self.drop_us((await self.find_caller(batch.account)).policies, batch.output_s)
@@ -362,10 +333,8 @@ class _LineRunner:
         """Tasks of lines that have no slot, because they wait for one or were rejected."""
 
     async def run(self, lines: Lines, left: "array[int]") -> bool:
-        """Send the lines whose numbers are in `left`, starting with the last, until all have ended.
-
-        Stop earlier if the batch was cancelled or has expired, or if another batch waits for the slot. In the
-        last case, return False.
+        """Send the lines in `left`, the last first, until all have ended, or the batch was cancelled or
+        expired. Return False if another batch needs the slot.
         """
         began_s, active = asyncio.get_running_loop().time(), set[asyncio.Task[None]]()
         is_through = True
@@ -408,10 +377,7 @@ class _LineRunner:
             await asyncio.sleep(answer)
 
     async def _answer_in_turn(self, line: Line) -> LineResult | float:
-        """Send a line when it gets a slot, and free the slot again.
-
-        Return the result of the line, or the seconds after which to send it again.
-        """
+        """Send a line in a slot. Return its result, or the seconds after which to send it again."""
         task = asyncio.current_task()
         assert task is not None, "called from the task of a line"
         async with self._batches.place(self._batch.account):

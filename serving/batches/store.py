@@ -20,64 +20,37 @@ class BatchStore(Protocol):
         """Store a file, unless a file with this id is already stored."""
         ...
 
-    async def file(self, id: str) -> StoredFile | None:
-        """Return the description of a file, or None if the file is not stored."""
-        ...
+    async def file(self, id: str) -> StoredFile | None: ...
 
-    async def content(self, id: str) -> bytes | None:
-        """Return the content of a file, or None if the file is not stored."""
-        ...
+    async def content(self, id: str) -> bytes | None: ...
 
     async def piece(self, id: str, begin: int, n_bytes: int) -> bytes | None:
-        """Return a part of a file's content, or None if the file is not stored.
-
-        Args:
-            id: id of the file.
-            begin: position of the first byte, from 0.
-            n_bytes: maximum number of bytes.
-        """
+        """Return up to `n_bytes` of a file's content from `begin`, or None if the file is not stored."""
         ...
 
     async def files(self, caller: Caller, purpose: str | None = None) -> list[StoredFile]:
-        """Return the files that `caller` may see, newest first.
-
-        If `purpose` is set, return only the files with this purpose.
-        """
+        """Return the files, of one `purpose` if it is set, that `caller` may see, newest first."""
         ...
 
     async def used_bytes(self, account: Account) -> int:
-        """Return the total size in bytes of the files of an account.
-
-        The files of its team count, or those of its key if it has no team.
-        """
+        """Return the total bytes of the files of an account's team, or of its key without a team."""
         ...
 
     async def delete_file(self, id: str) -> None: ...
 
     async def add(self, batch: Batch) -> None: ...
 
-    async def get(self, id: str) -> Batch | None:
-        """Return the batch with this id, or None if it is not stored."""
-        ...
+    async def get(self, id: str) -> Batch | None: ...
 
-    async def batches(self, caller: Caller) -> list[Batch]:
-        """Return the batches that `caller` may see, newest first."""
-        ...
+    async def batches(self, caller: Caller) -> list[Batch]: ...
 
     async def count_open(self, account: Account) -> int:
-        """Return the number of batches of an account that have not ended.
-
-        The batches of its team count, or those of its key if it has no team.
-        """
+        """Return the number of open batches of an account's team, or of its key without a team."""
         ...
 
     async def change(self, id: str, change: Change) -> Batch:
-        """Replace a batch atomically by the result of `change`, and return it.
-
-        If `change` raises an error, the batch stays unchanged.
-
-        Raises:
-            KeyError: there is no such batch.
+        """Replace a batch atomically by the result of `change`, and return it. An error in `change` leaves it
+        unchanged. Raise KeyError if there is no such batch.
         """
         ...
 
@@ -97,9 +70,7 @@ class BatchStore(Protocol):
         """Return the numbers of the lines that have a result."""
         ...
 
-    async def results(self, batch_id: str) -> list[LineResult]:
-        """Return all results of a batch, in the order of its lines."""
-        ...
+    async def results(self, batch_id: str) -> list[LineResult]: ...
 
     async def drop_results(self, batch_id: str) -> None:
         """Delete the results of a batch. Call it after they were written to files."""

@@ -40,27 +40,18 @@ class Address:
 
     @property
     def path(self) -> Path:
-        """Path of the SQLite file."""
         assert self.kind == "sqlite", self.kind
         return Path(self.name)
 
     @property
     def may_hold_something(self) -> bool:
-        """False if nothing was stored yet, because the SQLite file does not exist.
-
-        The first write creates it.
-        """
+        """False if nothing was stored yet: the SQLite file does not exist until the first write."""
         return self.kind != "sqlite" or self.path.exists()
 
 
 def find_address(settings: StoreSettings, environment: Mapping[str, str]) -> Address:
-    """Return the address of the store.
-
-    It comes from the environment variable that `settings.url_env` names. If the variable is not set, it is
-    the SQLite file at `settings.path`, or at the default path.
-
-    Raises:
-        StoreError: the variable does not contain a valid address.
+    """Return the store's address from the variable `settings.url_env`, or the SQLite file at `settings.path`
+    or the default path. Raise StoreError if the variable is not valid.
     """
     text = environment.get(settings.url_env, "").strip()
     if not text:
@@ -74,11 +65,7 @@ def find_address(settings: StoreSettings, environment: Mapping[str, str]) -> Add
 
 
 def parse_address(text: str) -> Address:
-    """Parse a URL such as `postgresql://...` or `sqlite:////absolute/path`.
-
-    Raises:
-        ValueError: the URL is not valid. The message has no subject and contains no password.
-    """
+    """Parse `postgresql://...` or `sqlite:////absolute/path`. The ValueError has no subject and no password."""
     scheme, separator, rest = text.partition("://")
     if not separator:
         raise ValueError("is not a URL")
@@ -113,20 +100,13 @@ def sqlite_address(path: Path) -> Address:
 
 
 def default_path(environment: Mapping[str, str]) -> Path:
-    """Return the default path of the SQLite file, in the user's data folder.
-
-    The folder is `$XDG_DATA_HOME/podium`, or `~/.local/share/podium` if the variable is not set.
-    """
+    """Return the default path of the SQLite file in `$XDG_DATA_HOME/podium` or `~/.local/share/podium`."""
     folder = environment.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
     return Path(folder) / "podium" / FILE_NAME
 
 
 def require_shared(address: Address) -> None:
-    """Check that routers on several nodes can reach the database.
-
-    Raises:
-        StoreError: the address is a file on one node.
-    """
+    """Check that routers on several nodes can reach the database, or raise StoreError for a file."""
     if address.kind == "sqlite":
         raise StoreError(
             f"The store is the SQLite file {address.name}, which only one node can use, but routers may run on several. "

@@ -44,11 +44,6 @@ def _machine_clock(_element: ClockUs, compiler: Any, **options: Any) -> str:
 
 
 async def read_clock_s(address: Address) -> float:
-    """Return the time of the database at `address` in seconds since 1970.
-
-    Raises:
-        StoreError: the database rejects the connection.
-        StoreUnavailable: the database cannot be reached.
-    """
+    """Return the time of the database in seconds since 1970. Raise StoreError or StoreUnavailable."""
     async with Database(address) as database, database.reading() as connection:
         return (await connection.execute(select(NOW_US))).scalar_one() / 1_000_000

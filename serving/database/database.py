@@ -33,10 +33,8 @@ PRAGMAS = (
 )
 """Pragmas of every SQLite connection. With `synchronous=FULL`, committed data survives a power failure."""
 READER_PRAGMAS = (*PRAGMAS, "cache_size=-512")
-"""Pragmas of the connections in the pool. Their cache is limited to 512 KiB.
-
-There may be fifteen connections. SQLite's default of 2,000 KiB would use 30 MB in total. A small cache
-suffices, because the operating system caches the pages too.
+"""Pragmas of up to fifteen pooled connections, whose small caches save 30 MB. The system caches the pages
+too.
 """
 CONNECT_S = 10.0
 POOL_SIZE = 4
@@ -44,7 +42,7 @@ POOL_SIZE = 4
 
 
 class PostgresConnection(Protocol):
-    """Interface of an asyncpg connection, as far as it is used here. asyncpg has no type annotations."""
+    """Part of the interface of an asyncpg connection that is used here. asyncpg has no type annotations."""
 
     def is_closed(self) -> bool: ...
 
@@ -54,10 +52,7 @@ class PostgresConnection(Protocol):
 
 
 class Database:
-    """Connections to a database, through a SQLAlchemy engine.
-
-    Close it with `aclose`, or use it as a context manager.
-    """
+    """Connections to a database, through SQLAlchemy. Close it with `aclose`, or by a context."""
 
     def __init__(self, address: Address) -> None:
         self.address = address
@@ -74,11 +69,8 @@ class Database:
 
     @asynccontextmanager
     async def reading(self) -> AsyncGenerator[AsyncConnection]:
-        """Open a connection with a transaction for reading.
-
-        Raises:
-            StoreUnavailable: the database cannot be reached.
-            StoreError: the database rejects the connection.
+        """Open a transaction for reading. Raise StoreUnavailable, or StoreError if the connection is
+        rejected.
         """
         with mapped_errors(self.address):
             async with self.engine.connect() as connection, connection.begin():
@@ -86,13 +78,7 @@ class Database:
 
     @asynccontextmanager
     async def writing(self) -> AsyncGenerator[AsyncConnection]:
-        """Open a connection with a transaction for writing.
-
-        It is committed if the block ends without an error.
-
-        Raises:
-            StoreUnavailable, StoreError: see `reading`.
-        """
+        """Open a transaction for writing. It is committed if the block ends without an error. See `reading`."""
         with mapped_errors(self.address):
             async with self.engine.connect() as connection:
                 await connection.execution_options(podium_writes=True)
@@ -101,12 +87,7 @@ class Database:
 
 
 async def connect_postgresql(address: Address, command_s: float | None = None) -> PostgresConnection:
-    """Open an asyncpg connection, which the caller must close.
-
-    Args:
-        address: address of the database.
-        command_s: timeout of each statement in seconds, or None for no timeout.
-    """
+    """Open an asyncpg connection, which the caller must close. `command_s` is each statement's timeout."""
     connect: Any = asyncpg.connect  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
     return await connect(address.dsn, timeout=CONNECT_S, command_timeout=command_s)
 
@@ -156,11 +137,7 @@ def make_sqlite_writer(path: Path) -> Engine:
 
 
 def make_folder(path: Path) -> None:
-    """Create the folder and the lock file for the SQLite file at `path`. Only this user can access them.
-
-    Raises:
-        StoreError: the folder cannot be created.
-    """
+    """Create the private folder and the lock file of the SQLite file at `path`, or raise StoreError."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         path.with_name(f"{path.name}.lock").touch(0o600)
@@ -171,10 +148,8 @@ def make_folder(path: Path) -> None:
 
 
 def make_file(path: Path) -> None:
-    """Create an empty SQLite file that only this user can access. The caller must hold the migration lock.
-
-    The file uses write-ahead logging (WAL), so that writers do not wait for readers. SQLite stores this mode
-    in the file.
+    """Create an empty, private SQLite file. The caller must hold the migration lock. The file stores WAL
+    mode, in which writers do not wait for readers.
     """
     path.touch(0o600)
     with contextlib.closing(sqlite3.connect(path, timeout=BUSY_MS / 1000)) as connection:
@@ -194,9 +169,7 @@ def _set_up(connection: Any, pragmas: Sequence[str]) -> None:
 
 
 def _begin_sqlite(connection: Connection) -> None:
-    """Begin a transaction. A transaction for writing acquires the write lock immediately.
-
-    If it acquired the lock later and another process had written in between, SQLite would fail without
+    """Begin a transaction, for writing with the write lock. If it locked later, SQLite might fail without
     waiting.
     """
     options = cast(dict[str, object], connection.get_execution_options())

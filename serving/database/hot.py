@@ -17,13 +17,7 @@ KEYS: BindParameter[Any] = bindparam("keys", expanding=True)
 
 
 def fetch(connection: Connection, statement: Any, keys: Sequence[Any]) -> Sequence[Any]:
-    """Execute a SELECT whose only parameter is `KEYS`, and return its rows.
-
-    Args:
-        connection: connection in a transaction.
-        statement: SELECT statement.
-        keys: list of keys. Each is a string, or a tuple of values.
-    """
+    """Return the rows of a SELECT whose only parameter is `KEYS`. Each key is a string or a tuple."""
     if not keys:
         return []
     if connection.dialect.name != "sqlite":
@@ -36,14 +30,7 @@ def fetch(connection: Connection, statement: Any, keys: Sequence[Any]) -> Sequen
 def run_each(
     connection: Connection, statement: Executable, names: Sequence[str], rows: Iterable[Sequence[Any]]
 ) -> None:
-    """Execute a statement once for each row. The statement must not return rows.
-
-    Args:
-        connection: connection in a transaction.
-        statement: statement to execute.
-        names: names of the statement's parameters, in the order of the values in a row.
-        rows: values of the parameters.
-    """
+    """Execute a statement without results once for each row of parameters, in the order of `names`."""
     if connection.dialect.name == "sqlite":
         text, order, constants = _text(statement, tuple(names))
         values = ((*row, *constants) for row in rows)
@@ -58,7 +45,6 @@ def _driver(connection: Connection) -> Any:
 
 @cache
 def _select_text(statement: Any, n_keys: int, n_values: int) -> str:
-    """Return the text of a SELECT for SQLite, for `n_keys` keys of `n_values` values each."""
     key = "" if n_values == 1 else ("",) * n_values
     compiled = statement.params({KEYS.key: [key] * n_keys}).compile(
         dialect=sqlite.dialect(), compile_kwargs={"render_postcompile": True}
@@ -69,10 +55,8 @@ def _select_text(statement: Any, n_keys: int, n_values: int) -> str:
 
 @cache
 def _text(statement: Any, names: tuple[str, ...]) -> tuple[str, list[int], list[Any]]:
-    """Return the text of a statement for SQLite, the order of its values, and its constants.
-
-    The order contains an index for each placeholder in the text. The index refers to the list of the values
-    for `names`, followed by the constants.
+    """Return SQLite's text, the index of each placeholder's value (of `names`, then of the constants), and
+    the constants.
     """
     compiled = statement.compile(dialect=sqlite.dialect(), column_keys=names)
     constants = {name: compiled.params[name] for name in compiled.positiontup if name not in names}

@@ -17,12 +17,7 @@ KINDS: tuple[Kind, ...] = ("postgresql", "sqlite")
 
 
 def insert_into(kind: str, table: Table) -> Insert:
-    """Return an INSERT statement that supports `on_conflict_do_update` and `on_conflict_do_nothing`.
-
-    Args:
-        kind: kind of the database: `postgresql` or `sqlite`.
-        table: table into which rows are inserted.
-    """
+    """Return an INSERT statement for conflicts (`on_conflict_do_update`, `on_conflict_do_nothing`)."""
     return cast(Insert, sqlite.insert(table)) if kind == "sqlite" else postgresql.insert(table)
 
 
@@ -36,8 +31,6 @@ class RowInsert:
     less in the database server.
 
     Args:
-        table: table into which rows are inserted.
-        columns: names of the columns, in the order of the values in a row.
         update: columns of an existing row that are replaced by the new values. If empty, the new row is
             skipped.
         where: callable that returns a condition for the update, from the columns of the new row.
@@ -70,10 +63,7 @@ class RowInsert:
             self._statements[kind] = new.returning(*returning) if returning else new
 
     def execute(self, connection: Connection, rows: Sequence[Sequence[Any]]) -> Sequence[Row[Any]]:
-        """Insert the rows. Return the `returning` columns of the inserted or updated rows, in any order.
-
-        If the statement updates existing rows, no two new rows may have the same primary key.
-        """
+        """Insert rows with different keys. Return `returning` of the inserted or updated rows, in any order."""
         if not rows:
             return []
         statement = self._statements[connection.dialect.name]

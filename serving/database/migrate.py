@@ -1,7 +1,7 @@
 """Creation, migration and check of the database schema.
 
 If several replicas start at the same time on an empty database, only one of them creates the schema. A
-database with the schema of another version is rejected. The error names the command that migrates it.
+database with a different schema version is rejected. The error names the command that migrates it.
 """
 
 import asyncio
@@ -25,20 +25,14 @@ from serving.database.schema import metadata
 
 FOLDER = Path(__file__).parent / "migrations"
 VERSION_TABLE = "podium_schema"
-"""Table in which Alembic stores the version.
-
-It is not Alembic's default name, which another program in the same database may use.
-"""
+"""Alembic's table of the version, not by its default name, which another program may use."""
 LOCK = 0x706F6469756D
 """Key of the PostgreSQL advisory lock for migrations (`podium` in ASCII)."""
 
 
 async def open_database(address: Address) -> Database:
-    """Open the database at `address`. Create its schema if it is empty.
-
-    Raises:
-        StoreError: the database cannot be used, or has the schema of another version.
-        StoreUnavailable: the database cannot be reached.
+    """Open the database at `address`, with a new schema if it is empty. Raise StoreError for a different
+    version.
     """
     if await see_version(address) is None:  # otherwise a start would need the write lock of a busy database
         await migrate(address, only_empty=True)
@@ -46,23 +40,10 @@ async def open_database(address: Address) -> Database:
 
 
 async def migrate(address: Address, *, only_empty: bool = False, to: str | None = None) -> str:
-    """Migrate the database at `address` to the schema that this Podium needs.
+    """Migrate the database to the schema of this Podium, or to the earlier version `to`. Return the version.
 
-    Return the version of the schema.
-
-    If several processes migrate at the same time, one does the work and the others wait. If the process is
-    killed, the schema stays unchanged.
-
-    Args:
-        address: address of the database.
-        only_empty: whether to only create the schema of an empty database. An older schema is then rejected
-            instead of migrated.
-        to: earlier version at which to stop, or None for the newest version.
-
-    Raises:
-        StoreError: the database cannot be used, or its schema is newer. With `only_empty`, also if the schema
-            is older.
-        StoreUnavailable: the database cannot be reached.
+    One of several processes does the work, and the others wait. If it is killed, the schema stays unchanged.
+    With `only_empty`, an older schema is rejected. A newer one always is: StoreError.
     """
     async with _alone(address), Database(address) as database, database.writing() as connection:
         if address.kind == "postgresql":
@@ -71,14 +52,7 @@ async def migrate(address: Address, *, only_empty: bool = False, to: str | None 
 
 
 async def check_version(address: Address) -> str:
-    """Check that the schema at `address` has the version that this Podium needs, and return this version.
-
-    The database is not changed.
-
-    Raises:
-        StoreError: the schema has another version, or the database is empty or does not exist.
-        StoreUnavailable: the database cannot be reached.
-    """
+    """Return the schema's version. Raise StoreError if it is another than needed, or missing."""
     if not address.may_hold_something:
         raise StoreError(f"There is no store at {address.name} yet. Create it with `podium store migrate`.")
     version = await see_version(address)
@@ -88,14 +62,7 @@ async def check_version(address: Address) -> str:
 
 
 async def see_version(address: Address) -> str | None:
-    """Return the version of the schema at `address`, or None if there is no schema.
-
-    The database is not changed.
-
-    Raises:
-        StoreError: the version is not the one that this Podium needs.
-        StoreUnavailable: the database cannot be reached.
-    """
+    """Return the schema's version, or None if there is none. Raise StoreError if it is another than needed."""
     if not address.may_hold_something:
         return None
     async with Database(address) as database, database.reading() as connection:
@@ -107,7 +74,6 @@ async def see_version(address: Address) -> str | None:
 
 @cache
 def newest_version() -> str:
-    """Return the schema version that this Podium needs."""
     version = _scripts().get_current_head()
     assert version is not None, "there are migrations"
     return version
@@ -135,11 +101,7 @@ def _upgrade(connection: Connection, address: Address, only_empty: bool, to: str
 
 
 def _compare(address: Address, version: str) -> None:
-    """Check that the version of a schema is the one that this Podium needs.
-
-    Raises:
-        StoreError: the schema has another version.
-    """
+    """Check that the version of a schema is the needed one, or raise StoreError."""
     if version == newest_version():
         return
     if version in _known_versions():
@@ -154,11 +116,7 @@ def _compare(address: Address, version: str) -> None:
 
 
 def _check_foreign_tables(connection: Connection, address: Address) -> None:
-    """Check that the database has no table of another program with the name of one of Podium's tables.
-
-    Raises:
-        StoreError: there is such a table.
-    """
+    """Check that no table of another program has the name of one of Podium's, or raise StoreError."""
     if foreign := sorted(metadata.tables.keys() & set(inspect(connection).get_table_names())):
         raise StoreError(
             f"The database {address.name} has a table {foreign[0]!r} that Podium did not create. Use a separate database."
@@ -175,10 +133,8 @@ def _scripts() -> ScriptDirectory:
 
 @asynccontextmanager
 async def _alone(address: Address) -> AsyncGenerator[None]:
-    """Hold the migration lock of a SQLite file during the block. Do nothing for PostgreSQL.
-
-    The lock of PostgreSQL is acquired inside the transaction. The lock file of SQLite is never removed.
-    Otherwise two processes could each lock a different file with the same name.
+    """Hold the migration lock of a SQLite file. PostgreSQL locks inside the transaction. The lock file is
+    never removed: two processes could lock different files.
     """
     if address.kind == "postgresql":
         yield

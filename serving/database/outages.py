@@ -47,10 +47,7 @@ SQLITE_AWAY = (
 
 
 def is_away(error: BaseException) -> bool:
-    """Return whether an error means that the database is currently unreachable, full or locked.
-
-    Errors in a statement do not mean that.
-    """
+    """Return whether the database is unreachable, full or locked, which errors in a statement do not mean."""
     if isinstance(error, sqlite3.Error):
         return getattr(error, "sqlite_errorcode", 0) & 0xFF in SQLITE_AWAY
     return isinstance(error, AWAY) and not isinstance(error, (asyncpg.DataError, *REFUSED))
@@ -66,12 +63,7 @@ def unavailable(address: Address, error: BaseException) -> StoreUnavailable:
 
 @contextlib.contextmanager
 def mapped_errors(address: Address) -> Generator[None]:
-    """Convert the drivers' errors that are raised in the block to Podium's errors.
-
-    Raises:
-        StoreUnavailable: the database cannot be reached, or is too busy.
-        StoreError: the database rejects the connection until the operator changes something.
-    """
+    """Convert the drivers' errors: StoreUnavailable if away or too busy, StoreError if the operator must act."""
     try:
         yield
     except NoConnectionLeft as exc:  # all connections of this process were in use for too long

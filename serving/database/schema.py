@@ -29,10 +29,7 @@ NAMES = {
     "fk": "%(table_name)s_%(column_0_N_name)s_of_%(referred_table_name)s",
     "pk": "%(table_name)s_pk",
 }
-"""Patterns for the names of constraints.
-
-Both databases use the same names, so that a later migration can refer to them.
-"""
+"""Patterns for the names of constraints, equal on both databases, so that migrations can refer to them."""
 metadata = MetaData(naming_convention=NAMES)
 Serial = BigInteger().with_variant(Integer, "sqlite")
 """Type of row numbers. SQLite assigns them automatically only in a column of exactly this type."""

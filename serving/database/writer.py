@@ -96,13 +96,7 @@ class Job:
 
 
 class Writer:
-    """Writer to a database.
-
-    Use it from one event loop. Close it with `aclose`, or use it as a context manager.
-
-    Args:
-        address: address of a database that already has the schema.
-    """
+    """Writer to a database with the schema, for one event loop. Close it with `aclose`, or by a context."""
 
     def __init__(self, address: Address) -> None:
         self.address = address
@@ -124,13 +118,11 @@ class Writer:
         await self.aclose()
 
     async def do(self, operation: Operation[Item, Result], item: Item) -> Result:
-        """Write `item`, and return its result after the commit.
+        """Write `item`, and return its result after the commit. Raise StoreUnavailable, unless `is_kept`
+        waits.
 
-        If the caller is cancelled before the write has started, nothing is written. If it is cancelled later,
-        the item may or may not be written.
-
-        Raises:
-            StoreUnavailable: the database cannot be reached. Items of operations with `is_kept` wait instead.
+        If the caller is cancelled before the write has started, nothing is written. Later, it may or may not
+        be.
         """
         return await self.post(operation, item)
 
@@ -284,8 +276,6 @@ def _execute(
 
 
 class PostgresBackend:
-    """Backend with one asyncpg connection."""
-
     def __init__(self, address: Address) -> None:
         self._address = address
         self._driver: PostgresConnection | None = None
@@ -319,8 +309,6 @@ class PostgresBackend:
 
 
 class SqliteBackend:
-    """Backend with one SQLite connection, in its own thread."""
-
     def __init__(self, address: Address) -> None:
         self._engine = make_sqlite_writer(address.path)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="store writer")

@@ -23,19 +23,13 @@ from serving.lora.fetching import cache, fetch
 FETCH_TIMEOUT_S = 300.0
 """Maximum time to fetch and check one adapter."""
 FAILURE_TTL_S = 10.0
-"""Seconds for which calls get the error of a failed load instead of retrying it. An explicit `load` retries
-immediately.
-"""
+"""Seconds for which calls get a failed load's error. An explicit `load` retries immediately."""
 
 logger = logging.getLogger("podium")
 
 
 class Adapters:
-    """Adapters that are loaded into one engine. Each has a name, and an id that is never reused.
-
-    Args:
-        engine: the vLLM engine.
-    """
+    """Adapters that are loaded into one engine. Each has a name, and an id that is never reused."""
 
     def __init__(self, engine: AsyncLLM) -> None:
         self._engine = engine
@@ -44,10 +38,8 @@ class Adapters:
         self._base: dict[str, Tensor] | None = None
 
     async def load(self, address: str) -> LoRARequest:
-        """Fetch the adapter and load it into the engine, unless it is loaded. Retry if the last load failed.
-
-        Raises:
-            AdapterError: the adapter cannot be fetched or served. The engine is unchanged.
+        """Fetch the adapter and load it into the engine, also after a failure. An AdapterError leaves the
+        engine unchanged.
         """
         before = self._loads.get(name_of(address))
         if before and before.done() and (before.cancelled() or before.exception()):
@@ -55,11 +47,7 @@ class Adapters:
         return await self.lora_request(address)
 
     async def lora_request(self, address: str) -> LoRARequest:
-        """Return vLLM's request object for the adapter, and load it first if this replica has not.
-
-        Raises:
-            AdapterError: see `load`.
-        """
+        """Return vLLM's request object for the adapter, and load it first if this replica has not."""
         name = name_of(address)
         task = self._loads.get(name)
         if task is None:
@@ -121,10 +109,7 @@ class Adapters:
 
 
 def model_folder(model: str) -> Path | None:
-    """Return the folder from which the engine loads its model, or None if the model is not on this machine.
-
-    This is a local folder, or a folder in the cache of the Hugging Face hub.
-    """
+    """Return the engine's local folder of its model, maybe in the Hugging Face cache, or None."""
     if Path(model).is_dir():
         return Path(model)
     from huggingface_hub import try_to_load_from_cache

@@ -28,10 +28,8 @@ POLICY = "serving.deployments.autoscaling:by_load"
 
 
 def by_load(context: AutoscalingContext) -> tuple[float, dict[str, Any]]:
-    """Return the number of replicas that are needed: the larger of two estimates.
-
-    One estimate counts the calls that run or wait. The other adds the loads that the replicas report. As long
-    as a replica has not reported its load, the second estimate does not remove replicas.
+    """Return the needed replicas by the calls that run or wait, or by reported loads, whichever is larger. As
+    long as a replica has not reported, loads remove none.
     """
     running = context.current_num_replicas
     if running == 0 or context.config is None:

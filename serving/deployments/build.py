@@ -28,9 +28,7 @@ the prefix in its cache. This is an import path, because a process that only rea
 import Ray's router.
 """
 ENGINE = "serving.deployments.engine.Engine"
-"""Replica class of an engine. This is an import path, because importing vLLM takes ten seconds and building
-the application does not need it.
-"""
+"""Replica class of an engine, as a path, because importing vLLM takes ten seconds."""
 NO_MEDIA_HOST = "none.invalid"
 """A host that never resolves (RFC 2606). vLLM would treat an empty `allowed_media_domains` as "any host"."""
 NO_REDIRECTS = {"VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0"}
@@ -43,13 +41,7 @@ one.
 
 
 def engine_deployment(worker: VllmSettings, settings: Settings, engine: type | None = None) -> Any:
-    """Build the bound Ray Serve deployment of a vLLM worker's engine, which is then passed to the router.
-
-    Args:
-        worker: the worker that owns the engine.
-        settings: the complete settings.
-        engine: replica class to use instead of `Engine`.
-    """
+    """Build the bound Ray Serve deployment of a vLLM worker's engine, which is then passed to the router."""
     scale = worker.scale
     options: dict[str, Any] = {
         "name": f"vllm-{worker.name}",
@@ -84,9 +76,7 @@ def by_prefix_and_load(scale: Scale) -> RequestRouterConfig:
 
 
 def gpus_of(worker: VllmSettings) -> int:
-    """Return the number of GPUs of one replica: at least as many as its parallelism needs, or 0 if it uses
-    CPUs.
-    """
+    """Return the GPUs of one replica: at least as many as its parallelism needs, or 0 on CPUs."""
     return worker.scale.gpus and max(worker.scale.gpus, _parallel(worker))
 
 
@@ -111,10 +101,8 @@ def engine_arguments(worker: VllmSettings, settings: Settings) -> dict[str, Any]
 
 
 def _machines(worker: VllmSettings) -> dict[str, Any]:
-    """Return the Ray options for the resources of a replica.
-
-    A replica with at most one GPU uses it in its own process. For several GPUs it gets a placement group, in
-    whose bundles vLLM starts its Ray workers.
+    """Return Ray's resource options. Several GPUs get a placement group, in whose bundles vLLM starts its
+    workers.
     """
     scale, gpus = worker.scale, gpus_of(worker)
     actor: dict[str, Any] = {"num_cpus": scale.num_cpus}
@@ -138,14 +126,10 @@ def _bundle(scale: Scale, cpus: float) -> dict[str, float]:
 def router_deployment(
     settings: Settings, engines: dict[str, Any], source: SettingsSource | None = None
 ) -> Any:
-    """Build the bound Ray Serve deployment of the router, the HTTP ingress that plans, runs and streams.
+    """Build the bound Ray Serve deployment of the router. `source` is the settings' file, if any, which it
+    reloads.
 
     The router calls API workers from its own process, and each engine through a deployment handle.
-
-    Args:
-        settings: the complete settings.
-        engines: handles of the engine deployments, by worker name.
-        source: file from which the settings were read, or None. The router reloads it when it changes.
     """
     from serving.deployments.router import Router
 
@@ -178,10 +162,6 @@ def environment_of(service: str, outer: Mapping[str, str]) -> dict[str, str]:
     Ray writes these variables to its logs and its store in plain text, so they hold no secrets. Keys,
     `HF_TOKEN`, `OTEL_EXPORTER_OTLP_HEADERS` and addresses with a password reach replicas through the
     environment inherited from their node.
-
-    Args:
-        service: the service name in traces.
-        outer: environment of the process that builds the application.
     """
     return {
         "OTEL_SERVICE_NAME": service,

@@ -1,6 +1,4 @@
-"""Join the chunks of an answer into fewer messages. A message costs a replica as much for one token as for
-ten.
-"""
+"""Join chunks of an answer into messages. One costs a replica as much for one token as for ten."""
 
 import time
 from collections.abc import AsyncGenerator, Callable
@@ -12,16 +10,11 @@ from serving.workers.vllm import Chunk
 async def coalesce(
     chunks: AsyncGenerator[Chunk], gap_s: Callable[[], float], now_s: Callable[[], float] = time.monotonic
 ) -> AsyncGenerator[Chunk]:
-    """Join chunks so that at least `gap_s()` seconds pass between two messages.
+    """Join chunks so that at least `gap_s()` seconds, asked for after each message, pass between two. For 0,
+    none are joined.
 
     The first chunk with text and the last chunk are yielded immediately. There is no timer: a message is
     yielded when the first chunk arrives after the gap. Closing the generator closes `chunks`.
-
-    Args:
-        chunks: the answer's chunks.
-        gap_s: returns the minimum number of seconds until the next message. It is called after each message.
-            If it returns 0, every chunk is a message of its own.
-        now_s: clock in seconds.
     """
     pending: Chunk | None = None
     due_s = 0.0

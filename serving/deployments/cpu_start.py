@@ -43,13 +43,8 @@ def config_of(folder: Path) -> dict[str, Any]:
 
 
 def register(folder: Path) -> None:
-    """Import the model's class in this process.
-
-    Otherwise vLLM starts a separate process that imports all of vLLM, only to inspect the class without using
-    a GPU. That took most of the time of a first start.
-
-    Args:
-        folder: folder of the model. If it is not a local folder, nothing is imported.
+    """Import the class of the model in `folder` in this process. vLLM would start a process for that, which
+    took most of a first start.
     """
     for name in config_of(folder).get("architectures", []):
         if (entry := ModelRegistry.models.get(name)) is not None:
@@ -72,10 +67,7 @@ class ForkedWorkers(MultiprocExecutor):
 
 
 def can_fork(traces_endpoint: str | None) -> bool:
-    """Return whether the engine core may fork its workers.
-
-    It may if two conditions are met. The core must not have threads yet, which the export of traces would
-    start. Workers must not be bound to CPU cores, because only a new process reads the variables that bind
-    it.
+    """Return whether the engine core may fork its workers: it has no threads, which exporting traces would
+    start, and workers are not bound to CPU cores, which needs new processes.
     """
     return traces_endpoint is None and envs.VLLM_CPU_OMP_THREADS_BIND == "nobind"

@@ -13,17 +13,12 @@ from ray._private.worker import global_worker
 
 POLL_INTERVAL_S = 0.5
 MIN_MARGIN_S, MARGIN, MAX_MARGIN_S = 1.0, 0.25, 10.0
-"""Seconds that are reserved to store and announce the end of each abandoned run: a quarter of Serve's
-timeout, but at least 1 and at most 10.
-"""
+"""Seconds to store and announce the ends of abandoned runs: 1 to 10, or a quarter of Serve's timeout."""
 
 
 def find_timeout_s() -> float | None:
-    """Return Serve's shutdown timeout for this replica in seconds, or None if it is not being removed.
-
-    Serve notifies the replica's own code only after the last request has ended. Therefore the timeout is read
-    from an internal object of Serve (`ray/serve/_private/replica.py`, Ray 2.60). If that object is missing,
-    the result is None.
+    """Return Serve's shutdown timeout for this replica, or None if it is not being removed. Serve notifies
+    the replica too late, so an internal object (`ray/serve/_private/replica.py`, Ray 2.60) is read.
     """
     here = cast(Any, global_worker)
     replica = getattr(here.actors.get(here.actor_id), "_replica_impl", None)
@@ -33,9 +28,7 @@ def find_timeout_s() -> float | None:
 
 
 def timeout_s(drain_s: float) -> float:
-    """Return the shutdown timeout for Serve that lets a replica drain for `drain_s` seconds before it
-    abandons runs.
-    """
+    """Return Serve's shutdown timeout for draining `drain_s` seconds before runs are abandoned."""
     return drain_s + min(MAX_MARGIN_S, max(MIN_MARGIN_S, drain_s * MARGIN / (1 - MARGIN)))
 
 
@@ -45,10 +38,8 @@ def leaves_after_s(timeout_s: float) -> float:
 
 
 async def leave_in_time(leave: Callable[[], None]) -> None:
-    """Wait until Serve removes this replica and its time is almost up, and then call `leave` repeatedly, which
-    abandons the remaining runs.
-
-    One call is not enough, because a request may still arrive after it.
+    """Call `leave`, which abandons the runs, repeatedly once Serve removes this replica and its time is
+    almost up.
     """
     while (shutdown_s := find_timeout_s()) is None:  # noqa: ASYNC110 (Serve sends no event)
         await asyncio.sleep(POLL_INTERVAL_S)

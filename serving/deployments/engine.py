@@ -41,9 +41,7 @@ from serving.telemetry.spans import find_endpoint, outgoing_headers
 from serving.workers.vllm import Chunk, ChunkCall, EngineCall
 
 MOST_CHARS_A_TOKEN = 128
-"""Maximum length of a token in characters. In current vocabularies, the longest tokens are sequences of
-spaces.
-"""
+"""Maximum characters of a token. In current vocabularies, the longest are spaces."""
 LONGEST_GAP_S = 0.25
 """Maximum seconds between two messages of a streamed answer, however many answers are streamed."""
 Split = Callable[[RequestOutput], tuple[str, str]]
@@ -53,10 +51,8 @@ class Engine:
     """vLLM engine of one replica.
 
     Args:
-        model: folder of the model, or its name on the Hugging Face hub.
         engine: vLLM's engine arguments. Also `chat_template_kwargs`, e.g. `{enable_thinking: false}`, and
             `tool_call_parser`, vLLM's name of the parser for the model's tool calls.
-        messages_per_s: see `Scale.messages_per_s`.
     """
 
     def __init__(self, model: str, engine: dict[str, Any], messages_per_s: float = 400) -> None:
@@ -94,11 +90,6 @@ class Engine:
     async def ready(self, adapters: Sequence[str] = ()) -> bool:
         """Return whether the engine is healthy and has answered a warm-up call for its model and each
         adapter.
-
-        The engine is warmed up because its first call takes several seconds longer than others.
-
-        Args:
-            adapters: adapters that the replica must be able to serve.
         """
         try:
             for adapter in (None, *adapters):
@@ -108,10 +99,7 @@ class Engine:
         return not self._engine.errored
 
     async def load(self, adapter: str) -> AdapterError | None:
-        """Fetch and load an adapter, and warm it up. Return the error if that fails.
-
-        After an error, the engine is unchanged.
-        """
+        """Fetch and load an adapter, and warm it up. Return the error that left the engine unchanged, if any."""
         try:
             await self._adapters.load(adapter)
             await self._warm_up(adapter)
@@ -133,11 +121,7 @@ class Engine:
             pass
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
-        """Report the engine's load for `autoscaling.by_load`.
-
-        The load is 0 if the engine has no requests, because the statistics of its last step may be out of
-        date.
-        """
+        """Report the load for `autoscaling.by_load`: 0 without requests, when statistics may be out of date."""
         return {LOAD: self._load.load if self._engine.get_num_unfinished_requests() else 0.0}
 
     async def n_unfinished(self) -> int:
@@ -147,11 +131,8 @@ class Engine:
     async def generate(self, call: EngineCall) -> AsyncGenerator[Chunk | WorkerError]:
         """Answer `call`. If the generator is closed or cancelled, the engine aborts the request.
 
-        If the engine rejects the call, the error is yielded as the last item. If it were raised, Ray Serve
-        would log the mistake of a client as a failure of the replica.
-
-        Raises:
-            WorkerUnavailable: the engine failed.
+        A rejection of the call is yielded last, because Ray Serve would log a raised error as a failure of
+        the replica.
         """
         try:
             async with aclosing(coalesce(self._answer(call), lambda: self._gap_s(call))) as messages:
@@ -167,9 +148,7 @@ class Engine:
             raise WorkerUnavailable("The engine failed. Try again.", detail=str(exc)) from exc
 
     def _gap_s(self, call: EngineCall) -> float:
-        """Return the minimum seconds between two messages of an answer. All answers together get
-        `messages_per_s`.
-        """
+        """Return the minimum seconds between two messages. All answers together get `messages_per_s`."""
         fair_s = self._engine.get_num_unfinished_requests() / self._messages_per_s
         return max(call.gap_s, min(fair_s, LONGEST_GAP_S))
 
@@ -238,9 +217,7 @@ class Engine:
         return self._with_prefix(prompts[0], call.prefix)
 
     def _with_prefix(self, prompt: EngineInput, prefix: str) -> EngineInput:
-        """Append the tokens of `prefix` to `prompt`. A chat template would remove the spaces at the end of
-        the prefix.
-        """
+        """Append the tokens of `prefix`, whose last spaces a chat template would remove."""
         if prefix:
             tokens = self._engine.get_tokenizer().encode(prefix, add_special_tokens=False)
             cast(Any, prompt)["prompt_token_ids"] = [*cast(Any, prompt)["prompt_token_ids"], *tokens]
@@ -314,7 +291,6 @@ class Engine:
 
 
 def _constraint(call: EngineCall) -> StructuredOutputsParams | None:
-    """Return the constraint on decoding, if any."""
     answer_format = call.answer_format
     if call.ebnf:
         return StructuredOutputsParams(grammar=call.ebnf)

@@ -34,9 +34,7 @@ class EngineLoad(StatLoggerBase):
 
     @property
     def load(self) -> float:
-        """Load by cache use or by queue length, whichever is larger. 1.0 is a full engine. Above it, requests
-        wait.
-        """
+        """Load by cache use or queue length, whichever is larger. Above 1.0, requests wait."""
         running, waiting = self._stats.num_running_reqs, self._stats.num_waiting_reqs
         by_queue = (running + waiting) / max(running, 1) if waiting else 0.0
         return max(by_queue, self._stats.kv_cache_usage / KV_FULL)

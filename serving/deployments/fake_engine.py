@@ -33,10 +33,8 @@ WORDS = [
 
 
 class FakeEngine:
-    """Fake engine with the interface of `serving.deployments.engine.Engine`.
-
-    Args:
-        settings: fields of `StandInSettings`.
+    """Fake engine with the interface of `serving.deployments.engine.Engine`, from fields of
+    `StandInSettings`.
     """
 
     def __init__(self, settings: dict[str, float]) -> None:

@@ -25,9 +25,7 @@ FIRST_CHUNK_CHECK_S = 1.0
 LOAD_TIMEOUT_S = 330.0
 """Maximum time to load an adapter in every replica. Slightly more than a replica allows for fetching it."""
 BROADCAST_TRIES, BROADCAST_INTERVAL_S = 10, 0.5
-"""Number of attempts to find replicas that should load an adapter, and seconds between two attempts. If all
-fail, the engine has no replica.
-"""
+"""Attempts to find replicas for an adapter, and seconds between two. Without any, the engine has none."""
 
 
 @contextlib.contextmanager
@@ -47,14 +45,8 @@ def detach_from_request() -> Generator[None]:
 
 
 class EngineHandle:
-    """`EngineClient` that calls an engine through its Ray Serve deployment handle.
-
-    The options of the handle are set once, because calling `.options()` for every call would put load on
-    Serve's controller.
-
-    Args:
-        handle: handle of the engine's deployment.
-        replicas: replicas of the application's deployments.
+    """`EngineClient` that calls an engine through its handle. Options are set once, as `.options()` per call
+    loads Serve's controller.
     """
 
     def __init__(self, handle: Any, replicas: Replicas) -> None:
@@ -101,12 +93,8 @@ class EngineHandle:
     async def generate(
         self, call: EngineCall, waiting: Callable[[str], None] | None = None
     ) -> AsyncGenerator[Chunk]:
-        """Stream the answer to `call`; see `EngineClient.generate`.
-
-        Raises:
-            WorkerUnavailable: the engine failed or lost its last replica. The call does not wait for a new
-                replica, because a fallback answers sooner.
-            WorkerBusy: the replicas' queues are full.
+        """Stream the answer to `call`; see `EngineClient.generate`. Raise WorkerBusy if the queues are full,
+        and WorkerUnavailable if the engine has lost its replicas. A fallback is sooner than a new replica.
         """
         if await self._replicas.is_still_down(self._name):
             raise _down()
@@ -142,10 +130,8 @@ class EngineHandle:
     async def _first(
         self, response: Any, waiting: Callable[[str], None] | None
     ) -> Chunk | PodiumError | None:
-        """Wait for the first chunk, and return it, or None if the answer has none.
-
-        Raises:
-            WorkerUnavailable: the engine has lost its replicas.
+        """Wait for and return the first chunk, if any. Raise WorkerUnavailable if the engine lost its
+        replicas.
         """
         patience = asyncio.timeout(None)
         try:
@@ -161,11 +147,7 @@ class EngineHandle:
             raise _down() from exc
 
     async def _watch_replicas(self, waiting: Callable[[str], None] | None, patience: asyncio.Timeout) -> None:
-        """Check periodically whether the engine has a replica, while a call waits for its first chunk.
-
-        Call `waiting` while the first replica starts. If the engine has lost its replicas, expire `patience`,
-        which ends the wait.
-        """
+        """Call `waiting` while the first replica starts, and expire `patience` if the engine has lost all."""
         while True:
             await asyncio.sleep(FIRST_CHUNK_CHECK_S)
             if (await self._replicas.counts()).get(self._name, {}).get("running"):

@@ -20,10 +20,7 @@ _add_port = _replica.add_port_to_grpc_server
 
 
 def listen_on_loopback() -> None:
-    """Bind this replica's gRPC server to the address of its node, if that is a loopback address.
-
-    Call this in the replica's constructor, before the server listens.
-    """
+    """Bind this replica's gRPC server to its node's address, if it is a loopback one, before it listens."""
     address = ip_address(cast(Any, ray.util).get_node_ip_address())
     if address.is_loopback:
         own = f"[{address}]:0" if address.version == 6 else f"{address}:0"

@@ -33,15 +33,10 @@ PICTURE = re.compile(r"image/[a-z0-9.+-]{1,40}")
 
 
 async def inline_pictures(call: EngineCall, hosts: Collection[str]) -> EngineCall:
-    """Return the call with every linked picture replaced by its content.
+    """Return the call with every linked picture replaced by its content, or raise WorkerRefused.
 
-    Args:
-        call: call with the conversation in OpenAI's format.
-        hosts: allowed hosts, which are compared exactly. A host name may resolve only to public addresses. An
-            IP address in the list may be of any kind.
-
-    Raises:
-        WorkerRefused: a URL is neither `data:` nor `http(s):` on one of `hosts`, or cannot be fetched.
+    `hosts` are compared exactly. A name may resolve only to public addresses, an IP address may be of any
+    kind.
     """
     addresses = [part["image_url"]["url"] for part in _pictures(call)]
     links = list(dict.fromkeys(url for url in addresses if url[:5].lower() != INLINE))
@@ -83,12 +78,7 @@ def _check_address(url: str, hosts: Collection[str]) -> None:
 
 
 async def _fetch(client: httpx2.AsyncClient, url: str, room: int) -> tuple[str, bytes]:
-    """Return the media type and the bytes of the picture at `url`.
-
-    Raises:
-        WorkerRefused: the response is not a picture, or has more than `room` bytes.
-        AddressForbidden, httpx2.HTTPError, OSError: the URL cannot be reached.
-    """
+    """Return media type and bytes of the picture at `url`. Raise WorkerRefused for others, or beyond `room`."""
     async with client.stream("GET", url, headers={"accept-encoding": "identity"}) as response:
         kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
         if response.status_code != int(httpx2.codes.OK) or not PICTURE.fullmatch(kind):

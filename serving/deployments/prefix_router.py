@@ -16,13 +16,9 @@ from conductor.model.terms import Places
 
 RaysRouter = cast(type[Any], prefix_aware_router.PrefixCacheAffinityRouter)
 MIN_MATCH = 0.1
-"""Minimum share of the prompt that a replica must have seen. Otherwise the replica with the fewest remembered
-characters gets the call. The value is the same as in Ray.
-"""
+"""Minimum share of a prompt that a replica must have seen, as in Ray. Else the emptiest memory is chosen."""
 FULL_CHARS, KEPT_CHARS = 400_000, 360_000
-"""Maximum number of characters remembered for a replica, and the number that is left after eviction. The
-values are the same as in Ray.
-"""
+"""Maximum characters remembered for a replica, and those left after eviction, as in Ray."""
 
 
 class PrefixMemory:
@@ -44,10 +40,8 @@ class PrefixMemory:
             self._tree.evict_tenant_by_lru(replica, chars - KEPT_CHARS)
 
     def best(self, prompt: str, replicas: Sequence[str]) -> list[str]:
-        """Return the replicas that have seen the longest prefix of the prompt.
-
-        If they have seen less than `MIN_MATCH` of it, return the replicas with the fewest remembered
-        characters. The list is empty if no replica is known.
+        """Return the replicas that have seen most of the prompt, or below `MIN_MATCH` those with the fewest
+        characters.
         """
         matched, owners = self._tree.prefix_match(prompt, list(replicas))
         if len(matched) < MIN_MATCH * len(prompt):
@@ -56,11 +50,8 @@ class PrefixMemory:
 
 
 class PrefixRouter(RaysRouter):
-    """Ray's prefix router, with a memory in this process instead of Ray's actor.
-
-    Args:
-        imbalanced_threshold: maximum difference in open calls between two replicas. If it is larger, the less
-            busy replica gets the call.
+    """Ray's prefix router, with a memory in this process. If two replicas' open calls differ by more than the
+    threshold, the less busy one is chosen.
     """
 
     def initialize_state(self, imbalanced_threshold: float) -> None:
@@ -91,10 +82,8 @@ class PrefixRouter(RaysRouter):
     async def choose_replicas(
         self, candidate_replicas: list[Any], pending_request: Any = None
     ) -> list[list[Any]]:
-        """Return candidates in order of preference, like Ray's router.
-
-        A call that is sent again because it failed or is late goes to the least busy replica that has not
-        received it yet. The replica with its prompt in the cache is the one that received it before.
+        """Return candidates in order, like Ray's router. A repeated call goes to the least busy replica that
+        has not received it, because the one with its prompt in the cache has.
         """
         places = _places_of(pending_request)
         others = [each for each in candidate_replicas if _name(each.replica_id) not in places.used_names]
@@ -113,10 +102,8 @@ class PrefixRouter(RaysRouter):
     async def _prefix_match_best_replicas(
         self, pending_request: Any, candidate_replicas: list[Any]
     ) -> list[list[Any]]:
-        """Return the replicas with the best match.
-
-        If there are none, or if the load decides, the list is empty. Ray then takes the less busy of two
-        random replicas.
+        """Return the replicas with the best match, or none if the load decides. Ray then takes the less busy
+        of two.
         """
         if not (pending_request and pending_request.args) or await self._is_uneven(candidate_replicas):
             return [[]]
@@ -151,9 +138,6 @@ def _name(replica_id: Any) -> str:
 
 
 def _places_of(pending_request: Any) -> Places:
-    """Return the record of the replicas to which the call has been sent.
-
-    Ray passes the caller's own object and not a copy, so the caller sees what is written to it.
-    """
+    """Return the record of the replicas to which the call was sent. It is the caller's own object."""
     call = pending_request.args[0] if pending_request and pending_request.args else None
     return getattr(call, "places", None) or Places()

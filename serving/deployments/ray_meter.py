@@ -39,17 +39,13 @@ class RayMeter:
 
 
 class Series:
-    """Label sets that were reported for each instrument. Ray's agent keeps them all in memory, so their
-    number is limited to `MOST_SERIES`.
-    """
+    """Label sets by instrument, at most `MOST_SERIES`, because Ray's agent keeps all in memory."""
 
     def __init__(self) -> None:
         self._tags: dict[str, dict[tuple[str, ...], dict[str, str]]] = {each.name: {} for each in INSTRUMENTS}
 
     def tags(self, instrument: Instrument, labels: tuple[str, ...]) -> dict[str, str]:
-        """Return the labels in Ray's format. If there are `MOST_SERIES` label sets already, every label of a
-        new set becomes `OTHER`.
-        """
+        """Return labels in Ray's format. Beyond `MOST_SERIES` sets, every label of a new one becomes `OTHER`."""
         series = self._tags[instrument.name]
         if labels not in series and len(series) >= MOST_SERIES:
             labels = (OTHER,) * len(labels)
@@ -72,10 +68,7 @@ def _metric(instrument: Instrument) -> Any:
 
 
 def sample(meter: MeasurementSink, levels: Callable[[], Iterable[Measurement]]) -> None:
-    """Report the gauges that `levels` returns, every `SAMPLED_EVERY_S` seconds.
-
-    A thread does this, so that the gauges are also reported while the event loop is busy.
-    """
+    """Report the gauges that `levels` returns, in a thread, so that they continue while the loop is busy."""
 
     def forever() -> None:
         while True:

@@ -22,9 +22,7 @@ class Replicas:
         self._overview_s = float("-inf")
 
     async def counts(self) -> Counts:
-        """Return the current number of replicas by deployment and state. It is at most `STATUS_TTL_S` seconds
-        old.
-        """
+        """Return the replicas by deployment and state, at most `STATUS_TTL_S` seconds old."""
         overview = await self._account()
         return {
             name: {state.lower(): count for state, count in deployment.replica_states.items() if count}
@@ -32,7 +30,6 @@ class Replicas:
         }
 
     async def is_asleep(self, deployment: str) -> bool:
-        """Return whether the deployment is healthy and scaled to zero."""
         overview = await self._account()
         entry = overview.deployments.get(deployment) if overview else None
         return entry is not None and entry.status == "HEALTHY" and not any(entry.replica_states.values())
@@ -45,9 +42,7 @@ class Replicas:
         return _is_down(await self._account(), deployment)
 
     async def is_still_down(self, deployment: str) -> bool:
-        """Return what `is_down` returns, but ask the controller only if the deployment was down in the last
-        status.
-        """
+        """Return what `is_down` returns, but ask the controller only if it was down in the last status."""
         return _is_down(self._overview, deployment) and await self.is_down(deployment)
 
     async def _account(self) -> ApplicationStatusOverview | None:
@@ -61,11 +56,7 @@ class Replicas:
 
 
 def _is_down(overview: ApplicationStatusOverview | None, deployment: str) -> bool:
-    """Return whether the deployment is down.
-
-    A deployment that starts, for the first time or after it was scaled to zero, is not down. Serve reports it
-    as updating or upscaling.
-    """
+    """Return whether the deployment is down, and not starting, which Serve reports as updating or upscaling."""
     entry = overview.deployments.get(deployment) if overview else None
     return (
         entry is not None

@@ -46,12 +46,8 @@ logger = logging.getLogger("podium")
 
 
 class Router:
-    """Replica of the router, which is the HTTP ingress.
-
-    Args:
-        settings: fields of `Settings`.
-        engines: handles of the vLLM deployments, by the name of the worker that owns each.
-        source: fields of a `SettingsSource` if the settings were read from a file, or None.
+    """Replica of the router, the HTTP ingress. `engines` are by owner, `source` is where the settings came
+    from.
     """
 
     def __init__(
@@ -114,23 +110,17 @@ class Router:
         )
 
     async def reconfigure(self, user_config: dict[str, Any]) -> None:
-        """Apply the pool, adapters, prices, prompts and limits of `user_config`. Open runs keep the old ones.
+        """Apply `user_config` to new requests, and return once every adapter is loaded. Open runs keep the
+        old settings.
 
-        Return once every adapter is loaded and new requests use the new settings. If this method raised an
-        error, Serve would end the replica. Therefore a running replica that cannot use `user_config` keeps
-        its current settings, and reports the reason in its log and at `/readyz`.
-
-        Raises:
-            SettingsError: the replica is new, so it has no earlier settings to keep, and cannot use
-                `user_config`.
+        An error would make Serve end the replica. A running replica therefore keeps its settings, and reports
+        the reason in its log and at `/readyz`. A new one raises it.
         """
         await self._live.patch(user_config)
 
     async def check_health(self) -> None:
-        """Start the background tasks on the first call, which Serve makes after `reconfigure`.
-
-        An error before that ends the replica and appears in Serve's status. A store that cannot be used ends
-        the replica as well, but a store that cannot be reached does not.
+        """Start the background tasks on the first call, after `reconfigure`. An earlier error, or a store
+        that cannot be used, ends the replica, but not one that cannot be reached.
         """
         if not self._live.is_up:
             try:

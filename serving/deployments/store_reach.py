@@ -14,16 +14,8 @@ Nodes = Callable[[], list[dict[str, Any]]]
 def find_shared_address(
     settings: StoreSettings, environment: Mapping[str, str], nodes: Nodes | None = None
 ) -> Address:
-    """Return the address of this cluster's store for a router.
-
-    Args:
-        settings: settings that name the variable or file with the address.
-        environment: environment variables of the router.
-        nodes: function that returns Ray's nodes, or None for `ray.nodes`.
-
-    Raises:
-        StoreError: the store cannot be used, or the cluster has several machines and only one of them can use
-            it.
+    """Return the address of this cluster's store, by Ray's `nodes`. Raise StoreError if only one of several
+    machines could use it.
     """
     address = find_address(settings, environment)
     alive = [node for node in (nodes or cast(Nodes, cast(Any, ray).nodes))() if node["Alive"]]

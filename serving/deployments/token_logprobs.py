@@ -17,15 +17,11 @@ LEAST = -9999.0
 
 
 class LogprobReader:
-    """Reader of one answer's log probabilities.
+    """Reader of one answer's log probabilities. `content_ids` returns the token ids after the reasoning, if
+    there is any.
 
     A token is returned with the chunk of text in which it begins. Tokens without visible text are not
     returned, such as those of a stop sequence, a tool call or the end of the answer.
-
-    Args:
-        n_top: number of most likely tokens to report for each position.
-        content_ids: function that takes all token ids so far, and returns those that follow the reasoning.
-            None if the model does not reason.
     """
 
     def __init__(self, n_top: int, content_ids: Callable[[list[int]], list[int]] | None = None) -> None:
@@ -35,12 +31,7 @@ class LogprobReader:
         """Number of visible characters whose token was not returned yet."""
 
     def feed(self, completion: CompletionOutput, text: str) -> tuple[TokenLogprob, ...]:
-        """Return the tokens that begin in `text`.
-
-        Args:
-            completion: the next chunk from vLLM.
-            text: the visible text of the chunk, which may belong to earlier tokens.
-        """
+        """Return the tokens that begin in `text`, the chunk's visible text, which may belong to earlier ones."""
         tokens = [_token(position, self._n_top) for position in completion.logprobs or ()]
         self._pending += self._after_thoughts(tokens, list(completion.token_ids), text)
         self._ahead += len(text)

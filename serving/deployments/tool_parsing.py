@@ -20,15 +20,8 @@ from serving.workers.vllm import ChunkCall, EngineCall
 
 
 class ToolReader:
-    """Reader of one answer's tool calls. Text outside the calls is streamed. The calls are read at the end.
-
-    Args:
-        parser: vLLM's name of the model's parser (`--tool-call-parser`).
-        tokenizer: the model's tokenizer.
-        call: call that offers tools.
-
-    Raises:
-        KeyError: vLLM has no such parser.
+    """Reader of one answer's tool calls, by vLLM's `parser`. Text outside the calls is streamed. The calls
+    are read at the end.
     """
 
     def __init__(self, parser: str, tokenizer: TokenizerLike, call: EngineCall) -> None:
@@ -44,9 +37,7 @@ class ToolReader:
         self._text, self._ids, self._streamed = "", list[int](), ""
 
     def constrain(self, sampling: SamplingParams) -> None:
-        """Change `sampling` so that tool calls can be read. If a tool call is required, force the model to
-        write one.
-        """
+        """Change `sampling` so that tool calls can be read, and are written if one is required."""
         sampling.skip_special_tokens = self._request.skip_special_tokens
         if not self._call.must_call:
             return
@@ -62,12 +53,7 @@ class ToolReader:
         sampling.structured_outputs = StructuredOutputsParams(json=schema)
 
     def feed(self, text: str, completion: CompletionOutput) -> str:
-        """Return the new text outside the tool calls.
-
-        Args:
-            text: the chunk's text without reasoning.
-            completion: the chunk.
-        """
+        """Return the new text outside the tool calls in `text`, the chunk's without reasoning."""
         before, before_ids = self._text, self._ids
         self._text, self._ids = before + text, [*before_ids, *completion.token_ids]
         if self._call.must_call:
@@ -80,9 +66,7 @@ class ToolReader:
         return content
 
     def end(self) -> tuple[str, tuple[ChunkCall, ...]]:
-        """End the answer. Return text that was withheld because it could have been a tool call, and the tool
-        calls.
-        """
+        """Return text that was withheld because it could have been a tool call, and the tool calls."""
         calls = self._read_forced_calls() if self._call.must_call else self._parse_calls()
         if calls:
             return "", calls if self._call.parallel_calls else calls[:1]

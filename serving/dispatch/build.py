@@ -45,9 +45,6 @@ HEDGE_SHARE = 0.05
 
 
 def dispatcher(own: WorkerSettings, routes: Mapping[str, Route], settings: Settings) -> Dispatcher:
-    """Return the dispatcher of one worker. It tries the worker's own route first, then those of its
-    fallbacks.
-    """
     chain = chain_of(own, settings)
     chosen = {each.worker: each.why for each in chain if each.why}
     return Dispatcher([routes[name] for name in (own.name, *(each.worker for each in chain))], chosen)
@@ -109,7 +106,6 @@ def _limiter(own: WorkerSettings) -> Limiter:
 def _deployments(
     clients: Mapping[str, Worker], own: ApiSettings, settings: Settings, health: Health
 ) -> tuple[Target, ...]:
-    """Build the target of each deployment of a worker. Each one has its own slots and health."""
     targets: list[Target] = []
     for deployment, (place, there) in zip(own.deployments, places_of(own).items(), strict=True):
         deployment_health = health.of(identity_of(there, settings, place))
@@ -126,11 +122,7 @@ def _deployments(
 
 
 def retry_reserve(own: WorkerSettings, settings: Settings) -> float:
-    """Return how many retries the worker's retry budget can hold.
-
-    If a replica of a vLLM engine is lost, all its calls break off at once, so the budget must cover that
-    number.
-    """
+    """Return the size of the retry budget. If a vLLM replica is lost, all its calls are interrupted at once."""
     if not isinstance(own, VllmSettings):
         return RESERVE
     scale = settings.owner_of(own).scale

@@ -41,16 +41,9 @@ class Repair:
 def ask_for_form(
     call: Call, translate: Translate, repair: Repair | None = None
 ) -> tuple[Call, tuple[str, ...]]:
-    """Translate the call's answer format into the form that its provider accepts.
+    """Translate the answer format for the provider, and return the call and notes for the record.
 
-    Return the changed call, and notes for the record.
-
-    Args:
-        call: call with an `answer_format`.
-        translate: translation of the provider.
-        repair: invalid first answer that the worker should repair, or None. A repair can call no tools. They
-            remain in the request, because
-            providers check earlier tool calls against them.
+    A `repair` of an invalid answer can call no tools, but they stay, because providers check earlier calls.
     """
     wanted = call.answer_format
     assert wanted is not None
@@ -76,12 +69,8 @@ def ask_for_form(
 
 
 async def read_whole(reply: Reply, wanted: AnswerFormat) -> tuple[Reply, str | None]:
-    """Read an answer to its end and check its format.
-
-    Return a reply that can be read again, and the fault of the answer, or None if it matches its format.
-
-    Raises:
-        WorkerError: the answer broke off.
+    """Read an answer to its end. Return a reply that can be read again, and its fault against its format, or
+    None.
     """
     try:
         async with aclosing(aiter(reply)) as deltas:
@@ -104,10 +93,7 @@ def invalid_answer(reply: Reply, fault: str) -> AnswerInvalid:
 
 
 def _judge(reply: Reply, wanted: AnswerFormat) -> tuple[str, str | None]:
-    """Return the text of the answer and its fault, or None if it matches its format.
-
-    If the answer matches without the Markdown fence around it, the fence is removed.
-    """
+    """Return the answer and its fault, or None. If it matches without a Markdown fence, the fence is removed."""
     text = "".join(reply.texts)
     if reply.tool_calls or reply.finish in (FinishReason.LENGTH, FinishReason.CONTENT_FILTER):
         return text, None
@@ -120,7 +106,7 @@ def _judge(reply: Reply, wanted: AnswerFormat) -> tuple[str, str | None]:
 
 
 def _again(reply: Reply, text: str) -> Reply:
-    """Return a reply that yields an answer once more that was already read. It has one delta."""
+    """Return a reply that yields an answer again that was already read. It consists of one delta."""
     whole = Delta(
         text,
         "".join(reply.thoughts),

@@ -36,9 +36,7 @@ class BrokenOff(NotContinued):
 
 
 Form = Literal["plain", "prefill", "ask"]
-"""How to send a call: unchanged, with its prefix as the start of the model's turn, or with an instruction to
-continue the prefix.
-"""
+"""How to send a call: unchanged, its prefix as the model's turn, or an instruction to continue it."""
 
 
 def form_of(call: Call, prefills: Callable[[Call], bool]) -> Form:
@@ -70,13 +68,11 @@ class Continuation:
     def of(cls, call: Call, form: Form) -> "Continuation":
         """Adapt the call to the form in which it is sent.
 
-        A prefill is sent without the whitespace at its end, because tokens start with whitespace and the
-        model would repeat it.
+        A prefill loses the whitespace at its end, because tokens start with whitespace and the model would
+        repeat it.
 
-        The text that an instructed model has to repeat counts as output. Therefore the output limit is raised
-        by the number of bytes of that text, which is an upper bound of its tokens. The rest of the answer may
-        then exceed its own limit by the unused part of this bound. It is cut short only if the budget allows
-        no more.
+        Repeated text of an instructed model counts as output, so the limit grows by its bytes, an upper bound
+        of its tokens. The rest may exceed its own limit by the unused part, as far as the budget allows.
         """
         if form == "plain":
             return cls(form, call, _without_room(call))
@@ -94,11 +90,8 @@ class Continuation:
         return cls(form, call, adapted_call, seam=seam)
 
     async def join(self, opened: AsyncExitStack, reply: Reply) -> None:
-        """Make the reply start right after the prefix.
-
-        Raises:
-            WorkerUnavailable: the output does not continue the prefix. It is billed, and none of it was
-                passed on.
+        """Make the reply start right after the prefix. If it does not continue it, bill it and raise
+        WorkerUnavailable.
         """
         if self.form == "plain":
             return
@@ -111,10 +104,8 @@ class Continuation:
             reply.deltas = await opened.enter_async_context(aclosing(cut))
 
     async def _find_seam(self, opened: AsyncExitStack, reply: Reply, seam: Seam) -> None:
-        """Buffer the reply until its new text starts.
-
-        A reply counts as interrupted if it repeats much more than instructed and then reaches its output
-        limit.
+        """Buffer the reply until its new text starts. Repeating much more than instructed up to the limit is
+        an interruption.
         """
         texts: list[str] = []
         try:
@@ -144,9 +135,7 @@ class Continuation:
 
 
 def _without_room(call: Call, repeated: str = "") -> Call:
-    """Limit the output to the rest of the answer plus the `repeated` text, but never above the limit for
-    which the budget is reserved.
-    """
+    """Limit the output to the rest plus the `repeated` text, at most to the limit with reserved budget."""
     most = call.sampling.max_output_tokens
     rest_tokens = call.terms.rest_tokens
     if rest_tokens is None or most is None:
@@ -156,16 +145,8 @@ def _without_room(call: Call, repeated: str = "") -> Call:
 
 
 async def _hold(seam: Seam, deltas: AsyncGenerator[Delta], texts: list[str]) -> list[Delta]:
-    """Buffer deltas until new text starts, and return them. Only the last of them has text: the new text.
-
-    Args:
-        seam: finds the new text.
-        deltas: deltas of the reply.
-        texts: gets all text and reasoning of the buffered deltas, for billing.
-
-    Raises:
-        NotContinued: the output does not continue the prefix.
-        BrokenOff: the output ended without a finish reason.
+    """Return the deltas up to the first with new text, the only one with text. `texts` gets the rest for
+    billing. Raise NotContinued, or BrokenOff without a finish reason.
     """
     buffered: list[Delta] = []
     async for delta in deltas:
@@ -187,12 +168,8 @@ async def _first(buffered: list[Delta], deltas: AsyncGenerator[Delta]) -> AsyncG
 
 
 async def _unless_full(deltas: AsyncGenerator[Delta], worker: str) -> AsyncGenerator[Delta]:
-    """Yield the deltas of a reply that repeated too much, and raise if it reaches its output limit.
-
-    Otherwise the client would see the finish reason `length`, although only this call reached a limit.
-
-    Raises:
-        WorkerUnavailable: the reply reached its output limit.
+    """Yield the deltas of a reply that repeated too much. Raise WorkerUnavailable at its output limit, so
+    that no `length` of this call alone reaches the client.
     """
     async with aclosing(deltas):
         async for delta in deltas:

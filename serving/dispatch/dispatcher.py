@@ -51,10 +51,6 @@ class Dispatcher:
 
     If all workers fail and one of them rejected the prompt as too long, `ContextOverflow` is raised, because
     agents respond to it by shortening the prompt.
-
-    Args:
-        routes: workers in the order in which they are tried.
-        chosen: reasons for the fallbacks that were chosen automatically, by the name of the fallback.
     """
 
     def __init__(self, routes: Sequence[Route], chosen: Mapping[str, str] = MappingProxyType({})) -> None:
@@ -72,10 +68,6 @@ class Dispatcher:
         In the reply, `worker` is the worker that answers, and `attempts` lists the earlier attempts that
         failed or were skipped. If an automatically chosen fallback answers, one of the `notes` gives the
         reason for the choice.
-
-        Raises:
-            WorkerUnavailable: no worker answered. If all workers are unhealthy and the caller has a fallback
-                of its own, this is raised without sending the call.
         """
         # Before the choice of a worker: otherwise the first one would expect a run that a fallback answers.
         self._routes[0].limiter.arrive(call.site.run)
@@ -118,10 +110,8 @@ class Dispatcher:
                 await _go_on(attempts, policy.Failed(exc, took_s, wait_s, has_fallback))
 
     def _skip(self, attempts: Attempts, skipped: Skipped) -> None:
-        """Move the current worker to the end of the queue and continue with the next one.
-
-        Raises:
-            WorkerUnavailable: no other worker is left, and the caller has a fallback.
+        """Move the current worker to the end of the queue. Raise WorkerUnavailable if none is left and the
+        caller has a fallback.
         """
         route, terms = attempts.route, attempts.call.terms
         attempts.failed += skipped.attempts
@@ -140,12 +130,7 @@ class Dispatcher:
 
 
 async def _go_on(attempts: Attempts, failed: policy.Failed) -> None:
-    """Bill a failed attempt, wait, and prepare the next one.
-
-    Raises:
-        WorkerError: no attempt is left.
-        BudgetExceeded, StoreUnavailable: the next attempt cannot be reserved.
-    """
+    """Bill a failed attempt, wait, and prepare the next one, or raise if there is none or no budget."""
     route, error = attempts.route, failed.error
     step = policy.after(failed, attempts, time.monotonic())
     if isinstance(step, policy.Retry) and attempts.may_ask_again is None and not _spend(route, attempts.call):
@@ -174,15 +159,11 @@ async def _go_on(attempts: Attempts, failed: policy.Failed) -> None:
 async def _try(
     stack: AsyncExitStack, expected: ExitStack, attempts: Attempts, *, has_fallback: bool
 ) -> Reply:
-    """Make one attempt at the current worker. Return the reply once its format is checked.
+    """Make one attempt, maybe with a hedge for a late first token, and return the reply once its format is
+    checked.
 
-    If the first token is late, a second attempt (a hedge) may be sent at the same time.
-
-    Args:
-        stack: exit stack that closes the attempt.
-        expected: exit stack of the slot that is reserved at another worker, if the call moves there.
-        attempts: earlier attempts at the call.
-        has_fallback: whether another worker is free to answer.
+    `stack` closes the attempt, `expected` the slot that is reserved at another worker if the call moves
+    there.
     """
     route, tries, call, terms = attempts.route, attempts.tries, attempts.call, attempts.call.terms
     tries.number += 1
@@ -241,11 +222,8 @@ async def _try(
 
 
 def _check_allowed(attempts: Attempts) -> None:
-    """Check that the worker may be called.
-
-    Raises:
-        WorkerRefused: the permit excludes the worker, or the worker has refused in this run.
-        WorkerUnavailable: the worker stopped in the middle of its answer, and its retry budget is exhausted.
+    """Check that the permit allows the worker, that it has not refused in this run, and that its retry budget
+    allows a restart. Raise otherwise.
     """
     route, tries, terms = attempts.route, attempts.tries, attempts.call.terms
     if not terms.permit.allows(route.name):
@@ -263,10 +241,7 @@ def _check_allowed(attempts: Attempts) -> None:
 
 
 def _shape(route: Route, call: Call, tries: Tries) -> tuple[Call, tuple[str, ...]]:
-    """Limit the reasoning effort to what the permit allows, and translate the answer format for the provider.
-
-    Return the changed call, and notes for the record.
-    """
+    """Limit the reasoning effort to the permit, and translate the answer format. Return call and notes."""
     profile, most = route.profile, call.terms.permit.max_effort
     if most is not None:
         effort = limit_effort(call.sampling.effort, most, profile.default_effort)
@@ -277,11 +252,7 @@ def _shape(route: Route, call: Call, tries: Tries) -> tuple[Call, tuple[str, ...
 
 
 async def _send(stack: AsyncExitStack, expected: ExitStack, attempts: Attempts, call: Call) -> Reply:
-    """Send the call, and a hedge if the first token is late.
-
-    Raises:
-        Skipped: the call left the queue for another worker, or the circuit opened while it waited.
-    """
+    """Send the call, and a hedge if it is late. Raise Skipped if it left the queue, or the circuit opened."""
     route, health, began_s = attempts.route, attempts.route.health, time.monotonic()
     caller_has_fallback = attempts.call.terms.has_fallback
     left_to = [] if route.name in attempts.skipped else attempts.others
@@ -332,10 +303,7 @@ async def _send(stack: AsyncExitStack, expected: ExitStack, attempts: Attempts, 
 
 
 class _RefusalNote:
-    """Context manager that records a refusal by the worker, so that the run does not call it again.
-
-    The worker may refuse before or after the first token.
-    """
+    """Context manager that records a refusal, so that the run does not call the worker again."""
 
     def __init__(self, worker: str, call: Call) -> None:
         self._worker, self._call = worker, call
@@ -358,10 +326,7 @@ def _enter(attempts: Attempts) -> None:
 
 
 def _start(attempts: Attempts, tries: Tries) -> None:
-    """Start the attempts in one form of the call.
-
-    Add a share to the retry budget, unless the call continues a broken answer.
-    """
+    """Start the attempts in a form of the call, with a share of the retry budget unless it continues."""
     attempts.tries = tries
     budget, terms = attempts.route.retry_budget, attempts.call.terms
     if budget is not None and not terms.broken:  # otherwise a broken answer would pay for its own retry
@@ -385,10 +350,7 @@ def _spend(route: Route, call: Call) -> bool:
 
 
 async def _close_empty(reply: Reply, stack: AsyncExitStack) -> WorkerUnavailable:
-    """Read an empty answer to its end to learn its usage, and close the attempt.
-
-    Return an error for the empty answer. It carries the cost of the attempt.
-    """
+    """Read an empty answer to its end for its usage, close it, and return an error with its cost."""
     try:
         with suppress(WorkerError):  # the answer is already known to be empty
             async with aclosing(aiter(reply)) as deltas:

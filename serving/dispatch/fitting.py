@@ -16,9 +16,8 @@ NEUTRAL = {"top_k": 0, "min_p": 0, "repetition_penalty": 1}
 
 
 def fit(call: Call, accepts: Accepts, model: str) -> tuple[Call, tuple[str, ...]]:
-    """Return the call with only the parameters that `model` accepts, and a note on each change.
-
-    A parameter with its default value is dropped without a note.
+    """Return the call with the parameters that `model` accepts. Dropped ones get a note unless they are
+    defaults.
     """
     notes: list[str] = []
     effort = accepts.effort(call.sampling.effort)
@@ -110,15 +109,7 @@ def _stop(call: Call, accepts: Accepts, model: str, notes: list[str]) -> tuple[s
 
 
 def limit_effort(effort: str | None, most: str, default: str) -> str | None:
-    """Return the reasoning effort to request: `effort`, or `most` if that is lower.
-
-    An unknown level counts as the highest.
-
-    Args:
-        effort: requested level, or None for the default.
-        most: highest allowed level.
-        default: default level of the model.
-    """
+    """Return `effort`, or `default` if it is None, but at most `most`. Unknown levels count as the highest."""
     return most if _rank(effort or default) > _rank(most) else effort
 
 
@@ -135,11 +126,7 @@ class ModelProfile:
     """Capabilities of a worker's model.
 
     Args:
-        model: name of the model, for notes on the record.
         accepts: parameters that the provider accepts, or None if it accepts all.
-        default_effort: reasoning effort if a call does not set one.
-        translate: translation of the answer format for the provider.
-        prefills: whether the API continues a call's prefix as the start of the model's turn.
         sees_images, reads_pdfs: whether the model accepts images and PDFs.
         calls_tools: whether the model calls tools, or None if unknown.
         reports_filter: whether the client gets an error if the content filter stops its prompt. If False, a

@@ -50,10 +50,8 @@ NO_RULES = QueueRules()
 
 
 class Skipped(WorkerUnavailable):
-    """Error for a queued call that was not sent, so that another worker is tried first.
-
-    Either the worker's circuit opened while the call waited, or another worker can answer immediately. The
-    last entry of `attempts` says which.
+    """Error for a queued call that was not sent: its circuit opened, or another worker can answer
+    immediately. The last of `attempts` says which.
     """
 
     retryable = False
@@ -73,11 +71,6 @@ class Limiter:
     If the queue is too long (`serving/sessions/admission.py`), or if a call gets no slot within `max_wait_s`,
     the call is rejected or goes to a fallback. This applies only until the run has paid for a call. Later
     calls of the run keep waiting, unless another worker can still be tried.
-
-    Args:
-        name: name of the worker, for errors.
-        slots: maximum number of concurrent calls.
-        max_wait_s: maximum wait for a slot in seconds.
     """
 
     def __init__(self, name: str, slots: int, max_wait_s: float = inf) -> None:
@@ -96,7 +89,6 @@ class Limiter:
 
     @property
     def open_calls(self) -> int:
-        """Number of calls that hold a slot."""
         return len(self._began_s)
 
     @property
@@ -105,16 +97,12 @@ class Limiter:
         return self.open_calls >= self.n_slots
 
     def has_idle(self, share: float, calls: int) -> bool:
-        """Return whether no call waits, and `calls` more calls would leave at most `share` of the slots in
-        use.
-        """
+        """Return whether no call waits, and at most `share` of the slots is in use after `calls` more."""
         return not self.queued and self.open_calls + calls <= share * self.n_slots
 
     def wait_s(self, payer: str) -> float:
-        """Estimate the wait of one more interactive call of `payer`, in seconds.
-
-        The estimate uses the number of calls ahead in the queue and how long recent calls held their slots.
-        It grows while no slot becomes free.
+        """Estimate the seconds for one more interactive call of `payer`, from the queue and how long recent
+        calls held slots. It grows while none becomes free.
         """
         ends = self._ends_before(payer)
         if ends <= 0:
@@ -132,21 +120,14 @@ class Limiter:
         return self._queue.ahead(payer, Counter(self._coming.values())) + 1 - self._queue.free(payer)
 
     def _until_end_s(self, number: int) -> float:
-        """Estimate the seconds until `number` of the open calls have ended, if they take as long as recent
-        calls.
-
-        Return 0 if that time has already passed, or if fewer calls are open.
-        """
+        """Estimate the seconds until `number` open calls end. Return 0 if they are overdue or fewer are open."""
         if number <= 0:
             return 0.0
         began_s = next(islice(self._began_s.values(), number - 1, None), -inf)
         return max(0.0, began_s + self._held_s - time.monotonic())
 
     def is_overfull(self, priority: Priority, payer: str, *, is_other_free: bool = False) -> bool:
-        """Return whether the queue is too long to join.
-
-        The limit is shorter if another worker can answer immediately. Batch calls may always wait.
-        """
+        """Return whether the queue is too long to join. If another worker is free, the limit is shorter."""
         if priority != "interactive":
             return False
         if is_other_free:
@@ -191,16 +172,10 @@ class Limiter:
         waiting: AbstractContextManager[object] | None = None,
         rules: QueueRules = NO_RULES,
     ) -> AbstractAsyncContextManager[None]:
-        """Return a context manager that waits for a slot and holds it until the block ends.
+        """Wait for a slot, within `waiting`, and hold it in the block.
 
-        Args:
-            call: call that needs the slot.
-            waiting: context manager that is entered during the wait.
-            rules: rules of the wait.
-
-        Raises:
-            LineTooLong: the call has waited for `max_wait_s`, including other queues, and its run has not
-                paid for a call yet. Also raised if another worker can answer immediately.
+        Raise LineTooLong after `max_wait_s` in all queues if the run has not paid yet, or if another worker
+        can answer immediately.
         """
         return _Slot(self, call, waiting or nullcontext(), rules)
 
@@ -215,7 +190,6 @@ class Limiter:
         self._began_s[slot] = began_s
 
     def release(self, slot: object, call: Call) -> None:
-        """Release the slot."""
         began_s = self._began_s.pop(slot)
         self._moved_s = time.monotonic()
         self._average(self._moved_s - began_s)
@@ -246,10 +220,8 @@ class Limiter:
 
     @asynccontextmanager
     async def _within_time(self, terms: Terms, rules: QueueRules) -> AsyncGenerator[None]:
-        """Limit how long a call may wait, if it may be rejected or moved to another worker.
-
-        Raises:
-            LineTooLong: the time is up, or another worker can answer immediately.
+        """Limit the wait of a call that may be rejected or moved. Raise LineTooLong at the end, or if another
+        worker is free.
         """
         is_bounded = terms.begins and terms.priority == "interactive" and self.max_wait_s != inf
         may_wait_s = max(0.0, self.max_wait_s - rules.waited_s) if is_bounded else None
@@ -297,8 +269,6 @@ class Limiter:
 
 
 class _Slot(AbstractAsyncContextManager[None]):
-    """Context manager that holds one call's slot."""
-
     def __init__(
         self, limiter: Limiter, call: Call, waiting: AbstractContextManager[object], rules: QueueRules
     ) -> None:
@@ -321,17 +291,14 @@ class AdaptiveLimiter(Limiter):
         """Tenants whose calls the worker rejected as busy."""
 
     def on_sent(self, terms: Terms) -> None:
-        """See `Limiter.on_sent`."""
         self.witnesses.traffic.note(terms.tenant)
 
     def on_first_token(self, terms: Terms, sent_s: float, *, was_full: bool) -> None:
-        """See `Limiter.on_first_token`."""
         first_token_s = time.monotonic() - sent_s
         self.learned.speak(sent_s, first_token_s, is_full=was_full, party=terms.tenant)
         self._resize()
 
     def on_busy(self, call: Call, sent_s: float) -> None:
-        """See `Limiter.on_busy`."""
         if self.witnesses.tell("busy", witness_of(call)):
             self.learned.refuse(sent_s)
             self._resize()

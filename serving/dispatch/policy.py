@@ -32,12 +32,7 @@ from serving.dispatch.route import RetryRules, Route
 
 @dataclass(slots=True, eq=False)
 class Tries:
-    """Attempts at one worker.
-
-    Args:
-        form: form in which the call is sent.
-        repair: invalid answer that the worker has to repair, or None.
-    """
+    """Attempts at one worker, in the form of the call, and with an invalid answer to repair, if any."""
 
     form: Form = "plain"
     repair: Repair | None = None
@@ -92,7 +87,6 @@ class Attempts:
 
     @property
     def route(self) -> Route:
-        """Current worker."""
         return self.queue[self.at]
 
     @property
@@ -102,7 +96,6 @@ class Attempts:
 
     @property
     def number(self) -> int:
-        """Number of the next attempt, for `CallSite.attempt`."""
         return self.call.site.attempt + len(self.failed) - self.n_not_made
 
     def bring_forward(self, name: str) -> None:
@@ -113,9 +106,7 @@ class Attempts:
 
 
 QUICK_S = 1.0
-"""Maximum seconds for a failed attempt and the wait before its retry, while another worker is free to answer.
-A longer wait is accepted only if the worker sent `Retry-After`.
-"""
+"""Maximum seconds of an attempt and its wait while another worker is free, unless `Retry-After` is longer."""
 HEDGE_AFTER = 0.95
 """Quantile of the worker's recent times to the first token. A call that has waited longer gets a hedge
 ("The Tail at Scale", Dean and Barroso, CACM 56, 2013)."""
@@ -155,12 +146,8 @@ def candidates(routes: Sequence[Route], call: Call) -> list[Route]:
 
 
 def order(eligible: list[Route], call: Call) -> tuple[list[Route], list[Attempt]]:
-    """Move workers that should be skipped to the end of the order.
-
-    Return the new order, and a record of each skipped worker.
-
-    Raises:
-        WorkerUnavailable: all workers are unhealthy, and the caller has a fallback of its own.
+    """Return the order with workers to skip at its end, and a record of each. If all are unhealthy and the
+    caller has a fallback, raise WorkerUnavailable.
     """
     if call.terms.has_fallback:
         return _only_healthy(eligible, call)
@@ -273,8 +260,6 @@ class Failed:
     """One failed attempt.
 
     Args:
-        error: the error.
-        took_s: duration of the attempt in seconds.
         wait_s: wait before a retry in seconds. See `retry_wait_s`.
         has_fallback: whether another worker was free to answer.
         may_retry: whether the retry budget allows a retry.
@@ -288,7 +273,6 @@ class Failed:
 
 
 def after(failed: Failed, attempts: Attempts, now_s: float) -> Step:
-    """Decide what to do after a failed attempt."""
     error, tries, route = failed.error, attempts.tries, attempts.route
     if not attempts.had_answer and _may_retry(failed, attempts, now_s):
         return Retry(failed.wait_s)
@@ -343,10 +327,8 @@ def may_ask_again(call: Call, tries: Tries, rules: RetryRules, *, took_s: float,
 
 
 def should_say_more(call: Call) -> bool:
-    """Return whether an empty answer to the call counts as a failure.
-
-    It does not if the call has stop sequences or continues text of the model, because an empty answer can
-    then be correct.
+    """Return whether an empty answer is a failure. With stop sequences, or text to continue, it can be
+    correct.
     """
     is_begun = call.prefix or call.messages[-1].role != "user"
     return call.site.operation in ("chat", "plan") and not (call.sampling.stop or is_begun)
@@ -373,10 +355,8 @@ def can_hedge(route: Route) -> bool:
 def last_error(
     last: WorkerError, earlier: Sequence[WorkerError], failed: Sequence[Attempt], took_s: float
 ) -> WorkerError:
-    """Return the error to raise for a call if every worker failed.
-
-    This is the first `ContextOverflow` among the `earlier` errors, because agents respond to it by shortening
-    the prompt. It carries the cost of the last attempt. Without such an error, it is the `last` error.
+    """Return the error if every worker failed: the first `ContextOverflow`, to which agents respond by
+    shortening the prompt, or else the last error.
     """
     overflow = next((each for each in earlier if isinstance(each, ContextOverflow)), None)
     if overflow is None:

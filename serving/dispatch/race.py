@@ -24,13 +24,8 @@ from serving.dispatch.route import Route
 
 
 class Race:
-    """Race between a call and at most one hedge, which goes to another deployment or replica of the worker.
-
-    Args:
-        route: the worker.
-        call: call to send.
-        holds: budget reservations of both attempts.
-        rules: rules for the first attempt while it waits for a slot.
+    """Race between a call and at most one hedge at another deployment or replica. `rules` are for the first
+    one's wait.
     """
 
     def __init__(
@@ -49,15 +44,11 @@ class Race:
 
     @asynccontextmanager
     async def run(self, after_s: float) -> AsyncGenerator[Reply]:
-        """Open the reply of the attempt with the earliest first token.
+        """Open the reply of the attempt with the earliest first token. The losing attempt is closed and
+        billed at the end.
 
-        A hedge is sent after `after_s` seconds, unless the worker is known to have no other deployment or
-        replica. When the block ends, the losing attempt is closed and billed.
-
-        Raises:
-            WorkerError: all attempts failed before the first token.
-            BudgetExceeded, StoreUnavailable: the last attempt failed, and no budget could be reserved to
-                retry it at another deployment.
+        A hedge is sent after `after_s` seconds, unless there is no other deployment or replica. If all
+        attempts fail, raise the last error.
         """
         first = self._route.open(
             self._call,
@@ -92,10 +83,8 @@ class Race:
         return can_hedge(self._route) and budget is not None and budget.spend()
 
     async def _hold(self) -> bool:
-        """Reserve budget for the second attempt.
-
-        Return False if the budget does not allow it, or if the first attempt answers or fails in the
-        meantime.
+        """Reserve budget for the second attempt. Return False if there is none, or the first is decided
+        meanwhile.
         """
         holding = asyncio.create_task(self._holds.hold_second())
         try:
@@ -111,10 +100,7 @@ class Race:
         return False
 
     async def _winner(self) -> "_Try":
-        """Return the first attempt that answers, and drop the other one.
-
-        An attempt that fails while the other still runs is dropped as well.
-        """
+        """Return the first attempt that answers, and drop the other one, or one that fails before."""
         while True:
             await _any_of(self._tries)
             first = next(each for each in self._tries if each.has_ended)
@@ -141,9 +127,7 @@ class Race:
         self._ends.append(asyncio.create_task(self._close(loser)))
 
     async def _close(self, loser: "_Try") -> None:
-        """Close and bill a lost attempt. Runs in a task of its own, because the worker and the store may be
-        slow.
-        """
+        """Close and bill a lost attempt, in a task because worker and store may be slow."""
         await loser.leave(asyncio.CancelledError())
         await self._holds.settle_dropped()
 
@@ -154,12 +138,7 @@ async def _any_of(tries: "list[_Try]", within_s: float | None = None) -> None:
 
 
 class _Try:
-    """One attempt of a race, in a task of its own. The call stays open until `leave`.
-
-    Args:
-        opening: context manager of the call. The task enters it immediately.
-        is_hedge: whether the attempt is the hedge.
-    """
+    """One attempt of a race, in a task of its own. The call stays open until `leave`."""
 
     def __init__(self, opening: AbstractAsyncContextManager[Reply], *, is_hedge: bool = False) -> None:
         self.is_hedge, self.began_s = is_hedge, time.monotonic()
@@ -181,14 +160,8 @@ class _Try:
         return self.opened.done()
 
     async def leave(self, error: BaseException | None = None) -> None:
-        """Stop reading and close the call.
-
-        Deltas that have arrived count for the bill even if they were not read. An answer that has arrived in
-        full counts as complete. A call that is still streaming is cancelled.
-
-        Args:
-            error: reason, or None if the reader has finished. If the answer has arrived in full, `error` is
-                raised inside the call's context manager.
+        """Stop reading and close the call. Deltas that have arrived count for the bill. A call that still
+        streams is cancelled. In a complete answer, `error` is raised inside the call's context manager.
         """
         while not self._pieces.empty():
             piece = self._pieces.get_nowait()

@@ -14,17 +14,11 @@ MARK = "[continued]"
 LEAST_CHARS = 24
 """Minimum length of an anchor: about four words."""
 MOST_CHARS = 960
-"""Maximum length of an anchor. It grows until it is unique in the text, for example in a table of equal rows.
-The model repeats it as paid output: about 240 tokens.
-"""
+"""Maximum length of an anchor, about 240 tokens. It grows until it is unique in the text."""
 WHOLE_CHARS = 80
-"""Minimum length of the given text if the model repeats all of it without the mark. A shorter repetition may
-be new text that happens to have the same words.
-"""
+"""Minimum length of a text that may be repeated without the mark. A shorter one may be new text."""
 INSIDE_CHARS = 40
-"""Like `WHOLE_CHARS`, if the text ends inside a line. It may be shorter, because equal rows of a table repeat
-only from the end of one line to the end of the next.
-"""
+"""Like `WHOLE_CHARS`, for a text that ends inside a line: equal rows repeat only between line ends."""
 WORD_CHARS = 40
 """Maximum length of a word in an anchor. Longer ones are cut, because some scripts have no spaces."""
 
@@ -34,10 +28,7 @@ class NotContinued(ValueError):
 
 
 def anchor_of(prefix: str) -> str:
-    """Return the last words of `prefix`, without surrounding whitespace.
-
-    The result is as long as needed to occur only once in `prefix`, but at most about `MOST_CHARS` characters.
-    """
+    """Return the last words of `prefix`, stripped. They are unique or about `MOST_CHARS` characters long."""
     whole, anchor = prefix.rstrip(), ""
     for length in range(LEAST_CHARS, MOST_CHARS + 1, LEAST_CHARS):
         anchor = whole[_word_begin(whole, len(whole) - length) :].lstrip()
@@ -57,12 +48,7 @@ def _word_begin(text: str, at: int) -> int:
 
 
 class Seam:
-    """Incremental parser that finds the new text in the output of a model that was asked to continue
-    `prefix`.
-
-    Args:
-        prefix: the text to continue. Must not be blank.
-    """
+    """Incremental parser that finds the new text of a model that continues `prefix`, which is not blank."""
 
     def __init__(self, prefix: str) -> None:
         self._prefix, self._whole = prefix, prefix.rstrip()
@@ -75,21 +61,12 @@ class Seam:
 
     @property
     def beginning(self) -> str:
-        """Text with which the model is asked to start: mark and anchor."""
+        """Text that the model is asked to write first: the mark, then the anchor."""
         return f"{MARK} {self.anchor}"
 
     def feed(self, text: str, *, is_last: bool = False) -> str | None:
-        """Add a piece of the output. Return the new text in the output so far, or None if more output is
-        needed.
-
-        Do not call this again after it has returned new text.
-
-        Args:
-            text: next piece of the output.
-            is_last: whether this is the last piece.
-
-        Raises:
-            NotContinued: the output starts with other text, or the position in the prefix is ambiguous.
+        """Add a piece of output. Return the new text once, or None if more is needed. Raise NotContinued for
+        other text, or an ambiguous position.
         """
         self._output += text
         new = self._find_new(is_last=is_last)
@@ -155,14 +132,8 @@ class Seam:
         return None
 
     def _longer_end(self, output: str, end: int) -> int | None:
-        """Return the length of the next longer suffix of the prefix that `output` starts with or may still
-        start with.
-
-        Return None if there is no such suffix, so that the position is certain.
-
-        Args:
-            output: output that starts with the last `end` characters of the prefix.
-            end: length of the known match.
+        """Return a longer suffix of the prefix than `end` that `output` may start with, or None if the
+        position is certain.
         """
         at = len(self._whole) - end
         while (at := self._whole.rfind(output[:end], 0, at + end - 1)) >= 0:
@@ -171,9 +142,7 @@ class Seam:
         return None
 
     def _after_blanks(self, rest: str, *, is_last: bool) -> str | None:
-        """Return `rest` without the whitespace at which the prefix already ends, or None if more output is
-        needed.
-        """
+        """Return `rest` without whitespace that ends the prefix, or None if more output is needed."""
         if not self.blanks:
             return rest
         words = rest.lstrip()

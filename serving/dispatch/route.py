@@ -30,9 +30,7 @@ from serving.health import WorkerHealth
 from serving.traffic import RetryBudget
 
 BYTES_PER_TOKEN = 4
-"""Estimated bytes per token of a prompt. The estimate counts against rate limits until the provider reports
-the usage.
-"""
+"""Estimated bytes per token of a prompt, for rate limits until the usage is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +38,7 @@ class RetryRules:
     """Rules for retries of a call at the same worker.
 
     Args:
-        attempts: maximum number of attempts per call.
         first_wait_s: maximum seconds before the first retry. The limit doubles with each further retry.
-        max_wait_s: maximum seconds before any retry.
         fallback_wait_s: maximum seconds in total that one call waits for `Retry-After` while a fallback could
             answer.
     """
@@ -70,7 +66,6 @@ class SharedLimiter(Limiter):
     async def acquire(
         self, slot: object, call: Call, waiting: AbstractContextManager[object], rules: QueueRules
     ) -> None:
-        """See `Limiter.acquire`."""
         self._look()
         try:
             await super().acquire(slot, call, waiting, rules)
@@ -79,15 +74,12 @@ class SharedLimiter(Limiter):
             raise
 
     def release(self, slot: object, call: Call) -> None:
-        """See `Limiter.release`."""
         super().release(slot, call)
         self._keep_looking()
 
     def _look(self) -> None:
-        """Recalculate the number of slots from the deployments that are available.
-
-        A deployment that is being probed counts as one slot. If no deployment is available, the slots of all
-        are counted.
+        """Recalculate the slots of the available deployments, one for a probed one, or of all if there are
+        none.
         """
         healthy = [each for each in self._deployments if not _unavailable_s(each)]
         slots = [
@@ -117,12 +109,7 @@ class Route:
     """A worker, its targets, and the rules for calls to it.
 
     Args:
-        name: name of the worker.
         targets: its deployments, or its only target.
-        limiter: slots of the worker, shared by all deployments.
-        health: health of the worker as a whole.
-        profile: capabilities of its model.
-        retry: rules for retries.
         retry_budget: budget of retries for all calls, or None for no limit.
         hedge_budget: budget of hedges, or None to send no hedges.
     """
@@ -138,7 +125,6 @@ class Route:
 
     @property
     def has_deployments(self) -> bool:
-        """True if the worker has named deployments."""
         return bool(self.targets[0].name)
 
     @property
@@ -167,9 +153,6 @@ class Route:
 
         After an error before the first token, the next deployment is tried, unless it would return the same
         error.
-
-        Raises:
-            WorkerBusy: the worker is busy, or every deployment has reached its rate limit.
         """
         if not self.has_deployments:
             return self.targets[0].open(call, hold, rules=rules)
@@ -238,10 +221,8 @@ class Route:
         target.count(estimate)
 
     def _order(self, call: Call) -> list[Target]:
-        """Return the deployments in the order in which they are tried.
-
-        Raises:
-            WorkerBusy: every deployment has reached its rate limit.
+        """Return the deployments in the order in which they are tried. Raise WorkerBusy if all are at their
+        limit.
         """
         ready = [each for each in self.targets if not each.wait_s]
         if not ready:
@@ -276,15 +257,11 @@ class Route:
 
 
 async def call_again(call: Call, hold: AttemptHold | None, error: WorkerError, wait_s: float = 0.0) -> Call:
-    """Settle the budget of a failed attempt, wait, and reserve budget for the next attempt.
+    """Settle the budget of a failed attempt, wait, and return the call with a new reservation, maybe with a
+    lower output limit.
 
-    Return the call for the next attempt, with a lower output limit if the budget requires it. If the failed
-    attempt cost something, the call no longer counts as the first of its run, so a long queue does not reject
-    it.
-
-    Raises:
-        BudgetExceeded: the next attempt could cost more than the remaining budget.
-        StoreUnavailable: the reservation cannot be stored.
+    After a paid attempt, the call is not the first of its run, so a long queue does not reject it. Raise
+    BudgetExceeded if there is not enough left.
     """
     if call.terms.begins and is_paid(error):
         call = replace(call, terms=replace(call.terms, begins=False))

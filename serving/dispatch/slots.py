@@ -18,15 +18,11 @@ LATE = 2.0
 LEAST_LATE_S = 0.05
 """Minimum time in seconds from which first tokens are late."""
 LOWER_EVERY_S = 1.0
-"""Minimum interval between reductions of the limit that `Slots` recovers to. A short busy period says little
-about that limit.
-"""
+"""Minimum seconds between reductions of the recovery limit. A short busy period says little."""
 HELPED = 0.9
 """First tokens count as faster after a decrease if they take at most this share of the time before it."""
 WINDOW = 10
-"""Minimum number of calls in a window, whose first tokens are judged together. With more slots than that, a
-window has as many calls as there are slots.
-"""
+"""Minimum calls in a window, which are judged together. There are as many as slots if those are more."""
 LEAST_ALONE = 0.25
 """Minimum share of the slots that remains if the first tokens of only one tenant are late."""
 FORGET = 1.02
@@ -79,7 +75,6 @@ class Slots:
 
     @property
     def n(self) -> int:
-        """Current number of slots, at least 1."""
         return max(1, int(self._limit))
 
     def refuse(self, sent_s: float) -> None:
@@ -92,14 +87,7 @@ class Slots:
         self._cut()
 
     def speak(self, sent_s: float, first_token_s: float, *, is_full: bool, party: str = "") -> None:
-        """Count the first token of a call.
-
-        Args:
-            sent_s: time at which the call was sent (`time.monotonic`).
-            first_token_s: seconds until the first token.
-            is_full: whether all slots were in use when the call was sent.
-            party: tenant of the call, or "" if keys are off.
-        """
+        """Count the first token of a call of a tenant. `is_full`: all slots were in use when it was sent."""
         if not is_full:
             self._quiet_s.append(first_token_s)
             if len(self._quiet_s) >= WINDOW:
@@ -182,17 +170,14 @@ class FairQueue:
     Calls are ordered by priority. Among calls of one priority, the payer with the fewest slots comes first. A
     payer is the key or team that pays for the call.
 
-    A flood of calls from one payer delays only that payer. A slot counts for its payer for as long as it is in
-    use. Batch calls go last but never starve: while both priorities wait, every `BATCH_EVERY`-th free slot goes
-    to a batch call.
+    A flood of calls from one payer delays only that payer. A slot counts for its payer for as long as it is
+    in use. Batch calls go last but never starve: while both priorities wait, every `BATCH_EVERY`-th free slot
+    goes to a batch call.
 
-    The last slots are reserved for payers that hold less than their share (`serving/shares.py`), so that a payer
-    with long calls cannot hold all slots. Other payers may use them if no such payer has called recently. A call
-    may therefore wait although a slot is free, if it is a batch call or its payer already has slots. It gets a
-    slot at the latest when one is released.
-
-    Args:
-        places: number of slots.
+    The last slots are reserved for payers that hold less than their share (`serving/shares.py`), so that a
+    payer with long calls cannot hold all slots. Other payers may use them if no such payer has called
+    recently. A call may therefore wait although a slot is free, if it is a batch call or its payer already
+    has slots. It gets a slot at the latest when one is released.
     """
 
     def __init__(self, places: int) -> None:
@@ -245,18 +230,14 @@ class FairQueue:
         self._hand_out()
 
     def resize(self, places: int) -> None:
-        """Set the number of slots. Calls keep their slots. If there are too many, released slots are not
-        reassigned.
-        """
+        """Set the number of slots. Calls keep theirs, but released ones in excess are not reassigned."""
         self._free += places - self._places
         self._places = places
         self._hand_out()
 
     def ahead(self, payer: str, coming: Mapping[str, int] = MappingProxyType({})) -> int:
-        """Estimate how many interactive calls would get a slot before one more call of `payer`.
-
-        The estimate counts the calls that wait and the expected calls in `coming` (number by payer). It
-        assumes that all payers hold the same number of slots.
+        """Estimate the interactive calls, waiting and `coming`, that get a slot before one more of `payer`,
+        if all payers hold equally many.
         """
         queue = self._queues["interactive"]
         if self.free(payer):  # the free slots are reserved from the calls that wait
@@ -271,7 +252,6 @@ class FairQueue:
 
     @property
     def is_waited_for(self) -> bool:
-        """True if a call waits for a slot."""
         return any(self._queues.values())
 
     @property

@@ -33,11 +33,6 @@ async def cut_at(
     dropped. Text is yielded as it arrives, except for characters at its end that may begin a stop sequence.
     After the cut, the rest of the answer is read only for its usage and cost. If that takes too long, the
     call is billed at the maximum that it may have cost.
-
-    Args:
-        stops: stop sequences.
-        deltas: deltas of the whole answer.
-        deadline_at_s: deadline of the caller (`time.monotonic`), or None.
     """
     buffer = ""
     async for delta in deltas:
@@ -56,20 +51,15 @@ async def cut_at(
 
 
 def missing_ends(stops: Sequence[str], prefix: str) -> dict[str, str]:
-    """Find the stop sequences that may begin at the end of `prefix`.
-
-    Return the part of each that is still missing, with the whole stop sequence as its value.
-    """
+    """Return the missing parts of stop sequences that may begin at the end of `prefix`, with the sequences."""
     return {stop[n:]: stop for stop in stops for n in range(1, len(stop)) if prefix.endswith(stop[:n])}
 
 
 async def cut_at_seam(
     ends: Mapping[str, str], deltas: AsyncIterator[Delta], deadline_at_s: float | None = None
 ) -> AsyncGenerator[Delta]:
-    """Cut a continued answer if a stop sequence began in the text of the earlier call.
-
-    If the answer starts with one of `ends` (see `missing_ends`), none of its text is yielded. Otherwise the
-    answer is yielded unchanged.
+    """Cut a continued answer to nothing if it starts with one of `ends` (see `missing_ends`), or leave it
+    unchanged.
     """
     buffer, is_open = "", True
     async for delta in deltas:
@@ -92,15 +82,7 @@ async def cut_at_seam(
 async def _cut(
     delta: Delta, text: str, stop: str, deltas: AsyncIterator[Delta], deadline_at_s: float | None
 ) -> AsyncGenerator[Delta]:
-    """Yield the last deltas of an answer that is cut at `stop`.
-
-    Args:
-        delta: delta in which the stop sequence is complete.
-        text: text of `delta` before the stop sequence.
-        stop: the stop sequence.
-        deltas: deltas after `delta`.
-        deadline_at_s: deadline of the caller (`time.monotonic`), or None.
-    """
+    """Yield the last deltas of an answer that is cut at `stop`. `text` precedes it in `delta`."""
     yield replace(delta, text=text, finish=None, tool_calls=(), native=None, stop_sequence=stop)
     with suppress(WorkerError):  # the answer is complete; after an error, the call is billed at its bound
         async for account in _accounts(deltas, deadline_at_s):
@@ -132,11 +114,8 @@ async def _accounts(deltas: AsyncIterator[Delta], deadline_at_s: float | None) -
 
 
 def _find_first(text: str, stops: Sequence[str]) -> tuple[int, str] | None:
-    """Return the index of the stop sequence that is complete first, and the sequence, or None if there is
-    none.
-
-    If several end at the same place, the longest one wins. Therefore the result does not depend on how the
-    text is split into deltas.
+    """Return the index and the text of the stop sequence that is complete first, or None. Of several, the
+    longest counts, so it does not matter how deltas split the text.
     """
     ends = [(at + len(stop), at, stop) for stop in stops if (at := text.find(stop)) >= 0]
     return min(ends)[1:] if ends else None

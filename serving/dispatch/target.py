@@ -55,9 +55,7 @@ FALLBACK_S = 2.0
 START_S = FIRST_WORD_WITHIN_S - FALLBACK_S
 """Limit for the first token while too few are measured."""
 FAILING_S = 30.0
-"""Limit for the first token while the worker is failing. Times that were measured earlier do not apply then.
-The limit is long, so that a worker that only became slower can recover.
-"""
+"""Limit for the first token while the worker fails. It is long, so that a slower worker can recover."""
 TIMES_P99 = 4.0
 LEAST_S = 10.0
 SHARE = 0.5
@@ -65,22 +63,14 @@ SHARE = 0.5
 TELLING_TIMES_P99 = 2.0
 TELLING_LEAST_S = 3.0
 LEAST_PAUSE_S = 20.0
-"""Minimum limit for a pause. It is high, because an answer that is cut off is already paid for and partly
-shown.
-"""
+"""Minimum limit for a pause, high because a cut answer is already paid for and partly shown."""
 
 
 def limits_of(
     terms: Terms, health: WorkerHealth, *, learns_first_token: bool | None, learns_pauses: bool
 ) -> AttemptLimits:
-    """Return how long one attempt may wait for its first token and between tokens.
-
-    Args:
-        terms: terms of the call. `has_fallback` is set if another worker is free.
-        health: health of the worker.
-        learns_first_token: whether the first token is limited by the worker's usual time. If False, only the
-            settings limit it. If None, it has no limit.
-        learns_pauses: whether pauses between tokens are limited by the worker's usual pauses.
+    """Return how long an attempt may wait for its first token and between tokens. `Target` explains the
+    flags.
     """
     limits = AttemptLimits(places=terms.limits.places)
     if terms.has_fallback and learns_first_token is not None:
@@ -101,10 +91,8 @@ def usual_limit_s(health: WorkerHealth) -> float:
 
 
 def telling_silence_s(health: WorkerHealth) -> float:
-    """Return the seconds of silence after which a call counts as a failure of the worker if the caller gave
-    up.
-
-    The result is at most `usual_limit_s`. It may be shorter than that, because it does not end a call.
+    """Return the seconds of silence that count as a failure if the caller gave up, at most `usual_limit_s`.
+    They end no call.
     """
     p99_s = _p99_s(health)
     telling_s = LEAST_S if p99_s is None else max(TELLING_LEAST_S, TELLING_TIMES_P99 * p99_s)
@@ -138,11 +126,6 @@ class Watch:
     A call that is cancelled or runs out of time before its first token counts as a failure if two conditions
     are met: the worker was silent for longer than usual, and no other call got its first token in the
     meantime.
-
-    Args:
-        name: name of the worker.
-        health: health that counts the call.
-        call: the call that is sent.
     """
 
     def __init__(self, name: str, health: WorkerHealth, call: Call) -> None:
@@ -151,14 +134,12 @@ class Watch:
         self._began_s = self._silent_since_s = 0.0
 
     def __enter__(self) -> Self:
-        """Start the clock."""
         self._began_s = time.monotonic()
         self._silent_since_s = inf if self._call.terms.priority == "batch" else self._began_s
         self._health.witnesses.traffic.note(self._call.terms.tenant)
         return self
 
     def speak(self, reply: Reply) -> None:
-        """Count the first token."""
         self._reply = reply
         self._health.speak(time.monotonic() - self._began_s)
 
@@ -179,7 +160,6 @@ class Watch:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Count the outcome."""
         failed = False
         if isinstance(error, WorkerError):
             if isinstance(error, WorkerBusy) and error.by_own_rate:
@@ -224,10 +204,8 @@ class Watch:
 
 
 def _fault_of(error: WorkerError | None, worker: str, call: Call) -> Fault:
-    """Return the report of a failed call.
-
-    The detail of an error may quote the prompt. If the run may not store texts, only an outline of it is
-    kept.
+    """Return the report of a failed call. Its detail may quote the prompt, of which an outline is kept if
+    texts may not be stored.
     """
     if error is None:
         return Fault("WorkerUnavailable", f"{worker} sent no token within the time limit.")
@@ -244,10 +222,8 @@ def _rest_s(error: WorkerError) -> float:
 
 
 def _blames_worker(error: WorkerError) -> bool:
-    """Return whether other calls to the worker would probably fail as well.
-
-    They would not if the worker refused only this prompt, if the prompt is too long, or if the worker did not
-    continue a broken answer.
+    """Return whether other calls would probably fail too. A refused or too long prompt, or a rejected
+    continuation, does not show that.
     """
     if isinstance(error, WorkerRefused):
         return error.every_call
@@ -263,15 +239,9 @@ class Target:
     """An endpoint of a worker: its only one, or one of several deployments.
 
     Args:
-        callee: worker, deployment and price.
-        client: client that sends the call.
-        limiter: slots of the target.
-        health: health of the target.
-        span: attributes of its spans.
         learns_first_token: whether the first token is limited by the target's usual time. If False, only the
             settings limit it. If None, it has no limit.
         learns_pauses: whether pauses between tokens are limited by the target's usual pauses.
-        weight: share of the calls among deployments.
         requests, tokens: rate limits, or None for no limit.
         account: account at the provider. The model accepts only native turns of this account unchanged. See
             `Native.account`.
@@ -328,13 +298,8 @@ class Target:
         outer: Watch | None = None,
         rules: QueueRules = NO_RULES,
     ) -> AsyncGenerator[Reply]:
-        """Make one attempt: wait for a slot, then send the call. See `Worker.open`.
-
-        Args:
-            call: call to send.
-            hold: budget reservation of the attempt.
-            outer: watch of the worker as a whole, if this is one of its deployments.
-            rules: rules for the wait for a slot.
+        """Make one attempt: wait for a slot, then send the call. `outer` is the worker's watch, if this is a
+        deployment.
         """
         waiting = _waiting(hold, outer)
         async with self.limiter.slot(call, waiting, rules):

@@ -7,8 +7,6 @@ that accepts connections: in Ray Serve's proxy, and in the router replicas behin
 VARIABLE = "PODIUM_EDGE"
 """Environment variable with a `serving.edge.policy.Policy` as JSON, for processes that get no arguments."""
 HOOK = "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH"
-"""Ray Serve's environment variable for the name of a function in `serving.api.edge_hook`. Each process calls
-that function before it accepts HTTP connections.
-"""
+"""Ray Serve's variable that names a function in `serving.api.edge_hook`, called before HTTP connections."""
 IN_PROXY = "serving.api.edge_hook:in_proxy"
 IN_REPLICA = "serving.api.edge_hook:in_replica"

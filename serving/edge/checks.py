@@ -20,9 +20,7 @@ from serving.edge.policy import HttpPolicy
 
 RETRY_AFTER_S = 5.0
 WHOLE = "podium.whole"
-"""Key in an ASGI scope. True if the protocol has already received the whole request, so that reading its body
-does not wait.
-"""
+"""Key in an ASGI scope: the protocol has received the whole request, so reading its body does not wait."""
 HOST, ORIGIN, TYPE, UPGRADE = b"host", b"origin", b"content-type", b"upgrade"
 LENGTH, FRAMING, ENCODING = b"content-length", b"transfer-encoding", b"content-encoding"
 ASKED_HEADERS, IDEMPOTENCY_KEY = b"access-control-request-headers", b"idempotency-key"
@@ -39,9 +37,7 @@ body, but text may not. Text that looks like a picture here is counted once the 
 PICTURE_BEGIN_BYTES = 32
 """Upper bound for the length of such a start."""
 MOST_PICTURES = 10_000
-"""Maximum number of pictures to look for in one body. Any further pictures count as text. There is a limit
-because the search blocks the router.
-"""
+"""Maximum pictures to look for in one body, because the search blocks the router. Others count as text."""
 
 
 class BodyBound(NamedTuple):
@@ -67,13 +63,9 @@ def read_fields(headers: Iterable[tuple[bytes, bytes]]) -> Fields:
 async def read_body(
     scope: Scope, receive: Receive, fields: Fields, policy: HttpPolicy, room: WaitingRoom, bound: BodyBound
 ) -> bytes:
-    """Receive the body and return it. Until the body is complete, its connection has a place in `room`.
+    """Receive the body and return it. Until it is complete, its connection occupies a slot in `room`.
 
-    Raises:
-        TooLarge: the body or its Content-Length exceeds `bound`.
-        TooSlow: the body is not complete in time.
-        Overloaded: the waiting room evicted the connection to make room for another request.
-        ClientGoneError: the client disconnected.
+    Raise TooLarge beyond `bound`, TooSlow, Overloaded if the room evicted the connection, or ClientGoneError.
     """
     for announced in fields.get(LENGTH, ()):
         if announced.isascii() and announced.isdigit() and int(announced[:20]) > bound.max_bytes:
@@ -129,11 +121,7 @@ async def _next_piece(receive: Receive) -> tuple[bytes, bool]:
 
 
 async def read_rest(receive: Receive) -> bytes:
-    """Receive a body whose length has already been checked, and return it.
-
-    Raises:
-        ClientGoneError: the client disconnected.
-    """
+    """Receive a body whose length was checked, or raise ClientGoneError."""
     body, more = bytearray(), True
     while more:
         piece, more = await _next_piece(receive)
@@ -142,19 +130,13 @@ async def read_rest(receive: Receive) -> bytes:
 
 
 def encodings(fields: Fields) -> list[str]:
-    """Return the content encodings in the order in which they were applied, or an empty list for a plain
-    body.
-    """
+    """Return the content encodings in the order of application, or none for a plain body."""
     names = [name.strip().lower() for value in fields.get(ENCODING, ()) for name in value.split(",")]
     return [name for name in names if name not in ("", "identity")]
 
 
 def check_text(body: bytes, max_text_bytes: int) -> None:
-    """Check the length of the text in a JSON body, apart from pictures and files, without parsing it.
-
-    Raises:
-        TooLarge: the text is longer than `max_text_bytes`.
-    """
+    """Check, without parsing, the length of a JSON body's text apart from pictures. Raise TooLarge."""
     if len(body) <= max_text_bytes:
         return
     left_bytes, end = max_text_bytes, 0
@@ -172,15 +154,12 @@ def check_text(body: bytes, max_text_bytes: int) -> None:
 
 
 def too_large(max_body_bytes: int, setting: str = BODY) -> TooLarge:
-    """Return the error for a body that is too long. `setting` names its limit, or is empty if the method has
-    no body.
-    """
+    """Return the error for a body beyond the limit `setting`, empty if the method has no body."""
     why = f"({setting}). Send less text, or smaller images and files" if setting else UNREAD
     return TooLarge(f"The request body is longer than {max_body_bytes} bytes {why}.", param="body")
 
 
 def too_much_text(max_text_bytes: int) -> TooLarge:
-    """Return the error for a body with too much text."""
     return TooLarge(
         f"The text of the request, without images and files, is longer than {max_text_bytes} bytes "
         "(limits.max_text_bytes). Send less text.",
@@ -189,7 +168,6 @@ def too_much_text(max_text_bytes: int) -> TooLarge:
 
 
 def body_too_slow(policy: HttpPolicy) -> TooSlow:
-    """Return the error for a body that is too slow."""
     return TooSlow(
         f"The request body was not received in time. The limits are {policy.stall_s:g} s between two chunks (http.stall_s) "
         f"and {policy.body_s:g} s in total (http.body_s).",
@@ -212,15 +190,8 @@ ANY = "*"
 
 
 def check_host(fields: Fields, policy: HttpPolicy, server: str) -> None:
-    """Check that the Host header names this server.
-
-    Args:
-        fields: headers of the request.
-        policy: limits of the edge. Its `hosts` are allowed, in addition to loopback names.
-        server: address that received the connection.
-
-    Raises:
-        NotAllowed: the name is not allowed.
+    """Check that the Host header names this server: a loopback name, or one of the policy's `hosts`. Raise
+    NotAllowed.
     """
     if policy.hosts is None and not is_loopback(server):
         return
@@ -235,11 +206,8 @@ def check_host(fields: Fields, policy: HttpPolicy, server: str) -> None:
 
 
 def check_origin(fields: Fields, policy: HttpPolicy, server: str) -> str | None:
-    """Check that the request does not come from a foreign web page. Return its origin if the setting
-    `http.origins` allows it, or None if the request needs no permission.
-
-    Raises:
-        NotAllowed: the origin is not allowed.
+    """Check that no foreign page sends the request, or raise NotAllowed. Return an origin that `http.origins`
+    allows, or None if it needs no permission.
     """
     for origin in fields.get(ORIGIN, ()):
         if origin in policy.origins or ANY in policy.origins:
@@ -256,14 +224,11 @@ def check_origin(fields: Fields, policy: HttpPolicy, server: str) -> str | None:
 
 
 def check_content_type(method: str, fields: Fields, *, is_upload: bool = False) -> None:
-    """Check that the Content-Type of a body is JSON. A web form, or a page without a preflight request,
-    cannot send this type.
+    """Check that the Content-Type of a body is JSON, which no web form or page without a preflight can send,
+    or raise WrongContentType.
 
     An upload must be a form. A foreign page cannot send one, because `check_origin` runs first. Without a
     body, as in a cancel request, the type is not checked.
-
-    Raises:
-        WrongContentType: the Content-Type is missing or wrong.
     """
     if method not in WITH_BODY or not has_body(fields):
         return
@@ -277,7 +242,6 @@ def check_content_type(method: str, fields: Fields, *, is_upload: bool = False) 
 
 
 def asks_for_websocket(fields: Fields) -> bool:
-    """Return whether the request is a WebSocket handshake."""
     return UPGRADE in fields and "websocket" in [value.lower() for value in fields[UPGRADE]]
 
 
@@ -297,7 +261,6 @@ def _host_name(host: str) -> str:
 
 @lru_cache(maxsize=256)
 def is_loopback(name: str) -> bool:
-    """Return whether a host name or address is a loopback address."""
     if name == "localhost" or name.endswith(".localhost"):
         return True
     try:

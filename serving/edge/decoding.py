@@ -29,17 +29,10 @@ FIELD = "Content-Encoding"
 
 
 async def decode(pieces: Iterator[bytes], most: int, long: asyncio.Lock) -> bytes:
-    """Decode a body in steps, and return it.
+    """Decode a body in steps to at most `most` bytes. Above `MOST_AT_ONCE_BYTES` it holds `long`, so that
+    several cannot exhaust the memory.
 
-    Args:
-        pieces: iterator that decodes the body piece by piece.
-        most: limit for the decoded body, in bytes.
-        long: lock that is held for a body above `MOST_AT_ONCE_BYTES`, so that several such bodies cannot
-            exhaust the memory together.
-
-    Raises:
-        TooLarge: the decoded body is longer than `most` bytes.
-        BadTask: the encoded body is invalid.
+    Raise TooLarge, or BadTask for an invalid body.
     """
     decoded = bytearray()
     try:
@@ -58,10 +51,8 @@ async def decode(pieces: Iterator[bytes], most: int, long: asyncio.Lock) -> byte
 
 
 def _gzip(body: bytes) -> Iterator[bytes]:
-    """Yield the decoded pieces. A body may have several members (RFC 1952), followed by zeros.
-
-    `gzip.GzipFile` is not used: it accepts any number of empty members, and needs five seconds for 20 MB of
-    them.
+    """Yield the pieces of members (RFC 1952) and final zeros. `gzip.GzipFile` accepts any number of empty
+    members, and takes five seconds for 20 MB.
     """
     rest = body
     for _ in range(MOST_MEMBERS):
@@ -127,11 +118,7 @@ SERVED = "gzip, deflate, zstd"
 
 
 def find_decoder(names: Sequence[str]) -> Callable[[bytes], Iterator[bytes]]:
-    """Return the decoder for a body with these encodings.
-
-    Raises:
-        WrongContentType: the encodings are not supported.
-    """
+    """Return the decoder for a body with these encodings, or raise WrongContentType."""
     if len(names) > 1 or names[0] not in DECODERS:
         message = f"The Content-Encoding {quote(', '.join(names))} is not supported. Use one of {SERVED}, or send the body without encoding."
         raise WrongContentType(message, param=FIELD)

@@ -52,20 +52,18 @@ READER = "podium.reader"
 AT_ONCE = struct.pack("ii", 1, 0)
 """`SO_LINGER` value that discards unread data and resets the connection."""
 EXCHANGE = "podium.exchange"
-"""Key in an ASGI scope for its `HttpExchange`, which is removed when the request ends. A line of a batch has
-none.
-"""
+"""Key in an ASGI scope for its `HttpExchange` until the request ends. A line of a batch has none."""
 PIECE_BYTES = 65_536
 """Size of the pieces in which a response is sent."""
 
 
 @dataclass(slots=True, eq=False)
 class Ticket:
-    """Place of one connection in the waiting room."""
+    """Slot of one connection in the waiting room."""
 
     peer: str
     evict: Callable[[], None]
-    """Called once, after the connection has lost its place."""
+    """Function that is called once, after the connection has lost its slot."""
     size_bytes: int = 0
     """Number of body bytes that the connection has sent so far."""
 
@@ -73,17 +71,10 @@ class Ticket:
 class WaitingRoom:
     """Waiting room for connections with an incomplete request, by client address, oldest first.
 
-    If it is full, it evicts the oldest connection of the client address that has the most connections. An attacker
-    therefore evicts its own connections first, whether it uses one address or many. A client that sends its whole
-    request at once is never the oldest. nginx makes room in the same way: it closes its oldest reusable
-    connections. The room knows nothing about sockets; a callback closes the connection.
-
-    Args:
-        places: maximum number of connections.
-        room_bytes: maximum number of bytes of all their bodies together.
-
-    Attributes:
-        evicted: number of evictions so far.
+    If it is full, it evicts the oldest connection of the client address that has the most connections. An
+    attacker therefore evicts its own connections first, whether it uses one address or many. A client that
+    sends its whole request at once is never the oldest. nginx makes room in the same way: it closes its
+    oldest reusable connections. The room knows nothing about sockets; a callback closes the connection.
     """
 
     def __init__(self, places: int, room_bytes: int) -> None:
@@ -97,7 +88,7 @@ class WaitingRoom:
         return self._count
 
     def enter(self, peer: str, evict: Callable[[], None]) -> Ticket:
-        """Add a connection and return its place. If the room is full, evict another connection first."""
+        """Add a connection and return its ticket. If the room is full, evict another connection first."""
         while self._count >= self._places:
             self._evict(next(iter(self._by_count[self._most])))
         ticket = Ticket(peer, evict)
@@ -108,8 +99,8 @@ class WaitingRoom:
         return ticket
 
     def grow(self, ticket: Ticket, size_bytes: int) -> None:
-        """Count `size_bytes` more bytes for a place. While all bodies together exceed the limit, evict
-        connections of the address with the most bytes. This connection may be among them.
+        """Add `size_bytes` to the size of a connection's body. While all bodies together exceed the limit,
+        evict connections of the address with the most bytes, possibly including this one.
         """
         if ticket not in self._by_peer.get(ticket.peer, ()):
             return
@@ -119,7 +110,7 @@ class WaitingRoom:
             self._evict(max(self._by_peer, key=self._bytes_of))
 
     def leave(self, ticket: Ticket) -> None:
-        """Release a place. Do nothing if it was already evicted."""
+        """Release a slot. Do nothing if the connection was already evicted."""
         tickets = self._by_peer.get(ticket.peer, {})
         if ticket not in tickets:
             return
@@ -165,11 +156,7 @@ class WaitingRoom:
 
 
 class SparseWarning:
-    """Warning that is logged once for many events, so that an attack cannot fill the disk.
-
-    Args:
-        text: the warning, with placeholders for the arguments of `log`.
-    """
+    """Warning that is logged once for many events, so that an attack cannot fill the disk."""
 
     def __init__(self, text: str) -> None:
         self._text, self._logged_s = text, float("-inf")
@@ -185,20 +172,13 @@ class SparseWarning:
 
 
 def check_open(n_open: int, most: int, room: WaitingRoom) -> None:
-    """Check that there are not too many open requests. If there are, evict one whose body is incomplete.
-
-    Raises:
-        Overloaded: too many requests are open, and none of them can be evicted.
-    """
+    """Check the open requests. If too many, evict one whose body is incomplete, or raise Overloaded."""
     if n_open + 1 > OPEN * most and not (n_open < most and room.evict_one()):
         raise Overloaded(TOO_MANY, param=MAX_ONGOING, retry_after_s=OPEN_RETRY_S)
 
 
 async def falls_behind() -> bool:
-    """Return whether the event loop is overloaded. If it is not, this takes only one turn.
-
-    Only the CPU time of this thread counts, not the time in which other programs use the core.
-    """
+    """Return whether the event loop is overloaded, by the CPU time of this thread. If not, it takes one turn."""
     turns_s = list[float]()
     for _ in range(TURNS):
         began_s = time.thread_time()
@@ -217,10 +197,7 @@ class Reader:
 
     @property
     def unread_bytes(self) -> int:
-        """Number of bytes in the server's own buffer and the kernel's that the client has not acknowledged.
-
-        The client's machine acknowledges data only while the client reads.
-        """
+        """Bytes in the buffers of server and kernel that the client has not acknowledged by reading."""
         waiting = self._transport.get_write_buffer_size()
         sock = self._transport.get_extra_info("socket")
         try:
@@ -230,9 +207,7 @@ class Reader:
         return waiting + struct.unpack("i", in_kernel)[0]
 
     def drop(self) -> None:
-        """Reset the connection and discard unread data. An orderly close would wait until the client has read
-        it.
-        """
+        """Reset the connection and discard unread data, for which an orderly close would wait."""
         sock = self._transport.get_extra_info("socket")
         with suppress(OSError, AttributeError), socket.fromfd(sock.fileno(), sock.family, sock.type) as own:
             own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, AT_ONCE)  # or the kernel keeps trying to send
@@ -249,9 +224,6 @@ class HttpExchange:
         body: the whole request body, until the application receives it. None if the edge has not read it.
         is_reading: true while the body is being received.
         is_head: true for a HEAD request, whose response is that of GET without a body.
-        added_headers: additional response headers.
-        is_cancelled: true once `cancel` was called.
-        task: task that handles the request; None once it has ended.
         on_drop: functions that are called with the reason before the task of a dropped client is cancelled.
             There is one for each choice of the answer.
     """
@@ -269,18 +241,14 @@ class HttpExchange:
         self.on_drop = list[Callable[[PodiumError], None]]()
 
     async def receive(self) -> Message:
-        """Receive a message (ASGI). The whole body is one message. It is not kept in memory until the
-        response.
-        """
+        """Receive a message (ASGI). It has the whole body, which is not kept until the response."""
         body, self.body = self.body, None
         if body is None:
             return await self._receive()
         return {"type": "http.request", "body": body, "more_body": False}
 
     async def send(self, message: Message) -> None:
-        """Send a message (ASGI). A body larger than `PIECE_BYTES` is sent in pieces, each after the client
-        has read enough of the previous ones.
-        """
+        """Send a message (ASGI), a large one in pieces, each after the client has read enough of the others."""
         if self._is_over:
             return None
         if message["type"] == "http.response.body":
@@ -323,14 +291,13 @@ class HttpExchange:
             self.cancel()
 
     def cancel(self) -> None:
-        """Cancel the task that handles the request."""
         if self.task is not None and not self.is_cancelled:
             self.is_cancelled = True
             self.task.cancel()
 
     async def end_cancelled(self) -> bool:
-        """Return whether `cancel` alone has ended the task. If so, reset the connection of a client that has
-        not received its whole response.
+        """Return whether `cancel` alone ended the task. If so, reset a connection with an incomplete
+        response.
         """
         if not self.is_cancelled or self.task is None or self.task.uncancel():
             return False
@@ -349,6 +316,5 @@ def notify_on_drop(scope: Scope, notify: Callable[[PodiumError], None]) -> None:
 
 
 def count_body_bytes(scope: Scope) -> int:
-    """Return the length of the body that is waiting to be received, or 0."""
     exchange: HttpExchange | None = scope.get(EXCHANGE)
     return len(exchange.body or b"") if exchange is not None else 0

@@ -67,17 +67,13 @@ logger = logging.getLogger("podium")
 PASSED = "podium.edge"
 """Key in an ASGI scope. True if the request is complete and another edge has checked it."""
 HEALTH = {"/healthz", "/-/healthz"}
-"""Paths that are answered under any host name, because probes use IP addresses. The response only says
-"alive".
-"""
+"""Paths under any host name, because probes use IP addresses. The response only says "alive"."""
 PREFLIGHT = (
     (b"access-control-allow-methods", b"GET, POST, DELETE"),
     (b"access-control-max-age", b"600"),
 )
 ALLOWED_HEADERS = "authorization, content-type, idempotency-key, traceparent, tracestate, x-api-key"
-"""Headers that a page may send if its preflight names none. SDKs send a dozen more, which have no effect
-here.
-"""
+"""Headers that a page may send if its preflight names none. SDKs send a dozen more, without effect."""
 EXPOSED = (
     "x-podium-workflow-id, x-podium-cache, x-should-retry, retry-after, x-ratelimit-limit-requests, "
     "x-ratelimit-remaining-requests, x-ratelimit-reset-requests, x-ratelimit-limit-tokens, "
@@ -86,13 +82,9 @@ EXPOSED = (
 """Response headers that a page may read."""
 FILE = "batches.max_file_bytes"
 UNREAD_BYTES = 8192
-"""Maximum length of the body of a request whose method takes none, such as GET and DELETE. Some clients send
-`{}`.
-"""
+"""Maximum body of a method that takes none, such as GET and DELETE. Some clients send `{}`."""
 LARGE_BYTES = 262_144
-"""Size above which bodies are passed on one at a time, so that other tasks can run even if many large bodies
-arrive together.
-"""
+"""Size above which bodies are passed on one at a time, so that other tasks can run."""
 HEADER_NAMES = re.compile(r"^[A-Za-z0-9!#$%&'*+.^_`|~, \t-]{1,2000}$")
 JSON = (b"content-type", b"application/json")
 NO_WEBSOCKET = (
@@ -105,9 +97,7 @@ UPGRADE_HEADERS = (
     (b"x-should-retry", b"false"),
     JSON,
 )
-"""Headers of the response to a WebSocket handshake. After this response, clients such as Codex use HTTP (RFC
-9110, section 15.5.22).
-"""
+"""Headers after a WebSocket handshake, by which clients such as Codex use HTTP (RFC 9110, 15.5.22)."""
 POLICY_VIOLATION = 1008
 LOOKS = 6
 """Number of progress checks of each response within `limits.unread_s`."""
@@ -116,13 +106,8 @@ Headers = Sequence[tuple[bytes, bytes]]
 
 @dataclass(frozen=True, slots=True)
 class RouterChecks:
-    """Checks that a router makes and Serve's proxy does not.
-
-    Args:
-        settings: function that returns the current settings.
-        run_paths: paths at which a `POST` starts a run.
-        check_slots: function that raises `Overloaded` if no further run is admitted.
-        authenticate: function that replaces the key in a scope by its caller, or raises an error.
+    """Checks that a router makes and Serve's proxy does not: free slots for a `POST` to `run_paths`, and
+    keys.
     """
 
     settings: Callable[[], Settings]
@@ -132,15 +117,8 @@ class RouterChecks:
 
 
 class Edge:
-    """ASGI middleware that checks each request before `app` receives it.
-
-    Args:
-        app: the application to guard.
-        policy: the limits.
-        room: waiting room for incomplete requests. In the proxy, it is shared with the protocol that accepts
-            connections.
-        error_body: function that returns the body of an error.
-        router: further checks that only a router makes. None in Serve's proxy.
+    """ASGI middleware that checks each request before `app` receives it. Serve's proxy has no `router`
+    checks, and shares `room` with the protocol.
     """
 
     def __init__(
@@ -165,7 +143,6 @@ class Edge:
         self._timer: asyncio.TimerHandle | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle a request (ASGI)."""
         router = self._router
         if scope["type"] != "http":
             if router is None or scope["type"] == "lifespan":
@@ -229,9 +206,7 @@ class Edge:
         return True
 
     async def _check(self, scope: Scope, fields: Fields, exchange: HttpExchange) -> bool:
-        """Check a request that no edge has checked yet, and read its body. Return False if the edge has
-        answered it.
-        """
+        """Check a request that no edge has checked, and read its body. Return False if the edge answered."""
         method, is_upload = scope["method"], scope["method"] == "POST" and scope["path"] == UPLOAD
         if scope["path"] not in HEALTH:
             server = (scope.get("server") or ("",))[0]
@@ -255,9 +230,7 @@ class Edge:
     async def _read_body(
         self, scope: Scope, fields: Fields, exchange: HttpExchange, *, is_upload: bool
     ) -> None:
-        """Read the body and check the length of its text. The text of an encoded body is checked later, once
-        the caller is known and the body is decoded.
-        """
+        """Read the body and check its text. An encoded body is checked once the caller is known."""
         policy, bound = self._policy, BodyBound(UNREAD_BYTES, "")
         if is_upload:
             bound = BodyBound(policy.max_upload_bytes, FILE)

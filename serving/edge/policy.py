@@ -20,9 +20,7 @@ class ErrorBody(Protocol):
     """Function that formats an error in the dialect of a path. The edge itself knows no dialects."""
 
     def __call__(self, error: PodiumError, path: str) -> dict[str, Any]:
-        """Return the JSON body for `error`. `path` is the path of the request, or empty if it is not known
-        yet.
-        """
+        """Return the JSON body for `error`. `path` is the request's, or empty if it is not known yet."""
         ...
 
 
@@ -36,7 +34,6 @@ class HttpPolicy(HttpSettings):
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
-        """Return the policy that `settings` define."""
         limits = settings.limits
         return cls(
             **settings.http.model_dump(),
@@ -47,11 +44,7 @@ class HttpPolicy(HttpSettings):
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Self:
-        """Return the policy in `PODIUM_EDGE`, or the default one if the variable is not set.
-
-        Raises:
-            SettingsError: the value is invalid.
-        """
+        """Return the policy in `PODIUM_EDGE`, or the default one. Raise SettingsError if it is invalid."""
         defaults = cls.of(Settings.model_construct())
         try:
             return cls.model_validate_json(environment.get(VARIABLE) or defaults.model_dump_json())

@@ -28,9 +28,7 @@ from serving.edge.policy import ErrorBody, HttpPolicy
 
 LINGER_S = 1.0
 MAX_HEADERS = 100
-"""Maximum number of headers of a request, as in Apache, nginx and HAProxy. Even a short header costs a
-callback and an object.
-"""
+"""Maximum headers of a request, as in Apache, nginx and HAProxy. Each costs a callback and an object."""
 MAX_PIPELINED = 8
 """Maximum number of requests that may wait on one connection for the current response."""
 FREE_PIECES = 4096
@@ -58,14 +56,7 @@ class RejectedError(Exception):
 def guard_protocol(
     policy: HttpPolicy, room: WaitingRoom, error_body: ErrorBody, base: type["EdgeProtocol"]
 ) -> type["EdgeProtocol"]:
-    """Return the protocol class that applies the limits in this process.
-
-    Args:
-        policy: the limits.
-        room: waiting room for connections without a complete request.
-        error_body: function that returns the body of an error.
-        base: protocol class to configure.
-    """
+    """Return a subclass of `base` that applies the limits in this process."""
     bounds = {"policy": policy, "room": room, "error_body": staticmethod(error_body)}
     return type(base.__name__, (base,), bounds)
 
@@ -76,7 +67,9 @@ def _jitter(seconds: float) -> float:
 
 
 def response(error: PodiumError, content: dict[str, Any], status: int | None = None) -> bytes:
-    """Return the bytes of an error response, with headers that announce the end of the connection."""
+    """Return the bytes of an error response. Its `connection: close` header tells the client that the
+    connection ends.
+    """
     status = status or errors.row(error).status
     body = orjson.dumps(content)
     extra = "".join(f"{name}: {value}\r\n" for name, value in errors.headers(error).items())
@@ -88,9 +81,7 @@ def response(error: PodiumError, content: dict[str, Any], status: int | None = N
 
 
 class EdgeProtocol(HttpToolsProtocol):
-    """One client connection. Until its next request is complete or large, it has a place in the waiting room
-    and may be evicted.
-    """
+    """One client connection. Until its next request is complete or large, it may be evicted from the room."""
 
     policy: ClassVar[HttpPolicy]
     room: ClassVar[WaitingRoom]
@@ -111,13 +102,13 @@ class EdgeProtocol(HttpToolsProtocol):
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Take a place in the waiting room, and start the timer for the first request."""
+        """Take a slot in the waiting room, and start the timer for the first request."""
         super().connection_made(transport)
         self._wait()
         self._start_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Release the connection's place and its timers.
+        """Release the connection's slot and its timers.
 
         Uvicorn does not stop the timer of an idle connection that was reset. The timer would keep the
         protocol and its last request in memory for as long as a connection may be idle
@@ -175,15 +166,12 @@ class EdgeProtocol(HttpToolsProtocol):
         raise RejectedError
 
     def _unsupported_upgrade_warning(self) -> None:
-        """Stop reading after an upgrade request. The edge answers it, and the parser would mistake the data
-        that follows for another request.
-
-        Overrides Uvicorn's advice to install a WebSocket library.
+        """Stop reading after an upgrade request, because the data that follows is not a request. Overrides
+        Uvicorn's advice to install a library.
         """
         self._is_refused = True
 
     def on_message_begin(self) -> None:
-        """Begin a request."""
         self._in_head, self._field_bytes = True, 0
         super().on_message_begin()
 
@@ -231,17 +219,13 @@ class EdgeProtocol(HttpToolsProtocol):
             self.cycle.keep_alive = False
 
     def on_chunk_header(self) -> None:
-        """Count a chunk."""
         self._pieces += 1
         if excess := self._excess():
             self._reject(excess)
 
     def on_body(self, body: bytes) -> None:
-        """Pass a part of the body on. The application reads large bodies at its own pace, and the client has
-        to wait.
-
-        If the response is already complete, drop the rest of the body. Close the connection if the body
-        exceeds the limit for its length.
+        """Pass a part of the body on. The application reads at its own pace, and the client waits. After the
+        response, drop the rest, and close the connection beyond the limit.
         """
         self._body_bytes += len(body)
         self._fed_body_bytes += len(body)
@@ -281,7 +265,7 @@ class EdgeProtocol(HttpToolsProtocol):
             self._run(cycle, app)
 
     def on_response_complete(self) -> None:
-        """Take a place in the waiting room again until the next request. Uvicorn's timer limits the wait."""
+        """Take a slot in the waiting room again until the next request. Uvicorn's timer limits the wait."""
         super().on_response_complete()
         if self._is_idle() and not self.transport.is_closing():
             self._wait()

@@ -31,13 +31,10 @@ Client = TypeVar("Client", bound=httpx2.AsyncClient)
 
 
 def guard(client: Client, reach: Reach) -> Client:
-    """Restrict `client` to the addresses in `reach`, and return it. Call this before its first request.
+    """Restrict `client` to the addresses in `reach` before its first request, and return it.
 
-    If a request goes through a proxy from the environment, the proxy resolves host names. Then only an IP
-    address in the URL itself is checked.
-
-    Raises:
-        TypeError: the client has a transport that cannot be guarded.
+    A proxy from the environment resolves host names, so only an IP address in the URL itself is then checked.
+    Raise TypeError for a transport that cannot be guarded.
     """
 
     async def check_host(request: httpx2.Request) -> None:
@@ -58,10 +55,6 @@ class DirectPost:
 
     They bypass httpx2, whose layers use more CPU than aiohttp itself. Address checks, proxies, timeouts and
     the replacement of broken connections are the same as those of the client.
-
-    Args:
-        client: guarded client with aiohttp transports.
-        reach: addresses to which the client is restricted.
     """
 
     def __init__(self, client: httpx2.AsyncClient, reach: Reach) -> None:
@@ -74,12 +67,8 @@ class DirectPost:
         """URL in aiohttp's form and transport, by the URL of a request."""
 
     async def __call__(self, url: httpx2.URL, content: bytes, headers: Any) -> aiohttp.ClientResponse:
-        """Send a POST request, and return the response before its body is read. The caller must close it.
-
-        Raises:
-            AddressForbidden: the address is not in the client's reach.
-            RuntimeError: the client is closed.
-            aiohttp.ClientError: no response was received.
+        """Send a POST request, and return the response, which the caller must close, before its body is read.
+        Raise AddressForbidden, or aiohttp's error without a response.
         """
         if self._client.is_closed:
             raise RuntimeError("The client is closed.")
@@ -121,13 +110,10 @@ class DirectPost:
 
 
 def open_client(reach: Reach, timeout_s: float, *, use_proxies: bool = False) -> httpx2.AsyncClient:
-    """Open a guarded client for requests that no SDK sends.
+    """Open a guarded client for requests that no SDK sends. The timeout is for connecting, sending and
+    waiting each.
 
-    Args:
-        reach: addresses that the client may connect to.
-        timeout_s: timeout in seconds, applied separately to connecting, sending and waiting for data.
-        use_proxies: whether to use the proxies in the environment. Do not use them for an address from a request,
-            because the proxy resolves the host name and its addresses cannot be checked.
+    Do not use proxies for an address from a request, because they resolve the host name unchecked.
     """
     http = httpx2.AsyncClient(timeout=timeout_s, trust_env=use_proxies, verify=tls_context())
     return guard(http, reach)
@@ -184,10 +170,7 @@ def _retry_on_broken_connection(transport: Any) -> None:
 
 
 def _is_break(exc: Exception) -> bool:
-    """Return whether `exc` means that an open connection broke.
-
-    aiohttp's transport reports a broken connection as a connect timeout, so the cause of `exc` is examined.
-    """
+    """Return whether an open connection broke, by the cause of `exc`, as aiohttp reports a connect timeout."""
     cause = exc if isinstance(exc, aiohttp.ClientError) else exc.__cause__
     if isinstance(cause, aiohttp.ClientError):
         is_other = isinstance(cause, aiohttp.ClientConnectorError | aiohttp.ServerTimeoutError)
@@ -232,11 +215,8 @@ class GuardedBackend(httpcore2.AsyncNetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None,
     ) -> httpcore2.AsyncNetworkStream:
-        """Connect to the first address of `host` that responds.
-
-        Raises:
-            AddressForbidden: an address of the host is not in `reach`.
-            httpcore2.ConnectError, httpcore2.ConnectTimeout: no address responds.
+        """Connect to the first address of `host` that responds. Raise AddressForbidden if one is not in
+        `reach`.
         """
         began_s = time.monotonic()
         try:
@@ -263,12 +243,8 @@ class GuardedBackend(httpcore2.AsyncNetworkBackend):
 
 
 class GuardedResolver(AbstractResolver):
-    """Resolver of aiohttp that returns only addresses within `reach`.
-
-    Args:
-        reach: addresses that are allowed.
-        timeout_s: timeout of a lookup in seconds, or None for no timeout. aiohttp's own connect timeout does
-            not include the lookup.
+    """Resolver of aiohttp that returns only addresses within `reach`. Its connect timeout does not include
+    the lookup.
     """
 
     def __init__(self, reach: Reach, timeout_s: float | None) -> None:
@@ -277,12 +253,7 @@ class GuardedResolver(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
-        """Resolve `host` as the base class does.
-
-        Raises:
-            AddressForbidden: an address of the host is not in `reach`.
-            OSError: the host has no address, or the lookup timed out.
-        """
+        """Resolve `host`. Raise AddressForbidden for an address outside `reach`, or OSError without one."""
         try:
             async with asyncio.timeout(self._timeout_s):
                 addresses = await self._reach.resolve(host)
@@ -306,10 +277,8 @@ class GuardedResolver(AbstractResolver):
 
 
 def _open_guarded_session(transport: Any, reach: Reach, timeout_s: float | None) -> aiohttp.ClientSession:
-    """Open a session with the transport's options that also checks the address of each socket.
-
-    The resolver is not enough, because it is not called for a URL with an IP address, such as that of a
-    proxy.
+    """Open a session with the transport's options that checks each socket, as no resolver is called for an IP
+    address, such as a proxy's.
     """
 
     def open_socket(address: "tuple[int, int, int, str, tuple[Any, ...]]") -> socket.socket:

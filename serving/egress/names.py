@@ -43,12 +43,8 @@ class NameLookups:
         """Lookups in progress and recent successful ones, by host name."""
 
     async def find(self, host: str) -> Found:
-        """Return the distinct addresses of `host` from the system's resolver.
-
-        If one caller is cancelled, the lookup continues for the others.
-
-        Raises:
-            OSError: the host has no address.
+        """Return the distinct addresses of `host`, or raise OSError. The lookup continues if one caller is
+        cancelled.
         """
         self._lookups = {name: each for name, each in self._lookups.items() if _is_of_use(each)}
         if host not in self._lookups:

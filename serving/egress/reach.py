@@ -28,11 +28,7 @@ class Reach:
     """Further single addresses that are allowed, in the form that `literal_address` returns."""
 
     def check(self, address: str, host: str = "") -> None:
-        """Check that connections to an IP address are allowed. `host` is shown in the error.
-
-        Raises:
-            AddressForbidden: the address is not allowed.
-        """
+        """Check an IP address, or raise AddressForbidden, which shows `host`."""
         zone = zone_of(address)
         if zone in self.zones and Zone.INSIDE not in self.zones and _is_own(address):
             zone = Zone.INSIDE  # this machine's public address leads to its internal ports too
@@ -40,25 +36,16 @@ class Reach:
             raise AddressForbidden(host or address, address, zone)
 
     def check_host(self, host: str) -> None:
-        """Check the host of a URL before its name is resolved.
-
-        An IP address, in any spelling, must be allowed. A name passes, because its addresses are not known
-        yet.
-
-        Raises:
-            AddressForbidden: the host is an IP address that is not allowed.
+        """Check the host of a URL before its name is resolved: an IP address in any spelling. A name passes.
+        Raise AddressForbidden.
         """
         address = literal_address(host)
         if address is not None:
             self.check(address, host)
 
     def check_name(self, host: str) -> None:
-        """Check all current addresses of `host`. A host without an address passes.
-
-        This is for libraries that open their connections themselves, so that later lookups cannot be checked.
-
-        Raises:
-            AddressForbidden: an address of the host is not allowed.
+        """Check all current addresses of `host`, or raise AddressForbidden, for libraries that connect
+        themselves, so that later lookups cannot be checked. A host without one passes.
         """
         try:
             entries = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
@@ -68,12 +55,8 @@ class Reach:
             self.check(str(sockaddr[0]), host)
 
     async def resolve(self, host: str) -> Found:
-        """Look up the addresses of `host`, and check that all of them are allowed.
-
-        Raises:
-            AddressForbidden: an address is not allowed. One is enough, because a legitimate name has no such
-                address.
-            OSError: the host has no address.
+        """Return the addresses of `host`. Raise AddressForbidden if any of them is not allowed, or OSError if
+        there is none.
         """
         addresses = await NAMES.find(host)
         for _, address in addresses:
@@ -91,12 +74,7 @@ ANYWHERE = Reach(frozenset(Zone))
 
 
 def reach_of_hosts(hosts: Iterable[str]) -> Reach:
-    """Return the addresses that requests may use if the settings allow only certain hosts.
-
-    Args:
-        hosts: hosts that the settings allow. An IP address allows itself. A name allows only public
-            addresses.
-    """
+    """Return the addresses of allowed hosts. An IP address allows itself, a name only public ones."""
     literals = (literal_address(host) for host in hosts)
     return Reach(REQUESTS.zones, frozenset(address for address in literals if address is not None))
 

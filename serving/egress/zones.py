@@ -48,19 +48,13 @@ WITH_IPV4_INSIDE = tuple(
 
 
 def zone_of(address: str) -> Zone:
-    """Return the zone of an IP address. If an IPv6 address contains an IPv4 address, return the zone of that.
-
-    Raises:
-        ValueError: `address` is not an IP address.
-    """
+    """Return the zone of an IP address, or of the IPv4 address in it. Raise ValueError for others."""
     return _zone(ip_address(address.partition("%")[0]))
 
 
 def literal_address(host: str) -> str | None:
-    """Return the IP address that the host of a URL stands for, or None if the host is a name.
-
-    All spellings that the system's resolver accepts are recognised, such as `2130706433`, `0x7f.1` and
-    `0177.0.0.1`.
+    """Return the IP address of a URL's host in any of the resolver's spellings, such as `2130706433`,
+    `0x7f.1` and `0177.0.0.1`, or None for a name.
     """
     host = host.strip("[]")
     try:

@@ -30,16 +30,11 @@ class AdapterError(PodiumError):
 
 
 def digest(folder: Path) -> str:
-    """Return the digest of an adapter's content: the first 8 hexadecimal digits of a SHA-256 hash.
+    """Return the first 8 hexadecimal digits of the SHA-256 of an adapter: its canonical configuration, a zero
+    byte, and its weights.
 
-    The hash covers the configuration in a canonical form, a zero byte, and the weights. The order of keys and
-    of module names does not matter, because PEFT writes module names in random order.
-
-    Args:
-        folder: folder with `adapter_config.json` and `adapter_model.safetensors`.
-
-    Raises:
-        AdapterError: a file is missing, or the configuration is not a JSON object.
+    The order of keys and of module names does not matter, because PEFT writes module names in random order.
+    Raise AdapterError without both files.
     """
     hashed = hashlib.sha256(_canonical(read_config(folder)).encode() + b"\0")
     try:
@@ -54,11 +49,7 @@ def digest(folder: Path) -> str:
 
 
 def name_with_digest(label: str, folder: Path) -> str:
-    """Return the name under which the adapter in `folder` can be served: `label@digest`.
-
-    Raises:
-        AdapterError: the folder is not an adapter, or the label is not a valid name.
-    """
+    """Return the name `label@digest` of the adapter in `folder`. Raise AdapterError if either is not valid."""
     name = f"{label}@{digest(folder)}"
     if not NAME.fullmatch(name):
         raise AdapterError(
@@ -68,11 +59,7 @@ def name_with_digest(label: str, folder: Path) -> str:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Return the content of `adapter_config.json` in `folder`.
-
-    Raises:
-        AdapterError: the file is missing or is not a JSON object.
-    """
+    """Return the content of `adapter_config.json` in `folder`, or raise AdapterError."""
     try:
         config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
     except OSError as exc:
@@ -87,12 +74,8 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def name_of(address: str) -> str:
-    """Return the name of the adapter at an address.
-
-    For example, the name at `s3://bucket/adapters/conductor@1a2b3c4d` is `conductor@1a2b3c4d`.
-
-    Raises:
-        AdapterError: the address does not end in a name with a digest.
+    """Return the name at an address, such as `conductor@1a2b3c4d` of
+    `s3://bucket/adapters/conductor@1a2b3c4d`. Raise AdapterError without a digest.
     """
     name = address.split("?")[0].rstrip("/").rsplit("/", 1)[-1]
     if not NAME.fullmatch(name):
@@ -104,11 +87,7 @@ def name_of(address: str) -> str:
 
 
 def verify(folder: Path, name: str) -> None:
-    """Check that the content of `folder` matches the digest in `name`.
-
-    Raises:
-        AdapterError: the digest differs, or the folder is not an adapter.
-    """
+    """Check that the content of `folder` has the digest in `name`, or raise AdapterError."""
     actual = digest(folder)
     if actual != name.rpartition("@")[2]:
         raise AdapterError(
@@ -118,23 +97,10 @@ def verify(folder: Path, name: str) -> None:
 
 
 def publish(folder: Path, where: Path, label: str) -> Path:
-    """Copy an adapter to a folder of adapters, under a name with a digest of its content.
+    """Copy an adapter, with further files such as a model card, to `where/label@digest`, and return that.
 
-    If copying fails, no partial copy remains.
-
-    Args:
-        folder: adapter as written by PEFT's `save_pretrained`. Further files, such as a model card, are
-            copied too.
-        where: folder of adapters. It is created if it does not exist.
-        label: part of the name before the `@`.
-
-    Returns:
-        The path of the copy, `where/label@digest`. If it exists already, it is not changed, because the same
-        name means the same content.
-
-    Raises:
-        AdapterError: the folder is not an adapter, or the label is not valid in a name.
-        OSError: the copy cannot be written.
+    An existing copy is not changed, because the same name means the same content. After a failure, no part
+    remains. Raise AdapterError, or OSError.
     """
     published = where / name_with_digest(label, folder)
     if not published.exists():
@@ -148,13 +114,7 @@ def publish(folder: Path, where: Path, label: str) -> Path:
 
 
 def put(folder: Path, at: Path) -> None:
-    """Move a complete folder to `at`.
-
-    If another process has already created `at`, keep that, because the same name means the same content.
-
-    Raises:
-        OSError: the folder cannot be moved.
-    """
+    """Move a complete folder to `at`, unless another process did, as the same name means the same content."""
     try:
         folder.rename(at)
     except OSError:

@@ -47,15 +47,8 @@ class Tensor(NamedTuple):
 
 
 def check(folder: Path, max_rank: int, base: Mapping[str, Tensor] | None = None) -> None:
-    """Check that an engine can serve the adapter in `folder`.
-
-    Args:
-        folder: folder of the adapter.
-        max_rank: the engine's `max_lora_rank`.
-        base: tensors of the base model by name, from `tensors_of_model`, or None if unknown.
-
-    Raises:
-        AdapterError: the engine cannot serve the adapter. The message says why and what to do.
+    """Check that an engine with `max_lora_rank` can serve an adapter, also on the tensors of `base` if known.
+    The AdapterError says why not and what to do.
     """
     config = read_config(folder)
     faults = [*_reasons_against(config), *_too_large(config, max_rank)]
@@ -101,7 +94,7 @@ def _too_large(config: Mapping[str, Any], max_rank: int) -> list[str]:
 
 
 def _misfits(adapter: Mapping[str, Tensor], rank: int, base: Mapping[str, Tensor] | None) -> list[str]:
-    """Return a fault for each tensor that is not a LoRA of this rank or was made for another model."""
+    """Return a fault for each tensor that is not a LoRA of this rank or was made for a different model."""
     if not adapter:
         return ["It contains no weights."]
     modules = {name.rpartition(".")[0] for name in base or ()}
@@ -116,24 +109,19 @@ def _misfits(adapter: Mapping[str, Tensor], rank: int, base: Mapping[str, Tensor
                 f"Its tensor {name} has the shape {list(tensor.shape)}, which does not match the rank {rank}."
             )
         elif shares_modules and module not in modules:
-            faults.append(f"It was trained on another model, because the base model has no module {module}.")
+            faults.append(
+                f"It was trained on a different model, because the base model has no module {module}."
+            )
         elif (under := (base or {}).get(f"{module}.weight")) and not _fits(tensor, under, is_b):
             faults.append(
-                f"It was trained on another model, because its tensor {name} has the shape {list(tensor.shape)} for a layer of the shape {list(under.shape)}."
+                f"It was trained on a different model, because its tensor {name} has the shape {list(tensor.shape)} for a layer of the shape {list(under.shape)}."
             )
     return faults
 
 
 def _fits(tensor: Tensor, under: Tensor, is_b: bool) -> bool:
-    """Return whether a matrix of the adapter fits the layer's weights.
-
-    The input size of A, or the output size of B, must be that of the layer. Packed quantised weights cannot
-    be checked and count as fitting.
-
-    Args:
-        tensor: matrix A or B of the adapter.
-        under: weights of the layer in the base model.
-        is_b: whether `tensor` is B.
+    """Return whether the input of A, or the output of B, fits the layer. Packed quantised weights count as
+    fitting.
     """
     packed = len(under.shape) != 2 or not under.dtype.startswith(("F", "BF"))
     return packed or tensor.shape[not is_b] == under.shape[not is_b]
@@ -146,11 +134,7 @@ def _module(name: str) -> str:
 
 
 def tensors(path: Path) -> dict[str, Tensor]:
-    """Read the tensors in the header of a safetensors file, and check that the file is complete.
-
-    Raises:
-        AdapterError: the file cannot be read, is not a safetensors file, or has the wrong length.
-    """
+    """Read the header of a complete safetensors file, or raise AdapterError."""
     try:
         with path.open("rb") as file:
             size = int.from_bytes(file.read(8), "little")
@@ -169,10 +153,6 @@ def tensors(path: Path) -> dict[str, Tensor]:
 
 
 def tensors_of_model(folder: Path) -> dict[str, Tensor] | None:
-    """Return the tensors of a model by name, or None if its folder has no safetensors files.
-
-    Raises:
-        AdapterError: a file of the model cannot be read.
-    """
+    """Return the tensors of a model by name, or None without safetensors files."""
     files = [tensors(path) for path in sorted(folder.glob("*.safetensors"))]
     return {name: tensor for each in files for name, tensor in each.items()} or None

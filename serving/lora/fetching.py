@@ -24,14 +24,11 @@ def cache() -> Path:
 
 
 def fetch(address: str, into: Path) -> Path:
-    """Download the adapter at `address` if it is not in `into` yet, and return its local folder.
+    """Download the adapter at `address`, unless it is in `into`, and return its local folder. Raise
+    AdapterError if it cannot be read or does not match its name.
 
-    An adapter in a local folder is copied too, because the original may change after the check. Several
-    replicas on one machine may call this at the same time. Adapters stay in `into`, because an engine reads
-    an adapter again after it has evicted it from memory.
-
-    Raises:
-        AdapterError: the adapter does not exist, cannot be read or stored, or does not match its name.
+    Local ones are copied too, because they may change after the check. Several replicas may call this at
+    once. Adapters stay, because an engine reads them again after eviction.
     """
     name = name_of(address)
     target = into / name
@@ -65,12 +62,7 @@ def _holds(folder: Path, name: str) -> bool:
 
 
 def _copy(address: str, folder: Path) -> None:
-    """Copy the adapter's files in blocks.
-
-    Raises:
-        AdapterError: a file cannot be read at `address`.
-        OSError: a file cannot be written.
-    """
+    """Copy the adapter's files in blocks. Raise AdapterError if one cannot be read."""
     filesystem, path = _open_filesystem(address)
     for name in FILES:
         try:

@@ -28,11 +28,11 @@ def outline(error: Failure | Attempt) -> str:
 
 
 def words_in_span(failure: Failure, permit: Permit, *, content: bool) -> str:
-    """Describe `failure` for a span.
+    """Return the full explanation of `failure` if settings (`content`) and `permit` allow it, else the
+    outline.
 
-    If both the settings (`content`) and `permit` allow texts in spans, return the full explanation. Otherwise
-    return the outline. For an error of a worker, the outline is preceded by the message if `permit` allows
-    traces, because Podium wrote this message itself (decision 0020).
+    The outline follows the message of a worker's error if `permit` allows traces, because Podium wrote it
+    (decision 0020).
     """
     if content and permit.traces:
         return redactor_of(permit)(failure.explanation)

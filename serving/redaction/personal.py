@@ -39,9 +39,6 @@ class PersonalDataRedactor:
     """Redactor of secrets and personal data for all texts of one request or one file.
 
     The number of candidates that it validates is limited for all these texts together.
-
-    Args:
-        most_checked: maximum number of telephone numbers to validate. See `MOST_CHECKED`.
     """
 
     def __init__(self, most_checked: int = MOST_CHECKED) -> None:
@@ -90,12 +87,8 @@ def _numbers(text: str, pattern: re.Pattern[str], check: "_Checked") -> Steps[st
 
 
 class _Checked:
-    """Function that validates matches of a pattern and redacts the valid ones. Each match is validated once.
-
-    Args:
-        check: function that takes a match and the replacement, and returns the match without personal data.
-        removed: replacement for personal data.
-        most: maximum number of matches to validate. Further ones are redacted without validation.
+    """Function that validates matches of a pattern once each, at most `most`, and redacts the valid and
+    further ones.
     """
 
     def __init__(self, check: Callable[[str, str], str], removed: str, most: int) -> None:

@@ -260,7 +260,6 @@ def learn_secret(value: str) -> None:
 
 
 def redact_secrets(text: str) -> str:
-    """Return `text` without secrets, or `text` itself if it has none."""
     if len(text) < LEAST_CHARS or (len(text) <= STEP_CHARS and not _may_hold_secrets(text)):
         return text
     return finish(secrets_in_steps(text))
@@ -299,10 +298,7 @@ def secrets_in_steps(text: str) -> Steps[str]:
 
 
 def _is_picture(text: str) -> Steps[bool]:
-    """Return whether `text` is a file in base64.
-
-    A file is not searched for keys, because a part that looks like a key is a part of the file.
-    """
+    """Return whether `text` is a base64 file, which is not searched for keys."""
     begin = _PICTURE.match(text) if text.startswith("data:") else None
     if begin is None:
         return False
@@ -337,14 +333,7 @@ def _keys(text: str, beginning: re.Pattern[str]) -> Steps[str]:
 
 
 def take_out(text: str, literal: str, read: Read, removed: str) -> Steps[str]:
-    """Replace parts of `text`, in short steps between which other work can run.
-
-    Args:
-        text: text to search.
-        literal: string to find in it.
-        read: function that returns the span to replace at an occurrence of `literal`, or None to keep it.
-        removed: replacement for each span.
-    """
+    """Replace what `read` finds at occurrences of `literal`, in short steps for other work to run."""
     parts, last_end, at, hits = list[str](), 0, 0, 0
     while at < len(text):
         end = at + 10 * STEP_CHARS + len(literal)
@@ -380,20 +369,14 @@ def _web_token(text: str, at: int, last_end: int) -> Span | None:
 
 
 def _bot_token(text: str, at: int, last_end: int) -> Span | None:
-    """Return the span of a Telegram bot token, or None if there is none at `at`.
-
-    A token is the id of the bot, a colon, and 35 characters that begin with an A.
-    """
+    """Return the span of a Telegram bot token, if any: an id, a colon, and 35 characters from an A."""
     number = _BEFORE_COLON.match(text[max(last_end, at - 20) : at][::-1])
     end = _BOT.match(text, at + 2)
     return None if number is None or end is None else (at - number.end(), end.end())
 
 
 def _client_secret(text: str, at: int, last_end: int) -> Span | None:
-    """Return the span of a client secret of Microsoft Entra, or None if there is none at `at`.
-
-    A secret is three characters, a digit, `Q~`, and about 32 more characters.
-    """
+    """Return the span of a secret of Microsoft Entra, if any: three characters, a digit, `Q~`, about 32 more."""
     begin, end = at - 4, _CLIENT_SECRET.match(text, at + 2)
     if begin < last_end or not text[at - 1].isdigit() or end is None or not text[begin : at - 1].isascii():
         return None
@@ -401,10 +384,7 @@ def _client_secret(text: str, at: int, last_end: int) -> Span | None:
 
 
 def _password(text: str, at: int, last_end: int) -> Span | None:
-    """Return the span of the password in a URL, or None if the `@` at `at` does not follow a password.
-
-    The password may contain a `/`, although the standard forbids that.
-    """
+    """Return the span of a URL's password before the `@` at `at`, if any. It may have a non-standard `/`."""
     low = max(last_end, at - MOST_PASSWORD)
     begin = text.rfind("://", max(low, text.rfind("@", low, at) + 1), at)
     if begin < 0:
@@ -450,12 +430,7 @@ Redactor = Callable[[str], str]
 
 
 class StreamRedactor:
-    """Redactor of a streamed text, which holds back text that may be the beginning of a secret.
-
-    Args:
-        redact: function that redacts a complete text.
-        boundary: white space characters that a match cannot contain.
-    """
+    """Redactor of a streamed text that holds back possible secrets, which have no `boundary` characters."""
 
     def __init__(self, redact: Redactor = redact_secrets, boundary: str = " \t\n") -> None:
         self._redact, self._boundary = redact, boundary

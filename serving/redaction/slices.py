@@ -36,12 +36,8 @@ def finish(steps: Steps[T]) -> T:
 async def in_turns(steps: Steps[T], payer: str) -> T:
     """Run `steps` in the background of the event loop, and return the result.
 
-    Only one slice of work runs at a time, and payers take turns. The work of one payer is done in the order
-    of arrival: if many texts were processed at the same time, all of them would stay in memory until the end.
-
-    Args:
-        steps: the work.
-        payer: API key for which the work is done.
+    One slice runs at a time, and payers (API keys) take turns. A payer's work is done in order, because many
+    texts at once would stay in memory until the end.
     """
     try:
         until_s = perf_counter() + SLICE_S / 3  # most work is short and needs no turn
@@ -62,13 +58,8 @@ async def in_turns(steps: Steps[T], payer: str) -> T:
 
 @asynccontextmanager
 async def turn(payer: str, *, goes_on: bool = False) -> AsyncGenerator[None]:
-    """Wait for the payer's next turn, and hold it during the block and the synchronous code that follows.
-
-    One turn is for one slice of work. Between two turns, all other tasks of this process can run.
-
-    Args:
-        payer: API key for which the work is done.
-        goes_on: whether this work already had a turn. It then comes before the payer's other work.
+    """Hold the payer's next turn, one slice of work, in the block and the synchronous code after it. Other
+    tasks run between turns. Work that `goes_on` comes before the payer's other work.
     """
     loop = asyncio.get_running_loop()
     turns = _TURNS.setdefault(loop, _Turns())
@@ -89,9 +80,8 @@ async def turn(payer: str, *, goes_on: bool = False) -> AsyncGenerator[None]:
 
 
 class _Turns:
-    """Queue for turns, of which one is taken at a time.
-
-    The payer whose last turn is longest ago is next. The work of one payer is done in the order of arrival.
+    """Queue for turns, one at a time. The payer whose last turn is longest ago is next. Its work is done in
+    order.
     """
 
     def __init__(self) -> None:

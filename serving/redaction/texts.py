@@ -58,10 +58,7 @@ def redactor_of(permit: Permit) -> Redactor:
 
 
 def map_texts(value: T, change: Change) -> T:
-    """Apply `change` to each text in `value`, including the names of JSON fields.
-
-    Members of enumerations are not changed. If no text changes, `value` itself is returned.
-    """
+    """Return `value` with `change` applied to its texts and names of JSON fields, or itself if none changes."""
     mapper = _mapper(type(value))
     if mapper is None:
         return value
@@ -83,10 +80,6 @@ class KnownTexts:
 
     It also learns later texts that quote them, such as prompts that quote the question. `map_texts` uses the
     cache until `close` is called.
-
-    Args:
-        redact: function that redacts a text.
-        values: values of the request that are redacted in `_ready`, by their keys there.
     """
 
     def __init__(self, redact: Redactor, values: Mapping[Key, Any]) -> None:
@@ -130,15 +123,10 @@ class KnownTexts:
 
 @asynccontextmanager
 async def redact_ahead(redact: Redactor, payer: str, *values: Any) -> AsyncGenerator[KnownTexts]:
-    """Redact the texts in `values` in the background before the block begins.
+    """Redact `values` before the block in the background, where keys (`payer`) take turns.
 
-    Inside the block, `map_texts` reuses the results with any redactor of the same kind. It also recognises
-    the long texts in other values.
-
-    Args:
-        redact: function that redacts a text.
-        payer: API key that the texts belong to. Keys take turns.
-        *values: dataclasses whose texts are redacted.
+    Inside, `map_texts` reuses the results with any redactor of the kind, and recognises long texts in other
+    values.
     """
     hides = isinstance(redact, PersonalDataRedactor)
     if not (_ready or _is_long(values)):
@@ -170,10 +158,8 @@ def _is_long(values: tuple[Any, ...]) -> bool:
 
 
 def _parts(value: Any) -> list[Any]:
-    """List the values inside `value` and its dataclasses that can contain texts, and then `value` itself.
-
-    When a dataclass is copied with a change, the copy shares these inner values, so they are recognised in
-    it.
+    """List what in `value` may contain texts, then itself. Changed copies share inner values, which are
+    recognised.
     """
     parts = list[Any]()
     for field in astuple(value) if isinstance(value, Value) else ():
@@ -226,10 +212,7 @@ def json_in_steps(value: Any, redact: Redactor) -> Steps[tuple[Any, bool]]:
 
 
 def with_names(values: Mapping[str, Any], change: Change) -> dict[str, Any]:
-    """Apply `change` to each name in `values`.
-
-    If two names become equal, a number is appended to the later one, so that no value is lost.
-    """
+    """Apply `change` to each name. A number is appended to the later of equal ones, so that no value is lost."""
     renamed, last = dict[str, Any](), dict[str, int]()
     for name, each in values.items():
         changed = change(name)

@@ -27,7 +27,6 @@ SUBSET = Subset(
 
 
 def translate(wanted: AnswerFormat, tools: Toolset) -> Translation:
-    """Translate an answer format for Claude models."""
     if wanted.schema is None:
         return in_words(wanted)
     try:
@@ -39,10 +38,8 @@ def translate(wanted: AnswerFormat, tools: Toolset) -> Translation:
 
 
 def _close(schema: dict[str, Any], lost_keywords: set[str]) -> None:
-    """Forbid additional properties in every object of `schema`, and limit `minItems` to 1.
-
-    Raises:
-        NotExpressible: an object explicitly allows additional properties, or a subschema has no type.
+    """Forbid additional properties in every object, and limit `minItems` to 1. Raise NotExpressible if that
+    loses meaning, or a type is missing.
     """
     for _, part in subschemas(schema):
         assert isinstance(part, dict), "`narrow` returns dicts"
@@ -64,5 +61,4 @@ def _close(schema: dict[str, Any], lost_keywords: set[str]) -> None:
 
 
 def output_format(wanted: AnswerFormat) -> dict[str, object]:
-    """Return the value of `output_config.format` in a request."""
     return {"type": "json_schema", "schema": wanted.schema}

@@ -35,7 +35,6 @@ class _Budget:
         self._variants, self._bytes = MOST_VARIANTS, n_bytes
 
     def spend(self, variant: Schema) -> bool:
-        """Subtract `variant` from the budget. Return whether it may be read."""
         self._variants -= 1
         if self._variants >= 0 and self._bytes > 0:
             self._bytes -= len(_text(variant))
@@ -43,10 +42,8 @@ class _Budget:
 
 
 def object_schema(parameters: Mapping[str, Any] | None) -> tuple[Schema, str]:
-    """Convert `parameters` to the schema of one object without a union at its root.
-
-    The result may accept more than `parameters`. The second value describes the rules that were lost, as text
-    for the model.
+    """Convert `parameters` to an object without a union, which may accept more. The second value describes
+    lost rules.
     """
     whole = parameters if parameters is not None else dict[str, Any]()
     root = _resolve(whole, whole)
@@ -81,11 +78,7 @@ def _flatten(part: Schema, root: Schema, budget: _Budget) -> Schema:
 
 
 def _merge(schema: Schema, union: str, variants: list[Schema], *, is_whole: bool) -> None:
-    """Add the properties of the variants to `schema`.
-
-    If not all variants were read (`is_whole` is False), `anyOf` and `oneOf` do not make a property required
-    or forbidden.
-    """
+    """Add the variants' properties. If not all were read, a union makes none required or forbidden."""
     properties = schema["properties"] = dict(schema["properties"])
     for name in dict.fromkeys(name for variant in variants for name in variant["properties"]):
         schemas = [variant["properties"][name] for variant in variants if name in variant["properties"]]
@@ -118,10 +111,7 @@ def _together(schemas: list[Any], union: str) -> Any:
 
 
 def _resolve(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Schema:
-    """Replace the `$ref` at the root of `schema` with the schema that it refers to.
-
-    Keywords next to the `$ref` take precedence.
-    """
+    """Replace the `$ref` at the root of `schema` by what it refers to. Keywords next to it take precedence."""
     resolved = dict(schema)
     for _ in range(MOST_REFERENCES):
         reference = resolved.pop("$ref", None)

@@ -24,7 +24,6 @@ SUBSET = Subset(
 
 
 def translate(wanted: AnswerFormat, tools: Toolset) -> Translation:
-    """Translate an answer format for Gemini models."""
     if tools.offered:
         return in_words(wanted, "The model accepts no response format together with tools.")
     if wanted.schema is None:

@@ -33,10 +33,8 @@ MOST_INTEGER = 2**63
 
 
 def check_schema(schema: Schema) -> None:
-    """Check that `schema` is valid, self-contained and quick to check.
-
-    Raises:
-        SchemaFault: the schema is rejected. The error names the first faulty subschema.
+    """Check that `schema` is valid, self-contained and quick. The SchemaFault names the first faulty
+    subschema.
     """
     _check_json(schema)
     if len(json.dumps(schema, ensure_ascii=False)) > MOST_CHARS:
@@ -59,10 +57,7 @@ def check_schema(schema: Schema) -> None:
 
 
 def _check_json(schema: object) -> None:
-    """Check the depth of `schema`, and that every JSON parser can read its values.
-
-    This is a loop, because a recursive check could exceed Python's recursion limit.
-    """
+    """Check depth and values of `schema`. A recursive check could exceed Python's recursion limit."""
     pending: list[tuple[Path, object]] = [((), schema)]
     while pending:
         path, value = pending.pop()

@@ -34,7 +34,6 @@ SAYS_WHAT = frozenset(["$ref", "anyOf", "const", "enum", "type"])
 
 
 def translate(wanted: AnswerFormat, tools: Toolset) -> Translation:
-    """Translate an answer format for api.openai.com and Azure."""
     if wanted.schema is None:  # OpenAI rejects this format if the prompt does not mention JSON
         return Translation(wanted, instructions(wanted))
     try:
@@ -68,11 +67,7 @@ def _alone(schema: dict[str, Any], lost_keywords: set[str]) -> dict[str, Any]:
 
 
 def _check_strict(schema: Schema) -> None:
-    """Check that OpenAI accepts `schema` as a strict schema.
-
-    Raises:
-        NotExpressible: OpenAI would reject the schema. The message says why.
-    """
+    """Check that OpenAI accepts `schema` as strict. The NotExpressible says why not."""
     if schema.get("type") != "object" or "anyOf" in schema:
         raise NotExpressible("The root of the schema is not a plain object.")
     for path, part in subschemas(schema):
@@ -89,7 +84,6 @@ def _check_strict(schema: Schema) -> None:
 
 
 def response_format(wanted: AnswerFormat) -> dict[str, object]:
-    """Return the value of `response_format` in a chat completion."""
     if wanted.schema is None:
         return {"type": "json_object"}
     schema: dict[str, object] = {"name": wanted.name, "schema": wanted.schema, "strict": wanted.strict}

@@ -28,10 +28,7 @@ OF_TYPE = {
 
 
 class NotExpressible(ValueError):
-    """The provider's keywords cannot express the schema.
-
-    The message is a sentence that says why, such as "The schema is recursive."
-    """
+    """The provider's keywords cannot express the schema, for the reason in a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +60,7 @@ class Narrowed:
 
 
 def narrow(schema: Schema, subset: Subset) -> Narrowed:
-    """Translate `schema` into the keywords of `subset`.
-
-    Raises:
-        NotExpressible: the schema would lose its meaning.
-    """
+    """Translate `schema` into the keywords of `subset`. Raise NotExpressible if it would lose its meaning."""
     if not subset.takes_recursion and is_recursive(schema):
         raise NotExpressible("The schema is recursive.")
     narrowed = Narrowed({})
@@ -150,10 +143,7 @@ def _rewrite(schema: Schema, subset: Subset, lost_keywords: set[str]) -> Schema:
 
 
 def _merge(outer: Json, inner: object) -> Json:
-    """Merge a schema with the only schema in its `allOf`.
-
-    If both have the same keyword, they cannot be merged, and the `allOf` stays.
-    """
+    """Merge a schema with the only one in its `allOf`, which stays if both have a keyword."""
     if not isinstance(inner, Mapping):
         return outer
     inner_schema = cast(Schema, inner)
@@ -171,10 +161,7 @@ def _reference(ref: str, subset: Subset) -> str:
 
 
 def _split(schema: Json, types: list[str]) -> Json:
-    """Convert a schema with a list of types to an `anyOf` with one schema per type.
-
-    Each of these schemas has the keywords that apply to its type.
-    """
+    """Convert a list of types to an `anyOf` with a schema per type, each with its keywords."""
     if "anyOf" in schema or "$ref" in schema:
         return {word: value for word, value in schema.items() if word != "type"}
     shared = {word: schema.pop(word) for word in ("$defs", "description", "title") if word in schema}

@@ -13,14 +13,7 @@ from conductor.model.messages import Toolset
 
 @dataclass(frozen=True, slots=True)
 class Translation:
-    """Answer format, split between the provider's field and the prompt.
-
-    Args:
-        native: format to send in the provider's own field, in the provider's subset of JSON Schema, or None
-            to omit the field.
-        instructions: text for the prompt, or "" if the provider's field expresses the whole format.
-        notes: messages for the record of the run.
-    """
+    """Answer format, split between the provider's field, a text for the prompt, and notes for the record."""
 
     native: AnswerFormat | None
     instructions: str = ""
@@ -33,9 +26,7 @@ call."""
 
 
 def in_words(wanted: AnswerFormat, why: str = "") -> Translation:
-    """Put the whole format into the prompt. If `why` is not empty, it is a sentence that the record
-    shows as the reason.
-    """
+    """Put the whole format into the prompt. `why` is a sentence for the record, if any."""
     notes = (
         (f"The format of the answer was added to the prompt instead of the provider's field. {why}",)
         if why
@@ -54,7 +45,6 @@ def in_part(wanted: AnswerFormat, schema: Mapping[str, Any], lost_keywords: Coll
 
 
 def instructions(wanted: AnswerFormat) -> str:
-    """Describe the format as instructions for the model."""
     alone = "and nothing else: no prose, no Markdown, no code fence"
     if wanted.schema is None:
         return f"Your final answer is one JSON object {alone}."

@@ -39,11 +39,7 @@ def _refuse_fetching(uri: str) -> NoReturn:
 
 
 def compile_schema(schema: Schema) -> jsonschema_rs.Validator:
-    """Compile `schema` into a validator.
-
-    Raises:
-        ValueError: the schema is invalid, or a pattern is too large.
-    """
+    """Compile `schema` into a validator. Raise ValueError if it is invalid, or a pattern too large."""
     return _compile(json.dumps(schema, ensure_ascii=False))
 
 
@@ -64,11 +60,7 @@ def _with(schema: dict[str, Any], patterns: RegexOptions | FancyRegexOptions) ->
 
 
 def find_fault(text: str, wanted: AnswerFormat) -> str | None:
-    """Check that an answer has the wanted format.
-
-    Returns:
-        The first fault, as a sentence for the model that wrote the answer, or None if there is none.
-    """
+    """Return an answer's first fault as a sentence for the model that wrote it, or None."""
     try:
         value = read_json(text)
     except _Unreadable as exc:
@@ -84,10 +76,8 @@ def find_fault(text: str, wanted: AnswerFormat) -> str | None:
 
 
 def _explain(schema: Schema, value: object) -> str:
-    """Return a sentence that says why `value` does not match `schema`.
-
-    To find the reason, the validator tries every path through the schema, which is much slower than the check
-    itself. For a recursive schema, only the first level of recursion is searched.
+    """Return a sentence that says why `value` does not match. It tries every path, but only one level of
+    recursion.
     """
     try:
         compile_schema(unroll(schema)).validate(value)
@@ -105,11 +95,7 @@ def without_fences(text: str) -> str | None:
 
 
 def read_json(text: str) -> object:
-    """Parse JSON, and reject text that different JSON parsers would read differently.
-
-    Raises:
-        ValueError: the text is rejected. The message says why.
-    """
+    """Parse JSON. Raise ValueError for text that other parsers would read differently."""
     if len(text) > MOST_CHARS:
         raise _Unreadable(f"The answer is longer than {MOST_CHARS:,} characters.")
     try:

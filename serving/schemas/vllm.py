@@ -42,7 +42,6 @@ ANY_OBJECT: dict[str, Any] = {"type": "object"}
 
 
 def translate(wanted: AnswerFormat, tools: Toolset) -> Translation:
-    """Translate an answer format for local engines."""
     if tools.offered:
         return in_words(wanted, "A constraint on the answer would prevent the model from calling tools.")
     if wanted.schema is None:
@@ -55,12 +54,8 @@ def translate(wanted: AnswerFormat, tools: Toolset) -> Translation:
 
 
 def hold_to(schema: Schema) -> dict[str, Any]:
-    """Return the schema to which the engine constrains its output.
-
-    It may accept more than `schema`, which must have passed `limits.check_schema`.
-
-    Raises:
-        NotExpressible: an engine cannot express the schema, or would compile it too slowly.
+    """Return the schema for the engine, which may accept more than `schema`. Raise NotExpressible if it would
+    compile too slowly. `limits.check_schema` must have accepted `schema`.
     """
     narrowed = narrow(schema, SUBSET).schema
     parts = [part for _, part in subschemas(narrowed)]
@@ -76,13 +71,8 @@ def hold_to(schema: Schema) -> dict[str, Any]:
 
 
 def hold_calls_to(parameters: Sequence[Schema | None]) -> list[dict[str, Any]]:
-    """Return the schemas to which the engine constrains the arguments of several tools.
-
-    A schema that is invalid, or too slow to compile, is replaced by one that accepts any object. The `$defs`
-    of the results do not conflict, so they can be merged.
-
-    Args:
-        parameters: unchecked schemas of the tools' arguments.
+    """Return the schemas for unchecked `parameters` of several tools, with disjoint `$defs`. Invalid or slow
+    ones become any object.
     """
     defined, constraints = dict[str, object](), list[dict[str, Any]]()
     for each in parameters:

@@ -75,7 +75,6 @@ def target(root: Schema, ref: str) -> Schema | None:
 
 
 def follow(root: Schema, schema: Schema) -> Schema:
-    """Return `schema`, or the schema that its `$ref` leads to."""
     for _ in range(100):
         ref = schema.get("$ref")
         if not isinstance(ref, str) or (definition := target(root, ref)) is None:

@@ -36,11 +36,7 @@ class SchemaFault(ValueError):
 
 
 def check_work(root: Schema) -> None:
-    """Check that the work of checking a value against `root` is limited.
-
-    Raises:
-        SchemaFault: the work may exceed the limits. The error names the faulty subschema.
-    """
+    """Check that checking a value against `root` is limited work. The SchemaFault names the subschema."""
     try:
         _check_one_value(root)
         _check_parts(root)
@@ -89,7 +85,6 @@ def _check_parts(root: Schema) -> None:
 
 
 def leads_back(part: Schema, named: Schema, circle_of: Mapping[int, int]) -> bool:
-    """Return whether a reference from `part` to `named` is part of a cycle."""
     return circle_of[id(part)] == circle_of[id(named)]
 
 
@@ -101,10 +96,8 @@ def _edges(root: Schema, part: Schema) -> Iterator[tuple[Path, Schema]]:
 
 
 def circles(root: Schema) -> dict[int, int]:
-    """Map the `id()` of each subschema to the number of its strongly connected component.
-
-    Two subschemas of the same component refer to each other, directly or through others. The algorithm is
-    Tarjan's (SIAM J. Comput. 1, 1972).
+    """Map the `id()` of each subschema to its strongly connected component, by Tarjan's algorithm (SIAM J.
+    Comput. 1, 1972). Subschemas of one refer to each other.
     """
     order: dict[int, int] = {}
     lowest: dict[int, int] = {}
@@ -132,10 +125,7 @@ def circles(root: Schema) -> dict[int, int]:
 
 
 def unroll(root: Schema) -> dict[str, Any]:
-    """Replace each reference that closes a cycle with a schema that accepts everything.
-
-    Only the first level of recursion is then checked.
-    """
+    """Replace references that close a cycle by a schema that accepts everything, after the first level."""
     circle_of = circles(root)
 
     def copy(value: object) -> object:

@@ -1,3 +1,1 @@
-"""Runs on this replica: their admission, their resources until their end, and the lookup of repeated
-requests.
-"""
+"""Runs on this replica: admission, resources until their end, and lookup of repeated requests."""

@@ -56,16 +56,11 @@ class RunSlots:
 
     @property
     def n_taken(self) -> int:
-        """Number of slots in use."""
         return self._n_held + self._n_unwritten()
 
     def check(self) -> None:
-        """Check that any slot is free.
-
-        Clients that have not sent a key can see the error, so it contains no numbers.
-
-        Raises:
-            Overloaded: all slots are in use.
+        """Check that any slot is free. The Overloaded has no numbers, because clients without a key can see
+        it.
         """
         if self.n_taken >= self._pool().settings.limits.max_running:
             message = (
@@ -74,11 +69,8 @@ class RunSlots:
             raise Overloaded(message, param="limits.max_running")
 
     def check_share(self, account: Account, priority: Priority) -> None:
-        """Check that a slot is free for a run of `account`.
-
-        Raises:
-            Overloaded: all slots are in use, or the key has used its share, or the run has the priority
-                `batch` and the free slots are reserved for other runs.
+        """Check that `account` may use a slot: one is free, its share is not used up, and none is reserved.
+        Raise Overloaded otherwise.
         """
         self.check()
         pool, n_taken = self._pool(), self.n_taken
@@ -130,11 +122,8 @@ class MemoryBudget:
         self._of_keys = Counter[str]()
 
     def check(self, account: Account, n_bytes: int, priority: Priority) -> None:
-        """Check that `n_bytes` more fit into the budget. If nothing is in memory, any size fits.
-
-        Raises:
-            Overloaded: the bytes do not fit, or the key has used its share, or the run has the priority
-                `batch` and the rest of the budget is reserved for other runs.
+        """Check that `n_bytes` more fit into the budget and the key's share, or raise Overloaded. If nothing
+        is in memory, any size fits.
         """
         if n_bytes <= SMALL_BYTES:
             return
@@ -151,10 +140,8 @@ class MemoryBudget:
 
     @contextmanager
     def hold(self, account: Account, n_bytes: int, priority: Priority) -> Generator[None]:
-        """Check that `n_bytes` more fit, and occupy them until the end of the block.
-
-        Raises:
-            Overloaded: see `check`.
+        """Check that `n_bytes` more fit, and occupy them until the end of the block. Raise Overloaded
+        otherwise.
         """
         self.check(account, n_bytes, priority)
         with self.occupy(account, n_bytes):
@@ -180,9 +167,7 @@ class RunAdmission:
     A reader is a request that follows the run of an earlier request.
 
     Args:
-        pool: function that returns the current pool.
         records: store of the runs. Ended runs that are not stored yet keep their slots and their memory.
-        rates: counter for the rate limits of teams and keys.
     """
 
     def __init__(self, pool: Callable[[], Pool], records: Records, rates: RateCounter) -> None:
@@ -196,22 +181,12 @@ class RunAdmission:
         )
 
     async def reserve_rate(self, caller: Caller, tokens: int) -> RateReservation:
-        """Count a request in the rate limits of its caller.
-
-        If no run takes over the reservation, the caller of this method must settle it.
-
-        Args:
-            caller: caller of the request.
-            tokens: estimated number of tokens of the request.
-        """
+        """Count a request in the rate limits of its caller. If no run takes over the reservation, settle it."""
         return await self.rates.reserve(caller.account, caller.policies, tokens)
 
     def admit(self, spec: RunSpec, account: Account) -> ExitStack:
-        """Admit a new run. Return its slot and memory, which must be closed at the end of the run.
-
-        Raises:
-            Overloaded: there is no free slot or not enough memory, or the run's workers will not be available
-                in time.
+        """Admit a new run. Return its slot and memory, to be closed at its end. Raise Overloaded if they, or
+        its workers, are not available in time.
         """
         task, n_bytes = spec.task, bytes_of_task(spec.task) // (spec.n_beside + 1)
         self.slots.check_share(account, task.priority)
@@ -226,12 +201,8 @@ class RunAdmission:
         return leases
 
     def admit_again(self, record: Record, results: Given) -> ExitStack:
-        """Admit a run that has waited for tool results. Return its slot and memory, as `admit` does.
-
-        The share of its key is not checked again, because the run was admitted before.
-
-        Raises:
-            Overloaded: there is no free slot or not enough memory.
+        """Admit a run that has waited for tool results, as `admit` does, but without checking its key's share
+        again.
         """
         n_bytes = bytes_of_record(record) + bytes_of_given(results)
         self.slots.check_share(NOBODY, record.task.priority)
@@ -239,10 +210,7 @@ class RunAdmission:
         return self._occupy(record.account, n_bytes)
 
     def admit_orphan(self, record: Record) -> ExitStack:
-        """Admit a run that another router had admitted, even if there is no free slot or memory.
-
-        Return its slot and memory, as `admit` does.
-        """
+        """Admit a run that another router had admitted, even if there is no free slot or memory."""
         return self._occupy(record.account, bytes_of_record(record))
 
     def _occupy(self, account: Account, n_bytes: int) -> ExitStack:
@@ -253,14 +221,8 @@ class RunAdmission:
 
     @contextmanager
     def read(self, account: Account, n_readers: int) -> Generator[None]:
-        """Count another reader of a run until the end of the block.
-
-        Args:
-            account: account of the reader.
-            n_readers: number of readers that the run already has at this router.
-
-        Raises:
-            Overloaded: the run or the router has too many readers.
+        """Count another reader of a run, which has `n_readers` at this router, until the end of the block.
+        Raise Overloaded at a limit.
         """
         if n_readers >= MOST_READERS:
             raise Overloaded("Too many requests are waiting for this run's answer. Retry soon.")
@@ -276,13 +238,11 @@ def room_for_batch(pool: Pool) -> int:
 
 @contextmanager
 def _expect_workers(pool: Pool, spec: RunSpec, account: Account) -> Generator[None]:
-    """Check that the run's workers are expected to have free slots in time.
+    """Check that the run's workers are expected to have free slots in time, or raise Overloaded with the time
+    to retry.
 
     The workers that the run calls first count it as queued until its call arrives, or until the end of the
     block.
-
-    Raises:
-        Overloaded: the workers are not expected to have free slots in time. The error says when to retry.
     """
     waits = _Waits(pool, spec.task, account)
     worst_s = waits.worst_s(spec.team)
@@ -303,17 +263,15 @@ class _Waits:
         self._patience_s = inf if task.deadline_s is None else task.deadline_s
 
     def first(self, team: Team) -> set[str]:
-        """Return the names of the workers that the run calls first, as far as they are known."""
+        """Return the names of the workers that the run calls first, or an empty set if they are unknown."""
         if self._task.plan is not None:
             return {step.worker for step in self._task.plan.steps if not step.access}
         planner = team.planner(self._task)
         return {planner.member.name} if planner else set()
 
     def worst_s(self, team: Team) -> float:
-        """Return the expected wait in seconds if it is too long, or 0 if it is acceptable.
-
-        A run with a plan from its request needs all workers of the plan. Any other run needs the conductor
-        and at least one worker.
+        """Return the expected wait in seconds if it is too long, or 0. A given plan needs all of its workers,
+        any other run the conductor and a worker.
         """
         task = self._task
         if task.plan is not None:
@@ -327,11 +285,7 @@ class _Waits:
         return max(first_s, min((self._too_long_s(name) for name in candidates), default=0.0))
 
     def _too_long_s(self, name: str) -> float:
-        """Return the wait for a worker if it is too long, or 0 if the worker or a fallback is available in
-        time.
-
-        If all of them take too long, return the shortest wait.
-        """
+        """Return 0 if a worker or a fallback is available in time, or else the shortest wait."""
         if name not in self._pool.limiters:
             return 0.0
         line = self._pool.line(name)
@@ -366,7 +320,6 @@ def bytes_of_given(resume_input: Given) -> int:
 
 
 def bytes_of(messages: Iterable[Message]) -> int:
-    """Return the size in bytes of messages in memory."""
     return sum(map(getsizeof, contents_of(messages)))
 
 

@@ -95,12 +95,7 @@ class IdempotencyKey:
 
 
 class RequestDeduplicator:
-    """Finds the runs and answers of earlier requests, and stores what later lookups need.
-
-    Args:
-        store: run store of this replica.
-        settings: function that returns the current settings.
-    """
+    """Finds the runs and answers of earlier requests, and stores what later lookups need."""
 
     def __init__(self, store: RecordStore, settings: Callable[[], Settings]) -> None:
         self._store, self._settings = store, settings
@@ -109,15 +104,10 @@ class RequestDeduplicator:
     async def find(
         self, task: Task, account: Account, *, may_join: bool = False, may_be_cached: bool = False
     ) -> Match:
-        """Look up earlier requests that are equal to a request without an idempotency key.
+        """Look up earlier requests that are equal to one without an idempotency key, for their run
+        (`may_join`) or their cached answer.
 
-        If the request is a retry, its run is watched from now on, so that the answer can be followed.
-
-        Args:
-            task: task of the request.
-            account: account of the client.
-            may_join: whether the request may join the run of an earlier request.
-            may_be_cached: whether the request may get the cached answer of an earlier request.
+        The run of a retry is watched from now on, so that the answer can be followed.
         """
         claim = await self._find_retried(task, account) if may_join else None
         if claim is not None:
@@ -126,11 +116,8 @@ class RequestDeduplicator:
         return Match(Outcome.CACHED, record=record) if record else NEW
 
     async def claim(self, key: IdempotencyKey, run_id: str) -> Match:
-        """Look up the earlier request with an idempotency key. If there is none, claim the key for a run.
-
-        Raises:
-            NotTheSame: the key was used for a different request.
-            StoreUnavailable: the store is unreachable. Nothing was run.
+        """Look up the earlier request with a key, or claim the key for a run. Raise NotTheSame if it was used
+        for another request.
         """
         claim = await self._store.claim(
             Claim(key.account, key.name, key.body_hash, run_id, self._store.owner)
@@ -155,10 +142,7 @@ class RequestDeduplicator:
         return self._settings().store.asked_again_s
 
     async def expect_retry(self, record: Record) -> bool:
-        """Let a retry join a run whose answer failed or was interrupted, for `joins_s` seconds.
-
-        Return False if no retry may join the run.
-        """
+        """Let a retry join a failed or interrupted run for `joins_s` seconds. Return False if none may."""
         return self.may_join(record) and await self._keep_retry(record, now_us() + int(self.joins_s * 1e6))
 
     async def forget_retry(self, record: Record) -> None:
@@ -251,14 +235,7 @@ class RequestDeduplicator:
 
 
 def match_results(record: Record, numbers: Collection[int]) -> Match:
-    """Find out whether a run waits for tool results or has already received them.
-
-    Return `NEW` if neither is the case.
-
-    Args:
-        record: record of the run.
-        numbers: numbers of the tool calls to which the results belong.
-    """
+    """Return whether a run waits for the results of tool calls, or has them. `NEW` means neither."""
     if any(call.number in numbers for call in record.pending):
         return Match(Outcome.AWAITED)
     for index in range(len(record.segments) - 1, -1, -1):
@@ -269,14 +246,10 @@ def match_results(record: Record, numbers: Collection[int]) -> Match:
 
 
 def request_hash(task: Task, settings: str = "") -> str:
-    """Return a hash of a request. Equal requests have the same hash.
+    """Return a hash of a request, and of the settings if their hash is given. Equal requests have the same
+    hash.
 
-    The field `stream`, and marks for a provider's prompt cache, do not matter. Fields of the
-    request that the answer repeats (`Task.echo`) matter.
-
-    Args:
-        task: task of the request.
-        settings: hash of the settings, or "" to ignore the settings.
+    `stream` and cache marks do not matter. The fields that the answer repeats (`Task.echo`) do.
     """
     tools = replace(task.tools, tools=tuple(replace(tool, cache="") for tool in task.tools.tools))
     options = replace(task.sampling.options, prompt_cache=None)
@@ -295,19 +268,13 @@ def request_hash(task: Task, settings: str = "") -> str:
 
 
 def has_called(record: Record) -> bool:
-    """Return whether the run has called a model, so that another run would cost money again.
-
-    This includes calls of unknown cost.
-    """
+    """Return whether the run has called a model, even at unknown cost, so that another one would cost again."""
     is_paid = bool(record.usage.total_tokens or record.cost_usd)
     return is_paid or any(True for _ in record.unmetered_calls)
 
 
 def to_cached_record(earlier: Record, task: Task, id: str, account: Account) -> Record:
-    """Create the record of a run that reuses the answer of an earlier run.
-
-    It calls no model and costs nothing.
-    """
+    """Create the record of a run that reuses an earlier answer, without calls and costs."""
     return Record(
         id=id,
         task=task,

@@ -61,13 +61,7 @@ def faults(records: RunRecords) -> list[str]:
 
 
 def describe(span: spans.Span, record: Record, *, content: bool) -> None:
-    """Set the attributes of a run's span to the outcome of the run.
-
-    Args:
-        span: span of the run.
-        record: record of the run.
-        content: whether the settings allow texts in spans.
-    """
+    """Set the attributes of a run's span to its outcome, with texts if `content`."""
     if not span.is_recording():
         return
     span.set_attributes({spans.ROUNDS: record.rounds, spans.STATUS: record.status})
@@ -81,12 +75,8 @@ def describe(span: spans.Span, record: Record, *, content: bool) -> None:
 
 
 def log(records: RunRecords) -> None:
-    """Log one line for a run, with numbers and names but without prompts and answers.
-
-    The line of a failed or lost run is a warning.
-
-    Args:
-        records: records in the form in which they are stored, because an error message may quote a prompt.
+    """Log numbers and names of a run, as a warning if it failed or was lost. `records` are as stored, because
+    error messages may quote prompts.
     """
     record = records.record
     used, cost_usd, began_s = record.usage, record.cost_usd, record.answer_began_s
@@ -130,13 +120,8 @@ class RunExecutor:
     """Executor of the runs of one replica.
 
     Args:
-        registry: registry with a session for each run.
-        store: run store of this replica.
-        pools: pools of workers that serve requests.
-        admission: admission, which has the counter of the rate limits.
         ledgers: ledgers of teams and keys, or None if runs are not billed.
         policies: function that returns an account's policies, or None if the server has no keys.
-        meter: receiver of the metrics, or None.
         end_turn: function that is called when a run has ended or is about to wait for tool results.
     """
 
@@ -157,12 +142,8 @@ class RunExecutor:
 
     @asynccontextmanager
     async def execute(self, spec: RunSpec, account: Account, leases: ExitStack) -> AsyncGenerator[Session]:
-        """Execute a run until the end of the block, inside its span, and store its record.
-
-        Args:
-            spec: specification of the run.
-            account: account that pays.
-            leases: slot and memory of the run. They are closed after the run is stored.
+        """Execute a run inside its span until the end of the block, and store its record. Then close
+        `leases`, its slot and memory.
         """
         id, task = spec.id, spec.task
         texts = (task, spec.results) if task.permit.stores else ()
@@ -222,10 +203,7 @@ class RunExecutor:
         )
 
     async def suspend(self, records: RunRecords) -> None:
-        """Store a run that is about to wait for tool results.
-
-        It implements `conductor.run.lifecycle.WriteDown`.
-        """
+        """Store a run that is about to wait for tool results. Implements `conductor.run.lifecycle.WriteDown`."""
         try:
             policies = await self.find_policies(records.record.account)
         except PodiumError:  # its key is no longer valid: no request will resume the run
@@ -234,17 +212,10 @@ class RunExecutor:
         await self._end_turn(records)
 
     async def find_policies(self, account: Account) -> Policies:
-        """Return the current policies of an account."""
         return await self._policies(account) if self._policies and account.key_id else UNLIMITED
 
     def report(self, records: RunRecords, stored_records: RunRecords, pool: Pool) -> None:
-        """Log a run that has ended, and count it in the metrics.
-
-        Args:
-            records: records of the run.
-            stored_records: records in the form in which they are stored. Only these are logged.
-            pool: pool that the run has used.
-        """
+        """Log the stored form of a run that has ended, and count it in the metrics."""
         log(stored_records)
         report(self._meter, of_run(records, pool.providers))
 
@@ -268,7 +239,6 @@ class RunExecutor:
 
 @asynccontextmanager
 async def _replay(record: Record) -> AsyncGenerator[Run]:
-    """Open a run that has already ended, from its record."""
     event_log = EventLog(record)
     event_log.replay()
     yield Run(event_log)

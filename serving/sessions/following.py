@@ -47,15 +47,8 @@ BEGINS_S = 60.0
 
 @asynccontextmanager
 async def follow(store: RecordStore, claim: Claim) -> AsyncGenerator[Run]:
-    """Open the run of an earlier request for one more reader.
-
-    Args:
-        store: run store of this replica.
-        claim: claim of the earlier request.
-
-    Raises:
-        Interrupted: the run was lost, or was never started.
-        BadTask: the texts of the run are no longer stored.
+    """Open the run of an earlier request for one more reader. Raise Interrupted if it was lost, or BadTask if
+    its texts are gone.
     """
     id = claim.run_id
     if not await wait_until_begun(store, claim):
@@ -77,13 +70,8 @@ async def follow(store: RecordStore, claim: Claim) -> AsyncGenerator[Run]:
 
 
 async def wait_until_begun(store: RecordStore, claim: Claim) -> bool:
-    """Wait until the run of an earlier request has started.
-
-    Return False if the run will not start, because the request was rejected or its server has stopped. The
-    claim is then released.
-
-    Raises:
-        Interrupted: the run has not started within `BEGINS_S` seconds. The client may retry.
+    """Wait until an earlier run has started. If it will not start, release its claim and return False. Raise
+    Interrupted after `BEGINS_S`.
     """
     loop = asyncio.get_running_loop()
     began_s = asked_s = loop.time()
@@ -100,17 +88,10 @@ async def wait_until_begun(store: RecordStore, claim: Claim) -> bool:
 
 @asynccontextmanager
 async def follow_segment(store: RecordStore, records: RunRecords, segment: int) -> AsyncGenerator[Run]:
-    """Open one segment of a run for another reader.
+    """Open the segment after `segment` (-1: the first) for another reader. Raise Interrupted if the run was
+    lost.
 
-    The segment starts with the client's tool results. It ends when the run waits again or ends.
-
-    Args:
-        store: run store of this replica.
-        records: records of the run.
-        segment: index of the previous segment, or -1 for the first segment of the run.
-
-    Raises:
-        Interrupted: the run was lost.
+    It starts with the client's tool results, and ends when the run waits again or ends.
     """
     record = records.record
     if segment + 1 < len(record.segments):
@@ -130,18 +111,11 @@ async def follow_segment(store: RecordStore, records: RunRecords, segment: int) 
 
 @asynccontextmanager
 async def retell(store: RecordStore, id: str, segment: int) -> AsyncGenerator[Run]:
-    """Open a segment of a run from its stored events, even if the run has ended.
+    """Open a segment from the stored events, even of an ended run. Raise BadTask if they are no longer
+    stored.
 
-    Every reader then gets the same events, with the same parts of the answer. The run must be one that
-    outlives its client, because only the events of such a run include its answer.
-
-    Args:
-        store: run store of this replica.
-        id: id of the run.
-        segment: index of the segment.
-
-    Raises:
-        BadTask: the events of the run are no longer stored.
+    Every reader gets the same events and parts. The run must outlive its client, because only such events
+    include the answer.
     """
     records = await store.get(id)
     if records is not None and records.record.status not in ("running", "detached", "waiting"):
@@ -151,13 +125,7 @@ async def retell(store: RecordStore, id: str, segment: int) -> AsyncGenerator[Ru
 
 
 async def _check_kept(store: RecordStore, id: str) -> None:
-    """Check that the events of an ended run are stored.
-
-    Wait briefly for them, because the events of a run that has just ended may not be written yet.
-
-    Raises:
-        BadTask: the events are not stored.
-    """
+    """Wait briefly until the events of an ended run are stored. Raise BadTask if they are not."""
     for _ in range(LOOKS):
         items = (await store.events(id, 0)).items
         if items and items[0].record is not None:
@@ -185,11 +153,7 @@ def run_lost_error() -> Interrupted:
 
 
 class AnswerDiffers(Exception):
-    """An answer that is written again differs from the answer that readers have received.
-
-    Args:
-        answer: the new answer so far.
-    """
+    """An answer that is written again differs from the answer that readers have received."""
 
     def __init__(self, answer: AnswerDelta) -> None:
         super().__init__("the repeated answer differs")
@@ -197,11 +161,7 @@ class AnswerDiffers(Exception):
 
 
 class RetoldAnswer:
-    """Filter for an answer that may be written again from the beginning, so that readers receive each part
-    once.
-
-    This happens if a step is restarted, or if another replica continues the run.
-    """
+    """Filter for answers that a restart or another replica may repeat, so that readers get each part once."""
 
     def __init__(self) -> None:
         self._old = self._new = AnswerDelta(0.0, "")
@@ -228,13 +188,9 @@ class RetoldAnswer:
         self._old = self._new = AnswerDelta(0.0, "")
 
     def add(self, piece: AnswerDelta) -> AnswerDelta | None:
-        """Add a part of the answer.
+        """Add a part of the answer, and return what is new to readers, or None.
 
-        Return what readers have not received yet, or None if they have all of it.
-
-        Raises:
-            AnswerDiffers: readers have received a different answer. From now on, the new answer is compared
-                instead.
+        If it differs from what they have, raise AnswerDiffers, and compare the new answer from now on.
         """
         new = AnswerDelta(piece.at_s, self._new.text + piece.text, self._new.reasoning + piece.reasoning)
         text, reasoning = _rest(self._old.text, new.text), _rest(self._old.reasoning, new.reasoning)
@@ -256,8 +212,6 @@ class Pump:
     """Copies the events of a run from the store to the event log of a reader.
 
     Args:
-        store: run store of this replica.
-        id: id of the run.
         n_given: number of segments to skip. Each ended with the client's tool results.
     """
 

@@ -35,9 +35,6 @@ class LiveSettings:
     """Current settings of one router, and their changes. Call `start` and `aclose`.
 
     Args:
-        service: service that gets a new pool when the settings change.
-        settings: settings at the start.
-        build: function that creates a pool from settings.
         source: source of the settings, or None if they do not come from a file.
         poll_s: seconds between two checks of the files.
         complete: function that adds missing values, such as known prices. It is called in a thread.
@@ -65,10 +62,7 @@ class LiveSettings:
         self._changing = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
         self.is_up = False
-        """Whether the server has started.
-
-        Before that, engines may still be starting. They load their adapters before `/readyz` succeeds.
-        """
+        """Whether the server has started. Before `/readyz` succeeds, engines start and load their adapters."""
 
     def start(self) -> None:
         """Start to check the settings file and the key files for changes."""
@@ -77,18 +71,12 @@ class LiveSettings:
             self._task = asyncio.create_task(self._follow(self._source), name="settings file")
 
     async def aclose(self) -> None:
-        """Stop checking the files."""
         task, self._task = self._task, None
         await end_task(task)
 
     async def patch(self, user_config: Mapping[str, Any]) -> None:
-        """Apply `user_config` to the settings. It replaces the previous `user_config`.
-
-        If it is invalid and the server has started, it is rejected. The log and `/readyz` report this.
-
-        Raises:
-            SettingsError, AdapterError, WorkerUnavailable: `user_config` is invalid, and the server has not
-                started yet.
+        """Apply `user_config`, which replaces the previous one. If it is invalid, raise before the start, or
+        else report it in the log and `/readyz`.
         """
         try:
             await self._apply(self._settings, user_config)
@@ -98,12 +86,7 @@ class LiveSettings:
             self._reject("user_config", exc)
 
     async def reload(self) -> None:
-        """Read the settings file and the key files again, and apply them.
-
-        Raises:
-            SettingsError, AdapterError, WorkerUnavailable: the files are invalid. The previous settings stay
-                in use.
-        """
+        """Read settings and key files again, and apply them. If they are invalid, the previous ones stay."""
         try:
             if self._source is None:
                 raise SettingsError(
@@ -157,10 +140,7 @@ class LiveSettings:
         logger.error("Rejected the new %s. The previous settings stay in use. %s", what, why)
 
     async def _follow(self, source: SettingsSource) -> None:
-        """Reload the settings when a file has changed.
-
-        Wait until the file has stayed the same for one poll, because it may be only partly written before.
-        """
+        """Reload when a file has changed, and stayed the same for one poll, so that it is completely written."""
         applied_stamp = last_stamp = (source.digest, key_stamps(self._wanted))
         while True:
             await asyncio.sleep(self._poll_s)

@@ -29,19 +29,13 @@ WRITTEN = ("conductor", "repair", "revision")
 
 
 class Pools:
-    """Pools of one router. The pool `current` serves new requests.
-
-    Args:
-        pool: the first pool.
-    """
+    """Pools of one router. The pool `current` serves new requests."""
 
     def __init__(self, pool: Pool) -> None:
         self.current = pool
         self.conductor_health = ConductorHealth()
-        """Health of the current pool's conductor.
-
-        It depends on the conductor's prompts, key and team, unlike the health of workers. Operators can fix
-        these with new settings, so the count restarts with each pool.
+        """Health of the current pool's conductor. Prompts, key and team can be fixed by new settings, so each
+        pool restarts the count.
         """
         self._n_using = Counter[Pool]()
         self._retired: list[Pool] = []
@@ -67,7 +61,6 @@ class Pools:
 
     @property
     def calls(self) -> int:
-        """Number of open and queued calls of all pools."""
         return sum(slots.queued + slots.open_calls for pool in self._all for slots in pool.limiters.values())
 
     def levels(self) -> Iterator[Measurement]:
@@ -142,10 +135,7 @@ def verdict(record: Record) -> Literal["planned", "failed", "says nothing"]:
 
 
 def _plan_to_blame(record: Record) -> PlanRecord | None:
-    """Return the newest plan for whose failure the conductor is responsible, or None if there is none.
-
-    Also return None if the run ended before the conductor could retry.
-    """
+    """Return the newest plan that failed by the conductor's fault, if it could retry, or None."""
     plans = [plan for plan in record.plans if plan.source in WRITTEN]
     is_late = record.failure is not None and record.failure.is_a(DeadlineExceeded)
     if is_late and plans and all(_is_silent(plan) for plan in plans):

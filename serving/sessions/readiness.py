@@ -76,10 +76,7 @@ def failing_workers(pool: Pool) -> list[Json]:
 
 
 def worker_failing(name: str, health: WorkerHealth) -> Json | None:
-    """Return the first and the newest failure of a worker, or None if its newest call succeeded.
-
-    The result also contains the time of the first failure. The `detail` of a failure is only for operators.
-    """
+    """Return a worker's first failure with its time, and its newest, or None. The `detail` is for operators."""
     if not health.is_failing:
         return None
     return {
@@ -93,14 +90,8 @@ def worker_failing(name: str, health: WorkerHealth) -> Json | None:
 
 
 def for_others(body: Json, permit: Permit) -> Json:
-    """Return the part of the body that a caller may see who is not an operator.
-
-    It names only workers that the caller may call. It contains no error messages, because these may quote
-    settings, files and other requests.
-
-    Args:
-        body: complete body.
-        permit: permit of the caller.
+    """Return what a caller with `permit` may see: the workers that it may call, and no error messages, which
+    may quote settings, files and other requests.
     """
     public_body = dict(body)
     if "refused_user_config" in public_body:

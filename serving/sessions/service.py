@@ -30,11 +30,7 @@ BUDGET_LEFT, BUDGET_WINDOW = "x-podium-budget-left-usd", "x-podium-budget-window
 ReplicaCount = Callable[[], Awaitable[dict[str, dict[str, int]]]]
 """Function that returns the number of replicas of each Serve deployment, by their state."""
 TurnKeeper = Callable[["Service", RunRecords], Awaitable[None]]
-"""Function that adds the result of a run to its conversation, when the run has ended or waits for tool
-results.
-
-If it is called repeatedly, it adds the result only once.
-"""
+"""Function that adds a run's result to its conversation once, at its end or its wait for tools."""
 
 
 async def _no_replicas() -> dict[str, dict[str, int]]:
@@ -46,18 +42,11 @@ async def _no_turns(_: "Service", __: RunRecords) -> None:
 
 
 class Service:
-    """State of one router. A run uses the pool with which it started, even after the settings change.
+    """State of one router. A run keeps the pool that it started with, even after the settings change.
 
     Args:
-        pool: the first pool.
         open_store: function that opens the run store, or None for a store in memory.
-        meter: receiver of the metrics, or None.
-        replicas: function that counts the replicas of each Serve deployment, or None without a cluster.
-        ledgers: ledgers of teams and keys, or None if runs are not billed.
-        policies: function that returns an account's policies, or None if the server has no keys.
-        rates: counter for the rate limits of teams and keys, or None for one in memory.
         conversations: store for conversations of the Responses API, or None for a store in memory.
-        keep_turn: function that adds the result of a run to its conversation.
     """
 
     def __init__(
@@ -87,16 +76,13 @@ class Service:
 
     @property
     def pool(self) -> Pool:
-        """The pool that serves new requests."""
         return self._pools.current
 
     def settings(self) -> Settings:
-        """Return the settings that new requests use."""
         return self.pool.settings
 
     @property
     def conductor_health(self) -> ConductorHealth:
-        """Health of the current pool's conductor."""
         return self._pools.conductor_health
 
     async def swap(self, pool: Pool) -> None:
@@ -134,10 +120,7 @@ class Service:
         yield from self._pools.levels()
 
     async def end_turn(self, records: RunRecords) -> None:
-        """Add the result of a run to its conversation.
-
-        If this fails, log it. The client still gets its answer.
-        """
+        """Add a run's result to its conversation. A failure is logged, and the client still gets its answer."""
         if not records.record.task.echo:  # only the Responses API has conversations, and it sets the echo
             return
         try:
@@ -146,21 +129,12 @@ class Service:
             logger.warning("Cannot add run %s to its conversation: %s", records.record.id, exc)
 
     async def find_waiting(self, id: str) -> RunRecords | None:
-        """Return a run that waits for tool results or is active on this replica, without redaction.
-
-        Return None if there is no such run.
-
-        Raises:
-            StoreUnavailable: the store is unreachable.
-        """
+        """Return a run that waits for tool results or is active here, without redaction, or None."""
         run = self.sessions.find(id)
         return run.records if run else await self.store.find_waiting(id)
 
     async def aclose(self) -> None:
-        """Stop all runs and write the unwritten data.
-
-        Another replica continues the runs that outlive their clients.
-        """
+        """Stop all runs and write the rest. Other replicas continue the runs that outlive their clients."""
         await self.sessions.aclose()
 
     async def records(self, id: str, caller: Caller) -> RunRecords | None:
@@ -171,18 +145,8 @@ class Service:
     async def newest(
         self, limit: int, caller: Caller, after: str | None = None, run_filter: RunFilter = ANY_RUN
     ) -> RunPage:
-        """Return a page of the newest runs, without their texts. Active runs are included.
-
-        Args:
-            limit: maximum number of runs.
-            caller: caller of the request, who must be allowed to see the runs.
-            after: id of the run after which the page starts. Only older runs are returned. None for the first
-                page.
-            run_filter: filter that the runs must match.
-
-        Raises:
-            UnknownName: the run `after` does not exist.
-            StoreUnavailable: the store is unreachable.
+        """Return the newest runs that `caller` may see, older than `after`, without texts. Raise UnknownName
+        if there is no `after`.
         """
         before = None
         if after is not None:

@@ -29,17 +29,12 @@ class RunSpec:
     """Specification of a run to start or to resume.
 
     Args:
-        id: id of the run.
-        task: task of the run.
-        team: team of workers for the task.
-        headers: headers of the request, for its trace.
-        rate: reservation in the caller's rate limits. The run settles it.
         cached: record of an earlier run whose answer is returned. None to call models.
         is_cached: whether the answer may be cached for equal requests.
         n_beside: number of other runs of the same request. They share the conversation in memory.
         before_calls: function that is awaited after the run is admitted, before it calls models. Or None.
         resumed: records of the run, if another process has left it or it waits for tool results.
-        results: tool results with which a suspended run continues, or None.
+        results: tool results that a suspended run continues with, or None.
         paid_usd: total amount that the payer's ledger has booked for the resumed run.
     """
 
@@ -67,14 +62,8 @@ class Watcher(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Execution:
-    """Resources of a run while this replica executes it.
-
-    Args:
-        run: the run.
-        pool: pool of workers that the run uses.
-        journal: journal that redacts the run's events for the store.
-        rate: reservation in the caller's rate limits. It is settled at the end of the run.
-        leases: slot and memory of the run. They are closed after the run is stored.
+    """Resources of a run while this replica executes it. At its end, `rate` is settled; `leases`, slot and
+    memory, close after it is stored.
     """
 
     run: Run
@@ -94,9 +83,6 @@ class Session:
     * When a run waits for tool results, its execution ends. The tool results start another execution, on any
       replica.
     * When another replica takes over the run, its execution here stops.
-
-    Args:
-        id: id of the run.
     """
 
     def __init__(self, id: str) -> None:
@@ -105,10 +91,7 @@ class Session:
         self.is_kept = False
         """Whether the run outlives its client."""
         self.tasks = set[asyncio.Task[object]]()
-        """Tasks that outlive the client.
-
-        They drive the run, finish a response without a client, or resume the run.
-        """
+        """Tasks that outlive the client: driving, finishing or resuming the run."""
         self.n_readers = 0
         """Number of requests that follow the run through the store."""
         self.watchers: list[Watcher] = []
@@ -117,7 +100,6 @@ class Session:
 
     @property
     def run(self) -> Run:
-        """The run that is executed here."""
         assert self.execution is not None, "the run is executed here"
         return self.execution.run
 
@@ -127,7 +109,6 @@ class Session:
         return self.execution is not None or bool(self.tasks)
 
     def cancel(self) -> None:
-        """Cancel the run if it is executed here."""
         if self.execution is not None:
             self.execution.run.cancel()
 
@@ -156,7 +137,6 @@ class SessionRegistry(StoreListener):
 
     @property
     def is_idle(self) -> bool:
-        """True if there is no session."""
         return not self._sessions
 
     def find(self, id: str) -> Run | None:
@@ -165,15 +145,12 @@ class SessionRegistry(StoreListener):
         return session.execution.run if session and session.execution else None
 
     def find_kept(self, id: str) -> RunRecords | None:
-        """Return the records of a run that this replica executes, in the form in which they are stored, or
-        None.
-        """
+        """Return the records of a run that this replica executes, as stored, or None."""
         session = self._sessions.get(id)
         execution = session.execution if session else None
         return execution.journal.kept(execution.run.records) if execution else None
 
     def owns(self, id: str) -> bool:
-        """See `StoreListener`."""
         return id in self._sessions and self._sessions[id].is_owner
 
     @contextmanager
@@ -199,7 +176,6 @@ class SessionRegistry(StoreListener):
                 session.watchers.remove(watcher)
 
     def watchers(self, id: str) -> Sequence[Watcher]:
-        """Return the watchers of a run."""
         session = self._sessions.get(id)
         return session.watchers if session else ()
 
@@ -217,14 +193,8 @@ class SessionRegistry(StoreListener):
         return task
 
     async def drive(self, id: str, opened: AbstractAsyncContextManager[Session], keep_s: float) -> Run:
-        """Execute a run in a task that outlives the client, and return the run after it has started.
-
-        The caller must close the run's `answer`.
-
-        Args:
-            id: id of the run.
-            opened: context that executes the run.
-            keep_s: seconds after which the run is cancelled.
+        """Execute a run in a task for at most `keep_s` seconds, and return the started run, whose `answer`
+        must be closed.
         """
         ready: asyncio.Future[Run] = asyncio.get_running_loop().create_future()
         task = self.spawn(id, self._drive_on(opened, ready, keep_s), "run kept")
@@ -257,22 +227,18 @@ class SessionRegistry(StoreListener):
             )
 
     def on_cancel(self, id: str) -> None:
-        """See `StoreListener`."""
         if id in self._sessions:
             self._sessions[id].cancel()
 
     def on_taken_over(self, id: str) -> None:
-        """See `StoreListener`."""
         if id in self._sessions:
             self._sessions[id].leave()
 
     def on_watch(self, id: str) -> None:
-        """See `StoreListener`."""
         if (run := self.find(id)) is not None:
             run.watch()
 
     def on_items(self, id: str, items: Sequence[Item]) -> None:
-        """See `StoreListener`."""
         for watcher in self.watchers(id):
             watcher.hear(items)
 

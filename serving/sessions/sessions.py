@@ -40,17 +40,7 @@ logger = logging.getLogger("podium")
 
 
 class Sessions(SessionRegistry):
-    """Runs of one replica. Close it with `aclose`.
-
-    Args:
-        pools: pools of workers that serve requests.
-        open_store: function that opens the run store, or None for a store in memory.
-        rates: counter for the rate limits of teams and keys.
-        ledgers: ledgers of teams and keys, or None if runs are not billed.
-        policies: function that returns an account's policies, or None if the server has no keys.
-        meter: receiver of the metrics, or None.
-        end_turn: function that is called when a run has ended or is about to wait for tool results.
-    """
+    """Runs of one replica. Close it with `aclose`."""
 
     def __init__(
         self,
@@ -79,10 +69,8 @@ class Sessions(SessionRegistry):
 
     @asynccontextmanager
     async def start(self, spec: RunSpec, caller: Caller) -> AsyncGenerator[Session]:
-        """Start a run and execute it until the end of the block. Its record is stored, however it ends.
-
-        Raises:
-            Overloaded: there is no free slot, memory or worker. The run was not started.
+        """Start a run, execute it until the end of the block, and store its record. Raise Overloaded if it is
+        not admitted.
         """
         with self.admission.admit(spec, caller.account) as leases:
             if spec.before_calls is not None:
@@ -97,13 +85,9 @@ class Sessions(SessionRegistry):
                     self._keep_answer(run.record)
 
     async def start_kept(self, spec: RunSpec, caller: Caller) -> Run:
-        """Start a kept run. It is cancelled if it takes longer than `store.keep_s`.
+        """Start a kept run for at most `store.keep_s`, and return it. The caller must close its `answer`.
 
-        The caller must close the run's `answer`.
-
-        Raises:
-            Overloaded: there is no free slot, memory or worker. The run was not started.
-            NotAllowed: the texts of the run may not be stored.
+        Raise Overloaded if it is not admitted, or NotAllowed if its texts may not be stored.
         """
         if not spec.task.permit.stores:
             raise not_kept()
@@ -122,23 +106,11 @@ class Sessions(SessionRegistry):
         policies: Policies,
         rate: RateReservation = NO_RATES,
     ) -> Run | None:
-        """Resume a run that waits for tool results, within the policies of the caller.
+        """Resume a run with tool results, within the policies of the caller, who must close the run's
+        `answer`.
 
-        Return None if the run no longer waits, for example because another request has resumed it. The caller
-        must close the run's `answer`.
-
-        Args:
-            record: record of the run.
-            results: tool results for which the run waits.
-            headers: headers of the request, for its trace.
-            policies: policies of the caller.
-            rate: reservation in the caller's rate limits for this request.
-
-        Raises:
-            Overloaded: there is no free slot or memory. The run keeps waiting.
-            PodiumError: the run cannot continue, for example because a worker was removed. The run keeps
-                waiting.
-            StoreUnavailable: the store is unreachable.
+        Return None if the run no longer waits. If it cannot continue, raise an Overloaded or another
+        PodiumError, and let it keep waiting.
         """
         coroutine = self._resume(record, results, headers, policies, rate)
         resuming = self.spawn(record.id, coroutine, f"run {record.id} resumed")
@@ -149,23 +121,13 @@ class Sessions(SessionRegistry):
             raise
 
     def take_over(self, records: RunRecords, paid_usd: Decimal) -> None:
-        """Continue a run of a replica that has ended.
-
-        Args:
-            records: records of the run.
-            paid_usd: cost of the run's calls in the ledger.
-        """
+        """Continue a run of a replica that has ended. Its calls have cost `paid_usd` in the ledger."""
         id = records.record.id
         self.spawn(id, self._take_over(records, paid_usd), f"run {id} continued")
 
     def linger(self, run: Run, answering: asyncio.Task[None]) -> bool:
-        """Continue the response for a disconnected client for a while, so that a retry can join the run.
-
-        Return False if no retry may join the run. The response does not continue then.
-
-        Args:
-            run: run of the response.
-            answering: task that produces the response.
+        """Continue the response for a disconnected client for a while, so that a retry can join. Return False
+        if no retry may join.
         """
         if run.record.status != "running" or not self.requests.may_join(run.record):
             return False
@@ -174,11 +136,7 @@ class Sessions(SessionRegistry):
 
     @contextmanager
     def read(self, id: str, account: Account) -> Generator[None]:
-        """Count a reader of a run until the end of the block. The run may be active on any replica.
-
-        Raises:
-            Overloaded: see `RunAdmission.read`.
-        """
+        """Count a reader of a run on any replica until the end of the block, or raise Overloaded."""
         with self.open(id) as session, self.admission.read(account, session.n_readers):
             session.n_readers += 1
             try:
@@ -190,15 +148,8 @@ class Sessions(SessionRegistry):
     async def follow(
         self, id: str, account: Account, opened: AbstractAsyncContextManager[Run]
     ) -> AsyncGenerator[Run]:
-        """Count a reader of a run and its memory, and open the run, until the end of the block.
-
-        Args:
-            id: id of the run.
-            account: account of the reader.
-            opened: context that opens the run for the reader. See `following.py`.
-
-        Raises:
-            Overloaded: see `read` and `MemoryBudget.check`.
+        """Count a reader of a run and its memory, or raise Overloaded. `opened` opens the run for it
+        (`following.py`).
         """
         with self.read(id, account):
             async with opened as run:
@@ -206,21 +157,14 @@ class Sessions(SessionRegistry):
                     yield run
 
     async def cancel(self, id: str) -> None:
-        """Cancel a run of this or another replica.
-
-        Raises:
-            StoreUnavailable: the store is unreachable.
-        """
         if self.find(id) is not None:
             self.on_cancel(id)
         else:
             await self.store.cancel(id)
 
     def leave_all(self) -> None:
-        """Stop all runs, because this process is about to end.
-
-        Other replicas continue the kept runs. Clients are notified that their runs have ended here. From now
-        on, this replica takes over no runs.
+        """Stop all runs, because this process ends. Kept runs continue elsewhere, and the clients of other
+        runs are notified. From now on, take over no runs.
         """
         self._is_leaving = True
         for session in list(self._sessions.values()):
@@ -241,7 +185,6 @@ class Sessions(SessionRegistry):
         await self.admission.rates.aclose()
 
     def on_orphan(self, records: RunRecords, paid_usd: Decimal) -> None:
-        """See `StoreListener`."""
         if not self._is_leaving:
             self.take_over(records, paid_usd)
 
@@ -250,9 +193,7 @@ class Sessions(SessionRegistry):
         self._executor.report(records, kept_part(records), self._pools.current)
 
     def _keep_answer(self, record: Record) -> None:
-        """Cache the answer for equal requests, in a task, because the client may disconnect after the last
-        byte.
-        """
+        """Cache the answer for equal requests, in a task, because the client may disconnect."""
         if (answer := self.requests.answer_of(record)) is not None:
             self.spawn(record.id, self._write_answer(answer), "answer kept for equal requests")
 
@@ -315,10 +256,7 @@ class Sessions(SessionRegistry):
             await self._fail(records, error, records.lost_usd(paid_usd))
 
     async def _wait_on(self, records: RunRecords) -> None:
-        """Suspend a run again that this replica has taken over but cannot continue.
-
-        This replica then owns it.
-        """
+        """Suspend a run again that was taken over but cannot continue. This replica then owns it."""
         await self._executor.suspend(replace(records, record=replace(records.record, owner=self.store.owner)))
 
     def _narrow(self, records: RunRecords, policies: Policies) -> RunRecords:

@@ -1,11 +1,12 @@
 """Access to a model behind an API: address, cloud service and credentials."""
 
 import re
-from typing import Literal, Self
+from typing import Literal, Self, TypeVar
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, field_validator, model_validator
 
+Model = TypeVar("Model", bound=BaseModel)
 Service = Literal["azure", "bedrock", "vertex"]
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 SERVICES: dict[str, tuple[Service, ...]] = {
@@ -43,6 +44,11 @@ class Frozen(BaseModel):
         allow_inf_nan=False,  # null means no limit
         hide_input_in_errors=True,  # a rejected value may be a secret, and tracebacks are logged
     )
+
+
+def overlay(base: Model, changes: Model) -> Model:
+    """Return `base`, with the fields that are set in `changes` replaced."""
+    return base.model_copy(update={name: getattr(changes, name) for name in changes.model_fields_set})
 
 
 class ModelAccess(Frozen):

@@ -66,20 +66,13 @@ class _Candidate:
 
 
 def fallbacks_of(worker: WorkerSettings, settings: Settings, absent: Collection[str] = ()) -> tuple[str, ...]:
-    """Return the names of the worker's fallbacks; see `chain_of`."""
     return tuple(each.worker for each in chain_of(worker, settings, absent))
 
 
 def chain_of(
     worker: WorkerSettings, settings: Settings, absent: Collection[str] = ()
 ) -> tuple[Fallback, ...]:
-    """Return the fallbacks of `worker`, in the order in which they are called.
-
-    Args:
-        worker: the worker that fails.
-        settings: with all workers, and their prices.
-        absent: names of workers that may not be chosen.
-    """
+    """Return the fallbacks of `worker`, in calling order, without those that are `absent`."""
     if worker.fallbacks != "auto":
         return tuple(Fallback(name) for name in worker.fallbacks)
     usd = _least_usd(worker)
@@ -141,24 +134,20 @@ def _is_as_able(other: WorkerSettings, worker: WorkerSettings, settings: Setting
 
 
 def _is_as_near(other: WorkerSettings, worker: WorkerSettings, settings: Settings) -> bool:
-    """Return whether `other` runs in a suitable place.
-
-    It may not share the engine of `worker`, must be local if `worker` is, and must be a real model if
-    `worker` is.
-    """
-    owner = _engine_owner(worker)
+    """Return whether `other` is on another engine than `worker`, local if it is, and a real model if it is."""
+    owner = _engine_owner(worker, settings)
     return (
-        (owner is None or owner != _engine_owner(other))
-        and (_is_local(other) or not _is_local(worker))
+        (owner is None or owner != _engine_owner(other, settings))
+        and (_stays_local(other) or not _stays_local(worker))
         and (_is_scripted(worker, settings) or not _is_scripted(other, settings))
     )
 
 
-def _engine_owner(worker: WorkerSettings) -> str | None:
-    return (worker.deployment or worker.name) if isinstance(worker, VllmSettings) else None
+def _engine_owner(worker: WorkerSettings, settings: Settings) -> str | None:
+    return settings.owner_of(worker).name if isinstance(worker, VllmSettings) else None
 
 
-def _is_local(worker: WorkerSettings) -> bool:
+def _stays_local(worker: WorkerSettings) -> bool:
     return all(place.is_local for place in places_reached(worker))
 
 

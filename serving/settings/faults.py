@@ -70,7 +70,7 @@ class At(ValueError):
 
 
 def in_file(error: SettingsError, path: str | Path) -> SettingsError:
-    """Return `error` with the file and the line added, if it has the path of a setting."""
+    """Return a copy of `error` whose message gives the file and the line, if the error names a setting."""
     if not error.at:
         return error
     try:
@@ -82,13 +82,7 @@ def in_file(error: SettingsError, path: str | Path) -> SettingsError:
 
 def describe(fault: ErrorDetails, data: object, root: yaml.Node | None, model: type[BaseModel]) -> str:
     """Return a fault as a sentence with its place, such as `line 4, worker 'gpt': workers[0].base_url must
-    begin with ...`.
-
-    Args:
-        fault: from pydantic.
-        data: the settings as parsed from YAML.
-        root: YAML node of the file, or None if the settings come from no file.
-        model: class of the settings.
+    begin with ...`. `data` is the YAML, and `root` its node, if from a file.
     """
     cause = fault.get("ctx", {}).get("error")
     is_whole = isinstance(cause, At) and not fault["loc"]
@@ -107,9 +101,7 @@ def describe(fault: ErrorDetails, data: object, root: yaml.Node | None, model: t
 
 
 def place_of(loc: Loc) -> str:
-    """Return the path of a setting as text, such as `workers[0].name`, without the kind of worker that
-    pydantic inserts.
-    """
+    """Return the path of a setting, such as `workers[0].name`, without pydantic's kind of worker."""
     kinds = {"vllm", "openai", "anthropic", "gemini", "scripted", "python"}
     return re.sub(
         r"\.\[",
@@ -119,12 +111,7 @@ def place_of(loc: Loc) -> str:
 
 
 def say(fault: ErrorDetails, fields: Sequence[str] = ()) -> str:
-    """Return what is wrong, as the rest of a sentence that begins with the field.
-
-    Args:
-        fault: from pydantic.
-        fields: the other fields at this place, for suggestions.
-    """
+    """Return what is wrong after the field. `fields` beside it are for suggestions."""
     kind, facts = fault["type"], cast(Mapping[str, Any], fault.get("ctx", {}))
     if kind in BOUNDS:
         fact, words = BOUNDS[kind]
@@ -152,7 +139,6 @@ def say(fault: ErrorDetails, fields: Sequence[str] = ()) -> str:
 
 
 def fields_at(model: type[BaseModel], loc: Loc) -> list[str]:
-    """Return the fields that are allowed at the place of `loc` in `model`."""
     here = [model]
     for part in loc[:-1]:
         inner = [
@@ -166,14 +152,26 @@ def fields_at(model: type[BaseModel], loc: Loc) -> list[str]:
     return list(dict.fromkeys(name for each in here for name in each.model_fields))
 
 
-def read_yaml(text: str) -> tuple[object, yaml.Node | None]:
-    """Return the parsed YAML, and its nodes, which have line numbers.
+def read_yaml_file(path: str | Path, what: str) -> tuple[object, yaml.Node | None]:
+    """Return the parsed YAML of a file, and its nodes. `what` is the kind of the file for error messages.
 
     Raises:
-        SettingsError: a key occurs twice, of which YAML would silently use the last. The message lacks the
-            file.
-        yaml.YAMLError: the text is not YAML.
+        SettingsError: the file cannot be read, is not UTF-8 or YAML, or has a key twice.
     """
+    try:
+        return read_yaml(Path(path).read_text(encoding="utf-8"))
+    except OSError as exc:
+        raise SettingsError(f"The {what} {path} cannot be read: {exc.strerror}.") from exc
+    except UnicodeDecodeError as exc:
+        raise SettingsError(f"The {what} {path} is not UTF-8: {exc}. Save it as UTF-8.") from exc
+    except yaml.YAMLError as exc:
+        raise SettingsError(f"{path} is not valid YAML: {_explain_yaml(exc)}.") from exc
+    except SettingsError as exc:
+        raise SettingsError(f"{path} cannot be used: {exc.message}.") from exc
+
+
+def read_yaml(text: str) -> tuple[object, yaml.Node | None]:
+    """Return the parsed YAML and its nodes, which have lines. Raise SettingsError for a repeated key."""
     loader: Any = yaml.SafeLoader(text)
     try:
         root: yaml.Node | None = loader.get_single_node()
@@ -183,7 +181,7 @@ def read_yaml(text: str) -> tuple[object, yaml.Node | None]:
         loader.dispose()
 
 
-def explain_yaml(error: yaml.YAMLError) -> str:
+def _explain_yaml(error: yaml.YAMLError) -> str:
     """Return the YAML parser's message with the line and column."""
     mark = getattr(error, "problem_mark", None)
     where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark is not None else ""

@@ -22,10 +22,8 @@ class KeyFileError(Exception):
 
 
 def read_key(worker: ApiSettings, environment: Mapping[str, str]) -> str | None:
-    """Return the worker's key, or None if it names no variable or file, or if that is missing or empty.
-
-    Raises:
-        KeyFileError: the file cannot be read, is readable by all users, or does not hold a key.
+    """Return the worker's key, or None. Raise KeyFileError for a file that cannot be read, or that all users
+    can.
     """
     if worker.api_key_env is not None:
         place = f"The environment variable {worker.api_key_env} (`api_key_env` of worker {worker.name!r})"
@@ -38,11 +36,7 @@ def read_key(worker: ApiSettings, environment: Mapping[str, str]) -> str | None:
 
 
 def _validate(place: str, key: str) -> str | None:
-    """Return `key` if it can be sent in a header, or None if it is empty.
-
-    Raises:
-        KeyFileError: it cannot. The message does not contain it.
-    """
+    """Return `key`, or None if it is empty. Raise KeyFileError, without the key, if no header can hold it."""
     if not (key.isascii() and key.isprintable()):
         raise KeyFileError(
             f"{place} contains a control character or a non-ASCII character. It must contain only the API key."
@@ -71,13 +65,10 @@ def _read_file(name: str, path: Path) -> str | None:
 
 
 def without_workers(settings: Settings, absent: set[str]) -> Settings:
-    """Return `settings` without the workers and deployments in `absent`.
+    """Return `settings` without the workers and deployments in `absent`, and without workflows that use them.
 
-    They are also removed from fallbacks and models, and workflows that use one of them are dropped. If the
-    conductor's worker is absent, the first of its fallbacks that is present takes its place.
-
-    Raises:
-        SettingsError: the conductor and all its fallbacks are absent.
+    They are also removed from fallbacks and models. The first present fallback replaces an absent conductor.
+    Raise SettingsError if there is none.
     """
     conductor = settings.conductor
     if conductor:
@@ -108,7 +99,6 @@ def without_workers(settings: Settings, absent: set[str]) -> Settings:
 
 
 def _without(worker: WorkerSettings, absent: set[str]) -> WorkerSettings:
-    """Return `worker` without the fallbacks and the deployments in `absent`."""
     update: dict[str, object] = {}
     if worker.named_fallbacks:
         update["fallbacks"] = tuple(name for name in worker.named_fallbacks if name not in absent)
@@ -136,17 +126,11 @@ def _no_conductor(settings: Settings, leader: WorkerSettings) -> str:
 
 
 def absent_workers(settings: Settings, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the optional workers without a key, each with the variable or file that should hold it.
+    """Return the optional workers without a key, by the variable or file that should hold it. Raise
+    SettingsError for others.
 
     Deployments without a key are included as `WORKER@DEPLOYMENT`. A worker is included if all its deployments
     are.
-
-    Args:
-        settings: with all workers.
-        environment: of the process that will call the workers.
-
-    Raises:
-        SettingsError: a worker that is not optional has no key, or a key file cannot be used.
     """
     absent: dict[str, str] = {}
     for worker in settings.workers:
@@ -162,12 +146,7 @@ def absent_workers(settings: Settings, environment: Mapping[str, str]) -> dict[s
 
 
 def key_that_is_missing(worker: ApiSettings, environment: Mapping[str, str]) -> str | None:
-    """Return the variable or file in which the worker's key is missing, or None if it has a key or needs
-    none.
-
-    Raises:
-        SettingsError: see `absent_workers`.
-    """
+    """Return the variable or file in which the key is missing, or None if it has one or needs none."""
     source = worker.api_key_env or worker.api_key_file
     try:
         if source is None or read_key(worker, environment):

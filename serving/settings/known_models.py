@@ -23,6 +23,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from conductor.model.terms import EFFORTS as LEVELS
+from serving.settings.access import overlay
 
 THINKING_TOKENS = {
     "none": 0,
@@ -72,9 +73,9 @@ class Accepts(BaseModel):
     json_schema: bool = True
     """Allow an answer to be constrained to a JSON schema."""
     prefill: bool = False
-    """Let the model continue an assistant message at the end of a conversation. An answer that broke off can
-    then continue from its last character. For kind `openai`, this uses vLLM's `continue_final_message`. It is
-    never used while the model thinks."""
+    """Let the model continue an assistant message at the end of a conversation. An answer that was
+    interrupted can then continue from its last character. For kind `openai`, this uses vLLM's
+    `continue_final_message`. It is never used while the model thinks."""
     verbosity: bool = False
     """Allow `verbosity` (kind `openai`)."""
     max_output_tokens: int | None = Field(default=None, ge=1)
@@ -84,9 +85,7 @@ class Accepts(BaseModel):
     `max_completion_tokens` at api.openai.com, and `max_tokens` elsewhere."""
 
     def effort(self, level: str | None) -> str | None:
-        """Return the level to send for `level`: itself, the nearest that the model knows, or None for no
-        level.
-        """
+        """Return the level to send: `level`, the nearest that the model knows, or None."""
         if level is None or self.efforts is None or level in self.efforts:
             return level
         if level not in LEVELS or not self.efforts:
@@ -98,7 +97,6 @@ class Accepts(BaseModel):
         )
 
     def thinks(self, level: str | None) -> bool:
-        """Return whether a call at `level` thinks before it answers."""
         return (self.effort(level) or self.default_effort) != "none"
 
     def thinking_tokens(self, level: str | None) -> int:
@@ -106,13 +104,8 @@ class Accepts(BaseModel):
         return THINKING_TOKENS.get(self.effort(level) or self.default_effort, 0)
 
     def seeds(self, seed: int) -> bool:
-        """Return whether `seed` may be sent."""
         bits = {"int64": 63, "int32": 31, "none": 0}[self.seed]
         return bits > 0 and -(2**bits) <= seed < 2**bits
-
-    def overlay(self, own: "Accepts") -> "Accepts":
-        """Return these parameters, with those that `own` sets replaced."""
-        return self.model_copy(update={name: getattr(own, name) for name in own.model_fields_set})
 
 
 OPENAI_MODEL = re.compile(r"(^|/)(gpt-\d|chatgpt-|o\d)", re.ASCII)
@@ -135,11 +128,11 @@ GPT = Accepts(stop_sequences=4, samplers=(), efforts=())
 
 
 def _reasoning(**own: object) -> Accepts:
-    return REASONING.overlay(Accepts.model_validate(own))
+    return overlay(REASONING, Accepts.model_validate(own))
 
 
 def _gpt(**own: object) -> Accepts:
-    return GPT.overlay(Accepts.model_validate(own))
+    return overlay(GPT, Accepts.model_validate(own))
 
 
 OPENAI = (
@@ -182,7 +175,7 @@ CLAUDE = Accepts(
 
 
 def _claude(**own: object) -> Accepts:
-    return CLAUDE.overlay(Accepts.model_validate(own))
+    return overlay(CLAUDE, Accepts.model_validate(own))
 
 
 SAMPLED_CLAUDE = _claude(
@@ -218,21 +211,21 @@ ANTHROPIC = (
             prefill=True,
         ),
     ),
-    (r"claude-3-7", SAMPLED_CLAUDE.overlay(Accepts(temperature_with_top_p=True, json_schema=False))),
-    (r"claude-opus-4-1", SAMPLED_CLAUDE.overlay(Accepts(json_schema=False, max_output_tokens=32_000))),
+    (r"claude-3-7", overlay(SAMPLED_CLAUDE, Accepts(temperature_with_top_p=True, json_schema=False))),
+    (r"claude-opus-4-1", overlay(SAMPLED_CLAUDE, Accepts(json_schema=False, max_output_tokens=32_000))),
     (r"claude-(opus|sonnet|haiku)-4-5", SAMPLED_CLAUDE),
     (
         r"claude-(opus|sonnet)-4-6",
-        SAMPLED_CLAUDE.overlay(Accepts(efforts=("none", "low", "medium", "high", "max"), prefill=False)),
+        overlay(SAMPLED_CLAUDE, Accepts(efforts=("none", "low", "medium", "high", "max"), prefill=False)),
     ),
     (r"claude-opus-4-[7-9]", _claude(efforts=TO_MAX, default_effort="none")),
     (
         r"claude-opus-4",
-        SAMPLED_CLAUDE.overlay(
-            Accepts(temperature_with_top_p=True, json_schema=False, max_output_tokens=32_000)
+        overlay(
+            SAMPLED_CLAUDE, Accepts(temperature_with_top_p=True, json_schema=False, max_output_tokens=32_000)
         ),
     ),
-    (r"claude-sonnet-4", SAMPLED_CLAUDE.overlay(Accepts(temperature_with_top_p=True, json_schema=False))),
+    (r"claude-sonnet-4", overlay(SAMPLED_CLAUDE, Accepts(temperature_with_top_p=True, json_schema=False))),
     (r"claude-haiku-5-5", _claude(efforts=TO_MAX, default_effort="medium")),
     (r"claude-(opus|sonnet)-5(?!-5)", _claude(efforts=TO_MAX)),
     (r"", CLAUDE),
@@ -249,14 +242,14 @@ THINKING_GEMINI = Accepts(
 GEMINI = (
     (
         r"gemini-(1|2\.0)",
-        THINKING_GEMINI.overlay(Accepts(efforts=(), default_effort="none", max_output_tokens=8192)),
+        overlay(THINKING_GEMINI, Accepts(efforts=(), default_effort="none", max_output_tokens=8192)),
     ),
     (
         r"gemini-2\.5-pro",
-        THINKING_GEMINI.overlay(Accepts(efforts=("minimal", "low", "medium", "high", "xhigh", "max"))),
+        overlay(THINKING_GEMINI, Accepts(efforts=("minimal", "low", "medium", "high", "xhigh", "max"))),
     ),
-    (r"gemini-2\.5", THINKING_GEMINI.overlay(Accepts(efforts=TO_MAX, default_effort="medium"))),
-    (r"gemini-.*pro|gemini-3\.7-flash", THINKING_GEMINI.overlay(Accepts(efforts=("low", "medium", "high")))),
+    (r"gemini-2\.5", overlay(THINKING_GEMINI, Accepts(efforts=TO_MAX, default_effort="medium"))),
+    (r"gemini-.*pro|gemini-3\.7-flash", overlay(THINKING_GEMINI, Accepts(efforts=("low", "medium", "high")))),
     (r"", THINKING_GEMINI),
 )
 
@@ -284,9 +277,7 @@ FAMILIES = {"openai": OPENAI, "anthropic": ANTHROPIC, "gemini": GEMINI}
 
 
 def accepts_by_name(kind: str, model: str) -> Accepts:
-    """Return what `model` accepts when called through the API of `kind`. An unknown model behind OpenAI's API
-    is assumed to accept everything.
-    """
+    """Return what `model` accepts through the API of `kind`. Unknown OpenAI models accept everything."""
     for pattern, accepts in FAMILIES.get(kind, ()):
         if re.search(rf"(^|[/.:])({pattern})", model):
             return accepts

@@ -15,16 +15,8 @@ PLAN_EFFORT: Effort = "low"
 
 
 def settings_to_serve(path: str | Path, model: str | None = None, conductor: str | None = None) -> Settings:
-    """Read a settings file and apply the changes from the command line.
-
-    Args:
-        path: of the YAML file.
-        model: replaces the model of every local worker: a folder, or a name on a hub.
-        conductor: name of the worker that becomes the conductor.
-
-    Raises:
-        SettingsError: the file is invalid, the worker cannot be the conductor, or no local engine is left for
-            `model`.
+    """Read a settings file and apply the command line: `model` replaces that of local workers, `conductor`
+    names the conductor. Raise SettingsError.
     """
     settings = load(path)
     if conductor:
@@ -33,11 +25,8 @@ def settings_to_serve(path: str | Path, model: str | None = None, conductor: str
 
 
 def with_model(settings: Settings, model: str) -> Settings:
-    """Return `settings` with `model` in every vllm worker that has an engine. If one of them is the
-    conductor, the prompts written for it are replaced by the built-in ones.
-
-    Raises:
-        SettingsError: no worker has an engine.
+    """Return `settings` with `model` in every engine, and for its conductor the built-in prompts. Raise
+    SettingsError without an engine.
     """
     if not any(_has_engine(worker) for worker in settings.workers):
         raise SettingsError(
@@ -52,15 +41,10 @@ def with_model(settings: Settings, model: str) -> Settings:
 
 
 def with_conductor(settings: Settings, name: str) -> Settings:
-    """Return `settings` with the worker `name` as the conductor. It joins the pool, and its key becomes
-    required.
+    """Return `settings` with the worker `name` as the conductor, in the pool and with a required key.
 
-    Settings that were written for a local conductor are dropped: its prompts, the size of its plans and their
-    format. If only planning used that conductor, it is dropped too, with its engine.
-
-    Raises:
-        SettingsError: there is no such worker, or it cannot be the conductor. The message lists those that
-            can.
+    Settings for a local conductor are dropped: its prompts, plan size and format, and the worker itself if it
+    only planned. The SettingsError lists the workers that can be the conductor.
     """
     before = settings.conductor
     if before and before.worker == name:
@@ -86,12 +70,7 @@ def with_conductor(settings: Settings, name: str) -> Settings:
 
 
 def check_conductor_key(settings: Settings, environment: Mapping[str, str]) -> None:
-    """Check that the chosen conductor has its API key.
-
-    Raises:
-        SettingsError: it has none. The message says where the key is expected, and which workers can be the
-            conductor.
-    """
+    """Check that the conductor has its API key. The SettingsError says where, and who else can be one."""
     leader = settings.worker(settings.conductor.worker) if settings.conductor else None
     if not isinstance(leader, API_SETTINGS) or not _key_of(leader):
         return
@@ -106,11 +85,7 @@ def check_conductor_key(settings: Settings, environment: Mapping[str, str]) -> N
 
 
 def _leader(settings: Settings, name: str) -> WorkerSettings:
-    """Return the worker that becomes the conductor.
-
-    Raises:
-        SettingsError: there is no such worker, it cannot write plans, or the settings have no `models`.
-    """
+    """Return the worker that becomes the conductor, or raise SettingsError if it cannot."""
     refusal = f"{name!r} cannot be the conductor"
     if not settings.models:
         raise SettingsError(

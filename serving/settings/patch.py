@@ -8,14 +8,10 @@ from serving.settings.workers import VllmSettings
 
 
 def apply_patch(settings: Settings, patch: Mapping[str, Any]) -> Settings:
-    """Return `settings` with the keys of `patch` replaced.
+    """Return `settings` with the keys of `patch` replaced. Raise SettingsError if that is invalid.
 
     `workers` is a list of partial workers, merged by name. It may add API workers, and vllm workers on an
-    existing engine, so an `adapter` can be changed. Every other key is replaced as a whole. Engines and sizes
-    cannot be changed this way, because they need new replicas.
-
-    Raises:
-        SettingsError: the result is invalid, or an engine would have to change.
+    existing engine, so an `adapter` can be changed. Engines and sizes cannot, because they need new replicas.
     """
     data = settings.model_dump(mode="json", exclude_unset=True)
     merged = {worker["name"]: worker for worker in data["workers"]}
@@ -36,11 +32,7 @@ def apply_patch(settings: Settings, patch: Mapping[str, Any]) -> Settings:
 
 
 def check_same_deployments(before: Settings, after: Settings, who: str) -> None:
-    """Check that engines and sizes, which are fixed at deployment, are the same.
-
-    Raises:
-        SettingsError: they differ.
-    """
+    """Check that engines and sizes, which are fixed at deployment, are the same, or raise SettingsError."""
     if _deployment_of(before) != _deployment_of(after):
         raise SettingsError(
             f"{who} changes an engine or the size of a deployment, which cannot change while Podium runs. To change an engine, deploy the settings file again. "

@@ -53,13 +53,8 @@ _prices: dict[tuple[date, PriceQuery], PriceSettings | None] = {}
 
 
 def with_known_prices(settings: Settings, environment: Mapping[str, str]) -> Settings:
-    """Return `settings` with the table's price for every API worker that has no price.
-
-    It takes a second or two if prices must be looked up, so call it in a thread, or at the start.
-
-    Args:
-        settings: as written in the file.
-        environment: of this process. The SDKs read addresses from it.
+    """Return `settings` with the table's price for API workers without one. Looking up takes seconds, so call
+    it in a thread or at the start. SDKs read addresses from `environment`.
     """
     unpriced = {
         place: own
@@ -79,7 +74,6 @@ def with_known_prices(settings: Settings, environment: Mapping[str, str]) -> Set
 
 
 def _with_price(worker: WorkerSettings, prices: Mapping[str, PriceSettings | None]) -> WorkerSettings:
-    """Return `worker` with the prices of `prices` at each deployment that has no price."""
     if not isinstance(worker, API_SETTINGS) or not worker.deployments:
         price = prices.get(worker.name)
         return worker.model_copy(update={"price": price}) if price else worker
@@ -104,9 +98,7 @@ def question_of(worker: ApiSettings, environment: Mapping[str, str]) -> PriceQue
 
 
 def look_up(questions: list[PriceQuery]) -> list[PriceSettings | None]:
-    """Return the prices in the order of the queries. If the table cannot be read, log the reason and return the
-    prices that are already known.
-    """
+    """Return the prices in order, or the known ones with a log line if the table cannot be read."""
     today = datetime.now(tz=UTC).date()
     new = [each for each in dict.fromkeys(questions) if (today, each) not in _prices]
     if new:

@@ -34,7 +34,6 @@ SEARCHING = frozenset({"perplexity"})
 
 
 def answer(snapshot: DataSnapshot, provider: str | None, address: str | None, model: str) -> list[Any] | None:
-    """Return the prices of a model, or None if they are unknown."""
     try:
         known_provider, info = snapshot.find_provider_model(model, None, provider, address)
     except LookupError:
@@ -60,9 +59,7 @@ def in_force(info: ModelInfo, now: datetime) -> Iterator[ModelPrice]:
 
 
 def rates_of(price: ModelPrice) -> dict[str, Any] | None:
-    """Return a price in the form of the settings, or None if a call may cost something that these cannot
-    express.
-    """
+    """Return a price for the settings, or None if they cannot express all that a call may cost."""
     rates = {name: value for name, value in vars(price).items() if value is not None and _may_cost(name)}
     if not {"input_mtok", "output_mtok"} <= rates.keys() <= RATES.keys():
         return None

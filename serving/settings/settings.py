@@ -15,7 +15,7 @@ from pydantic_core import ErrorDetails
 
 from conductor.errors import did_you_mean
 from conductor.run.team import TEAM
-from serving.settings.faults import At, describe, explain_yaml, read_yaml
+from serving.settings.faults import At, describe, read_yaml_file
 from serving.settings.faults import SettingsError as SettingsError
 from serving.settings.sections import (
     BatchSettings,
@@ -86,9 +86,7 @@ class Settings(Frozen):
 
     def adapters_of(self, owner: str) -> list[str]:
         """Return the addresses of all adapters on the engine of the vllm worker `owner`."""
-        sharing = [
-            w for w in self.workers if isinstance(w, VllmSettings) and (w.deployment or w.name) == owner
-        ]
+        sharing = [w for w in self.workers if isinstance(w, VllmSettings) and self.owner_of(w).name == owner]
         return list(dict.fromkeys(worker.adapter for worker in sharing if worker.adapter))
 
     @model_validator(mode="after")
@@ -215,15 +213,8 @@ def _loc(place: str) -> tuple[str, ...]:
 
 
 def parse(data: Any, where: str = "The settings", root: yaml.Node | None = None) -> Settings:
-    """Validate settings that were parsed from YAML.
-
-    Args:
-        data: the settings.
-        where: name of the settings in errors.
-        root: YAML node of the file, for line numbers, or None if they come from no file.
-
-    Raises:
-        SettingsError: they are invalid. The message has the place of each fault, of the first eight.
+    """Validate parsed settings, which errors call `where`, at lines of `root`. The SettingsError has the
+    first eight faults.
     """
     try:
         return Settings.model_validate(data)
@@ -233,22 +224,13 @@ def parse(data: Any, where: str = "The settings", root: yaml.Node | None = None)
 
 
 def load(path: str | Path) -> Settings:
-    """Read a settings file. A relative `store.path` is resolved against the file, because replicas have
-    another working directory.
+    """Read a settings file. A relative `store.path` is resolved against the file's folder, because
+    replicas run in a different working directory.
 
     Raises:
         SettingsError: the file is missing, not YAML, or invalid.
     """
-    try:
-        data, root = read_yaml(Path(path).read_text(encoding="utf-8"))
-    except OSError as exc:
-        raise SettingsError(f"The settings file {path} cannot be read: {exc.strerror}.") from exc
-    except UnicodeDecodeError as exc:
-        raise SettingsError(f"The settings file {path} is not UTF-8: {exc}. Save it as UTF-8.") from exc
-    except yaml.YAMLError as exc:
-        raise SettingsError(f"{path} is not valid YAML: {explain_yaml(exc)}.") from exc
-    except SettingsError as exc:
-        raise SettingsError(f"{path} cannot be used: {exc.message}.") from exc
+    data, root = read_yaml_file(path, "settings file")
     settings = parse(data, str(path), root)
     if settings.store.path is None:
         return settings
@@ -257,9 +239,7 @@ def load(path: str | Path) -> Settings:
 
 
 def _faults(exc: ValidationError) -> list[ErrorDetails]:
-    """Return the first eight faults, without those of lists that are too short only because their entries are
-    invalid.
-    """
+    """Return the first eight faults, without lists that invalid entries make too short."""
     faults = exc.errors(include_url=False)
     inner = [fault for fault in faults if fault["type"] != "too_short"]
     return (inner or faults)[:8]

@@ -10,8 +10,8 @@ from serving.settings.settings import Settings
 from serving.settings.workers import API_SETTINGS, places_of
 
 Stamp = tuple[str, tuple[tuple[str, int, int, int], ...]]
-"""Fingerprint of a settings file and of the key files that it names. It has the digest of the settings file,
-and the path, inode, modification time and size of each key file."""
+"""Fingerprint of a settings file and of the key files that it names. It contains the digest of the settings
+file, and the path, inode, modification time and size of each key file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,9 +19,9 @@ class SettingsSource:
     """Settings file, with the changes from the command line.
 
     Args:
-        path: of the YAML file, on this machine.
+        path: path of the YAML file, on this machine.
         model, conductor: see `settings_to_serve`.
-        digest: of the file when it was read at the start.
+        digest: digest of the file when it was read at the start.
     """
 
     path: str
@@ -31,23 +31,18 @@ class SettingsSource:
 
     @classmethod
     def of(cls, path: Path, model: str | None, conductor: str | None) -> "SettingsSource":
-        """Return the source for the file as it is now. The path becomes absolute, because replicas have
-        another working directory. A symbolic link, such as that of a mounted ConfigMap, is not resolved.
+        """Return the source for the file as it is now. The path becomes absolute, because replicas
+        run in a different working directory. A symbolic link, such as that of a mounted ConfigMap, is not
+        resolved.
         """
         return cls(str(path.absolute()), model, conductor, _digest(str(path)))
 
     def read(self) -> Settings:
-        """Read the settings from the file again.
-
-        Raises:
-            SettingsError: the file is invalid.
-        """
+        """Read the settings from the file again, or raise SettingsError."""
         return settings_to_serve(self.path, self.model, self.conductor)
 
     def stamp(self, settings: Settings) -> Stamp:
-        """Return the fingerprint of the file and of the key files in `settings`. Its first part is "" if the
-        file cannot be read.
-        """
+        """Return the fingerprint of the file, "" if unreadable, and of the key files in `settings`."""
         return _digest(self.path), key_stamps(settings)
 
 

@@ -63,11 +63,7 @@ class SecretError(Exception):
 
 
 def signers(settings: WebhookSettings, environment: Mapping[str, str]) -> "tuple[Webhook, ...]":
-    """Return the signers of webhook messages, or none if no URL is set.
-
-    Raises:
-        SecretError: there is no secret, or it cannot be used. The message does not contain it.
-    """
+    """Return the signers of webhook messages, if a URL is set. The SecretError does not contain the secret."""
     if settings.url is None:
         return ()
     # Not at the top: settings must load where only pydantic is installed.

@@ -9,7 +9,7 @@ from serving.settings.settings import Settings
 from serving.settings.workers import API_SETTINGS
 
 LEAST_SLOTS_TO_HEDGE = 4
-"""Minimum number of slots with which a worker can hedge. With fewer, half of them are never free while a late
+"""Minimum number of slots for hedging. With fewer, half of them are never free while a late
 call and its hedge are open. It must agree with `serving/dispatch/build.py`, which a test checks."""
 
 
@@ -18,7 +18,7 @@ class WithoutEffect:
     """Setting that has no effect.
 
     Args:
-        message: which setting, and why, in one sentence.
+        message: sentence that names the setting and says why it has no effect.
         remedy: what to do.
     """
 

@@ -48,7 +48,6 @@ class PriceSettings(RateSettings):
     is used."""
 
     def to_price(self) -> Price:
-        """Return the price as workers and ledgers use it."""
         tiers = tuple(LongPromptRates(**tier.model_dump()) for tier in self.long_prompts)
         return Price(**self.model_dump(exclude={"long_prompts"}), long_prompts=tiers)
 
@@ -142,8 +141,8 @@ class WorkerBase(Frozen):
     `content_filter`. With `fall_back`, the fallbacks are called, as after any other failure. A prompt that
     one provider has rejected is sent to another only with `fall_back`."""
     on_broken_stream: Literal["continue", "tell"] = "continue"
-    """Action if an answer breaks off after the client has received part of it. With `continue`, the worker or
-    a fallback continues the answer from that point. With `tell`, the client gets an error."""
+    """Action if an answer is interrupted after the client has received part of it. With `continue`, the
+    worker or a fallback continues the answer from that point. With `tell`, the client gets an error."""
     retry: RetrySettings = RetrySettings()
     """Retries of the worker's calls."""
     hedge: bool | None = None
@@ -179,17 +178,9 @@ class WorkerBase(Frozen):
 
 
 def check_fallbacks(fallbacks: object, worker: str) -> None:
-    """Check the fallbacks of a worker as written in the settings.
+    """Check that a worker's fallbacks are names, neither repeated nor its own, or raise ValueError.
 
-    A duplicate, or the worker's own name, would be called again right after it failed. It would also count as
-    a free fallback, and so shorten the time limits of the call before it.
-
-    Args:
-        fallbacks: the value in the settings.
-        worker: name of the worker.
-
-    Raises:
-        ValueError: it is not a list of names, or has a duplicate or the worker's own name.
+    Such a fallback would be called right after it failed, and would shorten time limits as a free worker.
     """
     if fallbacks == "auto":
         return

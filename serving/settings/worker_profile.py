@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from conductor.model.call import Call
 from conductor.model.operation import Operation
 from conductor.model.usage import FREE, Price
+from serving.settings.access import overlay
 from serving.settings.known_models import CALL_TOOLS, READ_PDFS, Accepts, accepts_by_name
 from serving.settings.settings import Settings
 from serving.settings.workers import (
@@ -36,10 +37,10 @@ def accepts_of(worker: ApiSettings) -> Accepts:
     accepts = accepts_by_name(worker.kind, worker.like or worker.model)
     if isinstance(worker, OpenAISettings):
         if _is_openais(worker):
-            accepts = accepts.overlay(Accepts(samplers=()))
+            accepts = overlay(accepts, Accepts(samplers=()))
         if worker.api == "responses":
-            accepts = accepts.overlay(Accepts(stop_sequences=0, samplers=(), seed="none", prefill=False))
-    return accepts.overlay(worker.accepts)
+            accepts = overlay(accepts, Accepts(stop_sequences=0, samplers=(), seed="none", prefill=False))
+    return overlay(accepts, worker.accepts)
 
 
 def _is_openais(worker: OpenAISettings) -> bool:
@@ -49,7 +50,6 @@ def _is_openais(worker: OpenAISettings) -> bool:
 
 
 def reads_pdfs(worker: WorkerSettings) -> bool:
-    """Return whether the worker may be sent a PDF file."""
     if isinstance(worker, VllmSettings):
         return False  # vLLM has no input type for PDFs
     if worker.reads_pdfs is not None:
@@ -128,11 +128,8 @@ def options_of(worker: WorkerSettings) -> frozenset[str]:
 
 
 def public_name(worker: WorkerSettings, settings: Settings) -> str:
-    """Return the public name of the worker's model, for conductors that know models by name, or "" if the model
-    has only a private name.
-
-    Folders, Azure deployments, fine-tunes and models behind a `base_url` have private names, which may reveal too
-    much. Of these, only `like` is shown.
+    """Return the public name of the model for conductors, or "". Folders, Azure deployments, fine-tunes and
+    models behind a `base_url` have private names, of which only `like` is shown.
     """
     if isinstance(worker, VllmSettings):
         base = settings.owner_of(worker)
@@ -145,9 +142,7 @@ def public_name(worker: WorkerSettings, settings: Settings) -> str:
 
 
 def context_tokens_of(worker: WorkerSettings, settings: Settings) -> int | None:
-    """Return the worker's context length in tokens: from the settings, or from its vLLM engine's arguments.
-    None if vLLM decides.
-    """
+    """Return the context length from the settings or the vLLM arguments, or None if vLLM decides."""
     if worker.context_tokens:
         return worker.context_tokens
     if not isinstance(worker, VllmSettings):
@@ -157,9 +152,7 @@ def context_tokens_of(worker: WorkerSettings, settings: Settings) -> int | None:
 
 
 def price_of(worker: WorkerSettings) -> Price | None:
-    """Return the worker's price: the one that is set, or zero for kinds that are not billed by tokens. None
-    if unknown.
-    """
+    """Return the price that is set, or zero for kinds that are not billed by tokens, or None."""
     if worker.price is not None:
         return worker.price.to_price()
     return FREE if isinstance(worker, VllmSettings | ScriptedSettings) else None
@@ -181,9 +174,7 @@ class Place:
 
 
 def places_reached(worker: WorkerSettings) -> list[Place]:
-    """Return every place that a call to `worker` can be sent to, one for each deployment. Its fallbacks are
-    separate workers.
-    """
+    """Return every place of a call to `worker`, one per deployment. Fallbacks are separate workers."""
     return [
         Place(each.provider or each.kind, each.region, _is_local(each)) for each in places_of(worker).values()
     ]

@@ -54,7 +54,7 @@ class ScriptedReplySettings(Frozen):
     results. A script with tool calls starts again for each conversation. If a request offers no tools,
     replies with tool calls are skipped."""
     error: Literal["busy", "unavailable", "refused", "overflow"] | None = None
-    """Error with which the reply fails instead of answering. If `fail_after_tokens` is set, the reply fails
+    """Error that the reply raises instead of answering. If `fail_after_tokens` is set, the reply fails
     after that many tokens."""
     retry_after_s: float | None = None
     """Value of `Retry-After` that is sent with the error, in seconds."""
@@ -294,8 +294,8 @@ class ScriptedSettings(WorkerBase):
 
 
 class PythonSettings(WorkerBase):
-    """Worker that you write in Python. See `serving.workers.plugin` for the interface. Podium ships seven, such
-    as a calculator and a vote: docs/operations/program-workers.md.
+    """Worker that you write in Python. See `serving.workers.plugin` for the interface. Podium ships seven
+    such workers, for example a calculator and a majority vote (docs/operations/program-workers.md).
     """
 
     kind: Literal["python"]
@@ -324,16 +324,12 @@ API_SETTINGS = (OpenAISettings, AnthropicSettings, GeminiSettings)
 
 
 def chats(worker: WorkerSettings) -> bool:
-    """Return whether the worker serves chats. Plans and fallbacks cannot use one that does not; clients call
-    it by name.
-    """
+    """Return whether the worker serves chats, as plans and fallbacks need. Others are called by name."""
     return "chat" in getattr(worker, "serves", ("chat",))
 
 
 def places_of(worker: WorkerSettings) -> dict[str, WorkerSettings]:
-    """Return the worker's settings at each of its deployments, by `WORKER@DEPLOYMENT`. A worker without
-    deployments is returned by its own name.
-    """
+    """Return the settings of each deployment by `WORKER@DEPLOYMENT`, or the worker's by its name."""
     if not isinstance(worker, API_SETTINGS) or not worker.deployments:
         return {worker.name: worker}
     return {f"{worker.name}@{each.name}": worker.at(each) for each in worker.deployments}

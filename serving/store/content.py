@@ -40,13 +40,7 @@ def kept_part(records: RunRecords) -> RunRecords:
 
 
 class ContentJournal:
-    """Journal that redacts the events of one run, and of the runs nested in it, for another journal.
-
-    Args:
-        permit: permit of the run.
-        journal: journal of the store, which receives the redacted events.
-        known: cache of the run's redacted texts. New texts are added to it.
-    """
+    """Journal that redacts the events of a run, and of nested runs, for the store's journal."""
 
     def __init__(self, permit: Permit, journal: Journal, known: KnownTexts | None = None) -> None:
         self._permit, self._journal, self._known = permit, journal, known
@@ -58,10 +52,8 @@ class ContentJournal:
         self._texts = dict[str, tuple[StreamRedactor, StreamRedactor]]()
 
     def note(self, record: Record, seq: int, event: Event) -> None:
-        """Redact an event and pass it on. The signature is that of `conductor.run.event_log.Journal`.
-
-        A store writes the complete record with the first event of a run. With later events, it writes only
-        the record's numbers.
+        """Redact an event and pass it on, as a `Journal`. A store writes the whole record first, and then
+        only its numbers.
         """
         stores = self._permit.stores
         if isinstance(event, AnswerDelta):
@@ -89,10 +81,7 @@ class ContentJournal:
         self._journal(record, seq, event_numbers(event))
 
     def kept(self, records: RunRecords) -> RunRecords:
-        """Return the run's records in the form in which they may be stored.
-
-        A record that was already redacted event by event is not redacted again.
-        """
+        """Return the records as they may be stored. Those that were redacted event by event are not again."""
         if not self._permit.stores:
             return without_content(records)
         redact = redactor_of(self._permit)
@@ -106,10 +95,7 @@ class ContentJournal:
         return kept if whole is record else map_texts(record, redact)
 
     def _fold(self, record: Record, event: Event, redacted: Event) -> Record:
-        """Return the redacted form of `record`, whose newest event is `event`.
-
-        This is the record itself as long as redaction has changed none of its events.
-        """
+        """Return the redacted `record` after `event`: itself as long as redaction has changed no event."""
         before, kept_before = self._records.get(record.id, (None, None))
         if kept_before is None:
             kept = self._take_out(record)
@@ -140,10 +126,7 @@ class ContentJournal:
         self._pass_on(kept, seq, piece.at_s, new_text, new_reasoning)
 
     def _note_work(self, record: Record, seq: int, piece: WorkDelta) -> None:
-        """Pass on the part of a step's text that can already be redacted.
-
-        The rest is not passed on later, because the event at the end of the step contains the whole text.
-        """
+        """Pass on what can be redacted of a step's text. The event at its end contains the whole text."""
         text, reasoning = self._work.setdefault((piece.plan, piece.step), self._redactors())
         redacted = replace(piece, text=text.feed(piece.text), reasoning=reasoning.feed(piece.reasoning))
         if redacted.text or redacted.reasoning:

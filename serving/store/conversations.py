@@ -18,10 +18,7 @@ MOST_BYTES = 16 * 2**20
 MOST_OF_TEAM, MOST_BYTES_OF_TEAM = 10_000, 2**30
 """Maximum number of conversations of a team, and their maximum total size in bytes."""
 MOST_BYTES_IN_MEMORY = 64 * 2**20
-"""Maximum total size in bytes on a replica without a store.
-
-Above it, the least recently changed conversations are dropped.
-"""
+"""Maximum total bytes without a store. The least recently changed conversations are dropped above it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +26,6 @@ class Conversation:
     """A conversation without its items.
 
     Args:
-        id: public id.
-        account: account of the owner.
-        made_us: creation time in microseconds since 1970.
-        metadata: metadata of the client.
-        n_bytes: total size of the items in bytes.
         n_items: number of items that were ever added, including removed ones. The ids of removed items are
             kept, so that no turn is added twice.
     """
@@ -52,18 +44,13 @@ class Conversation:
 
 
 class ConversationStore(Protocol):
-    """Store of conversations. An item is an object with an `id`.
-
-    Every method raises `StoreUnavailable` if the store is unreachable.
-    """
+    """Store of conversations, whose items have an `id`. Methods raise `StoreUnavailable` without the store."""
 
     async def create(self, conversation: Conversation) -> None:
         """Store a new conversation without items."""
         ...
 
-    async def get(self, id: str) -> Conversation | None:
-        """Return a conversation, or None if it is not stored."""
-        ...
+    async def get(self, id: str) -> Conversation | None: ...
 
     async def usage(self, account: Account) -> tuple[int, int]:
         """Return the number and the total bytes of the conversations of an account.
@@ -72,45 +59,27 @@ class ConversationStore(Protocol):
         """
         ...
 
-    async def set_metadata(self, id: str, metadata: Mapping[str, str]) -> None:
-        """Replace the metadata of a conversation."""
-        ...
+    async def set_metadata(self, id: str, metadata: Mapping[str, str]) -> None: ...
 
-    async def delete(self, id: str) -> None:
-        """Delete a conversation and its items."""
-        ...
+    async def delete(self, id: str) -> None: ...
 
     async def append(self, id: str, items: Sequence[Json], turn: str = "") -> None:
-        """Append items to a conversation atomically.
-
-        Do nothing if the conversation does not exist, or if items with the same `turn` were appended before.
-        This also applies if those items have been removed since.
+        """Append items atomically, unless the conversation is missing, or items of `turn` were appended, even
+        if removed.
         """
         ...
 
     async def items(
         self, id: str, limit: int | None = None, after: str | None = None, *, newest_first: bool = False
     ) -> list[Json]:
-        """Return items of a conversation, oldest first by default.
-
-        Args:
-            id: id of the conversation.
-            limit: maximum number of items, or None for all.
-            after: id of the item after which the list starts, in the chosen order.
-            newest_first: whether to reverse the order.
-
-        Raises:
-            KeyError: the conversation has no item `after`.
+        """Return a conversation's items, oldest or newest first, after the item `after`. Raise KeyError if
+        that is missing.
         """
         ...
 
-    async def item(self, id: str, item_id: str) -> Json | None:
-        """Return an item, or None if it does not exist."""
-        ...
+    async def item(self, id: str, item_id: str) -> Json | None: ...
 
-    async def remove_item(self, id: str, item_id: str) -> None:
-        """Remove an item."""
-        ...
+    async def remove_item(self, id: str, item_id: str) -> None: ...
 
 
 class MemoryConversations:
@@ -123,32 +92,26 @@ class MemoryConversations:
         self._turns = dict[str, set[str]]()
 
     async def create(self, conversation: Conversation) -> None:
-        """See `ConversationStore`."""
         self._kept[conversation.id] = conversation
         self._items[conversation.id], self._turns[conversation.id] = {}, set()
 
     async def get(self, id: str) -> Conversation | None:
-        """See `ConversationStore`."""
         conversation = self._kept.get(id)
         return replace(conversation, n_items=len(self._items[id])) if conversation else None
 
     async def usage(self, account: Account) -> tuple[int, int]:
-        """See `ConversationStore`."""
         mine = [each for each in self._kept.values() if same_owner(each.account, account)]
         return len(mine), sum(each.n_bytes for each in mine)
 
     async def set_metadata(self, id: str, metadata: Mapping[str, str]) -> None:
-        """See `ConversationStore`."""
         if id in self._kept:
             self._touch(replace(self._kept[id], metadata=metadata))
 
     async def delete(self, id: str) -> None:
-        """See `ConversationStore`."""
         for kept in (self._kept, self._items, self._turns):
             kept.pop(id, None)
 
     async def append(self, id: str, items: Sequence[Json], turn: str = "") -> None:
-        """See `ConversationStore`."""
         if id not in self._kept or turn in self._turns[id]:
             return
         if turn:
@@ -164,7 +127,6 @@ class MemoryConversations:
     async def items(
         self, id: str, limit: int | None = None, after: str | None = None, *, newest_first: bool = False
     ) -> list[Json]:
-        """See `ConversationStore`."""
         entries = list(self._items.get(id, {}).items())
         if newest_first:
             entries.reverse()
@@ -172,11 +134,9 @@ class MemoryConversations:
         return [item for _, item in entries[begin:] if item is not None][:limit]
 
     async def item(self, id: str, item_id: str) -> Json | None:
-        """See `ConversationStore`."""
         return self._items.get(id, {}).get(item_id)
 
     async def remove_item(self, id: str, item_id: str) -> None:
-        """See `ConversationStore`."""
         item = self._items.get(id, {}).get(item_id)
         if item is not None:
             self._items[id][item_id] = None
@@ -190,7 +150,6 @@ class MemoryConversations:
 
 
 def new_conversation(id: str, account: Account, metadata: Mapping[str, str]) -> Conversation:
-    """Return a new conversation that is created now."""
     return Conversation(id, account, now_us(), metadata)
 
 

@@ -22,16 +22,12 @@ HELD, ITEM = conversation_table.c, conversation_item.c
 class DatabaseConversations:
     """`ConversationStore` in a database. Appends lock the row of the conversation, so that they run one after
     another.
-
-    Args:
-        store: store of this replica.
     """
 
     def __init__(self, store: ReplicaStore) -> None:
         self._store = store
 
     async def create(self, conversation: Conversation) -> None:
-        """See `ConversationStore`."""
         made_us, account = conversation.made_us, conversation.account
         row = {
             "id": conversation.id,
@@ -45,14 +41,12 @@ class DatabaseConversations:
         await self._write(insert(conversation_table).values(row))
 
     async def get(self, id: str) -> Conversation | None:
-        """See `ConversationStore`."""
         is_of_it = ITEM.conversation_id == HELD.id
         n_items = select(func.count()).where(is_of_it).scalar_subquery().label("n_items")
         rows = await self._store.read(select(conversation_table, n_items).where(HELD.id == id))
         return _conversation(rows[0]) if rows else None
 
     async def usage(self, account: Account) -> tuple[int, int]:
-        """See `ConversationStore`."""
         mine = owner_condition(conversation_table, account)
         query = select(
             func.count().label("n"), func.coalesce(func.sum(HELD.n_bytes), 0).label("n_bytes")
@@ -61,19 +55,16 @@ class DatabaseConversations:
         return (int(rows[0].n), int(rows[0].n_bytes)) if rows else (0, 0)
 
     async def set_metadata(self, id: str, metadata: Mapping[str, str]) -> None:
-        """See `ConversationStore`."""
         values = {"metadata": orjson.dumps(metadata).decode(), "changed_us": now_us()}
         await self._write(update(conversation_table).where(HELD.id == id).values(values))
 
     async def delete(self, id: str) -> None:
-        """See `ConversationStore`."""
         await self._write(
             delete(conversation_item).where(ITEM.conversation_id == id),
             delete(conversation_table).where(HELD.id == id),
         )
 
     async def append(self, id: str, items: Sequence[Json], turn: str = "") -> None:
-        """See `ConversationStore`."""
         async with (await self._store.database()).writing() as connection:
             locked = select(HELD.id).where(HELD.id == id).with_for_update()
             if (await connection.execute(locked)).first() is None or not items:
@@ -98,7 +89,6 @@ class DatabaseConversations:
     async def items(
         self, id: str, limit: int | None = None, after: str | None = None, *, newest_first: bool = False
     ) -> list[Json]:
-        """See `ConversationStore`."""
         query = select(ITEM.body).where(ITEM.conversation_id == id, ITEM.body.is_not(None))
         if after is not None:
             rows = await self._store.read(
@@ -112,13 +102,11 @@ class DatabaseConversations:
         return [orjson.loads(row.body) for row in await self._store.read(query)]
 
     async def item(self, id: str, item_id: str) -> Json | None:
-        """See `ConversationStore`."""
         query = select(ITEM.body).where(ITEM.conversation_id == id, ITEM.id == item_id)
         rows = await self._store.read(query)
         return orjson.loads(rows[0].body) if rows and rows[0].body is not None else None
 
     async def remove_item(self, id: str, item_id: str) -> None:
-        """See `ConversationStore`."""
         async with (await self._store.database()).writing() as connection:
             await connection.execute(select(HELD.id).where(HELD.id == id).with_for_update())
             one = (ITEM.conversation_id == id) & (ITEM.id == item_id)

@@ -47,10 +47,7 @@ from serving.store.tool_ids import CallIds
 logger = logging.getLogger("podium")
 
 WATCH_S = 0.5
-"""Seconds between two polls for requests to cancel or watch a run.
-
-A replica polls only while runs are active.
-"""
+"""Seconds between two polls for requests to cancel or watch a run, while runs are active."""
 REMOVE_S = 300.0
 """Average seconds between two removals of old data."""
 MOST_AT_ONCE = 50
@@ -63,12 +60,9 @@ class DatabaseStore(RunJournal, StoredRuns):
     Runs of this replica that are not written yet are read from its journal, and all others from the database.
 
     Args:
-        store: database connections of this replica.
         limits: callable that returns the current limits. They bound the number and bytes of records that wait
             in memory while the database is unreachable.
-        settings: settings of the store, such as the retention.
         sweep_s: seconds between two searches for runs of replicas that have ended.
-        listener: receiver of the store's callbacks.
     """
 
     def __init__(
@@ -88,12 +82,9 @@ class DatabaseStore(RunJournal, StoredRuns):
         self._secrets_until_s = 0.0
         self._taking_over = asyncio.Lock()
         self._begun = set[str]()
-        """Ids of runs that started here during a `take_over`. It must not take them over, even if they have
-        already ended.
-        """
+        """Runs that started here during a `take_over`, which must not take them over, even if ended."""
 
     def note(self, record: Record, seq: int, event: Event) -> None:
-        """See `RecordStore.note`."""
         super().note(record, seq, event)
         self._begin()
 
@@ -111,13 +102,11 @@ class DatabaseStore(RunJournal, StoredRuns):
             ]
 
     def keep(self, id: str, seq: int = 0) -> None:
-        """See `RecordStore.keep`."""
         self.begin(id, seq, is_kept=True)
         if self._taking_over.locked():
             self._begun.add(id)
 
     async def claim(self, claim: Claim) -> Claim:
-        """See `RecordStore.claim`."""
         return await self._store.write(CLAIM, claim)
 
     async def release(self, claim: Claim) -> None:
@@ -125,11 +114,9 @@ class DatabaseStore(RunJournal, StoredRuns):
         (await self._store.ledger()).writer.post(RELEASE_CLAIM, claim)
 
     async def free(self, claim: Claim) -> bool:
-        """See `RecordStore.free`."""
         return await self._store.write(FREE_CLAIM, claim)
 
     async def keep_answer(self, answer: CachedAnswer) -> None:
-        """See `RecordStore.keep_answer`."""
         await self._store.write(KEEP_ANSWER, answer)
 
     async def remove_texts(self, id: str) -> None:
@@ -141,7 +128,6 @@ class DatabaseStore(RunJournal, StoredRuns):
         await self._store.write(REMOVE_TEXTS, id)
 
     async def get(self, id: str) -> RunRecords | None:
-        """See `RecordStore.get`."""
         return self.find(id) or await super().get(id)
 
     async def _get_readable(self, id: str) -> RunRecords | None:
@@ -155,7 +141,6 @@ class DatabaseStore(RunJournal, StoredRuns):
     async def newest(
         self, limit: int, caller: Caller, before: Place | None = None, run_filter: RunFilter = ANY_RUN
     ) -> RunPage:
-        """See `RecordStore.newest`."""
         page = await super().newest(limit, caller, before, run_filter)
         runs = {records.record.id: records for records in page.runs}
         for records in self.waiting():
@@ -169,18 +154,15 @@ class DatabaseStore(RunJournal, StoredRuns):
         return page_of(runs.values(), limit, page.end)
 
     async def watch(self, id: str) -> None:
-        """See `RecordStore.watch`."""
         if self.has(id):
             self.stream_answer(id)
         elif self._store.address.may_hold_something:
             await self._store.write(WATCH_RUN, id)
 
     async def give_feedback(self, feedback: Feedback) -> None:
-        """See `RecordStore.give_feedback`."""
         await self._store.write(GIVE_FEEDBACK, feedback)
 
     async def cancel(self, id: str) -> bool:
-        """See `RecordStore.cancel`."""
         if not self._store.address.may_hold_something:
             return False
         if await self._store.write(DROP_SUSPENDED, id):
@@ -194,12 +176,10 @@ class DatabaseStore(RunJournal, StoredRuns):
             self._listener.on_wait_end(records)
 
     async def suspend(self, records: RunRecords, wait_s: float) -> None:
-        """See `RecordStore.suspend`."""
         body = await to_thread(pack_records, records)
         await self.write_suspended(records, now_us() + int(wait_s * 1_000_000), body)
 
     async def resume(self, id: str) -> RunRecords | None:
-        """See `RecordStore.resume`."""
         taken = await self._store.write(TAKE_SUSPENDED, Take(id, self.owner))
         if taken is None:
             return None
@@ -207,7 +187,6 @@ class DatabaseStore(RunJournal, StoredRuns):
         return load_records(taken.body, has_content=True)
 
     async def call_ids(self) -> CallIds:
-        """See `RecordStore.call_ids`."""
         known, at_s = self._call_ids, time.monotonic()
         if known is not None and at_s < self._secrets_until_s:
             return known
@@ -221,7 +200,6 @@ class DatabaseStore(RunJournal, StoredRuns):
         return self._call_ids
 
     async def aclose(self) -> None:
-        """See `RecordStore.aclose`."""
         for task in self._tasks:
             task.cancel()
         if self._tasks:
@@ -229,12 +207,8 @@ class DatabaseStore(RunJournal, StoredRuns):
         await super().aclose()
 
     async def sweep(self) -> int:
-        """Expire suspended runs that waited too long, and mark runs of ended replicas as lost.
-
-        Runs that can be continued are not marked. See `take_over`. Return the number of lost runs.
-
-        Raises:
-            StoreUnavailable: the store is unreachable.
+        """End suspended runs that waited too long. Mark runs of dead replicas as lost, except those for
+        `take_over`. Return the number of lost runs.
         """
         for id in await self._store.write(EXPIRE, self._settings.waiting_bytes_per_team):
             await self._tell_end(id)
@@ -244,13 +218,7 @@ class DatabaseStore(RunJournal, StoredRuns):
         return lost
 
     async def take_over(self) -> int:
-        """Take over runs of ended replicas and continue them here. Return their number.
-
-        Only runs that outlive their clients are taken over.
-
-        Raises:
-            StoreUnavailable: the store is unreachable.
-        """
+        """Take over and continue runs of ended replicas that outlive their clients. Return their number."""
         async with self._taking_over:
             self._begun.clear()
             return await self._take_orphans()
@@ -283,14 +251,7 @@ class DatabaseStore(RunJournal, StoredRuns):
         return id in self._begun or self.has(id) or self._listener.owns(id)
 
     async def remove_old(self, at_us: int | None = None) -> int:
-        """Remove the data whose retention has expired. Return the number of removed rows.
-
-        Args:
-            at_us: time at which to apply the retention, in microseconds since 1970. By default, now.
-
-        Raises:
-            StoreUnavailable: the store is unreachable.
-        """
+        """Remove the data whose retention has expired at `at_us`, by default now. Return the number of rows."""
         removed = 0
         retention = Retention.of(self._settings, at_us, await self.content_days())
         while step := await self._store.write(REMOVE, retention):

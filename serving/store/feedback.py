@@ -21,13 +21,9 @@ class Feedback:
     """Feedback on a run.
 
     Args:
-        run_id: id of the run.
         key_id: id of the key that sent the feedback, or "" if the server has no keys.
-        made_us: time of the feedback in microseconds since 1970.
         score: score from 0 (bad) to 1 (good), or None.
         labels: labels that the team has chosen.
-        comment: comment on the answer, or "".
-        expected: the right answer, or "".
     """
 
     run_id: str
@@ -45,7 +41,6 @@ OF_RUN = select(run_feedback).order_by(run_feedback.c.made_us)
 
 
 def load_feedback(row: Row[Any]) -> Feedback:
-    """Convert a row of the table `run_feedback`."""
     labels = tuple(json.loads(row.labels))
     return Feedback(row.run_id, row.key_id, row.made_us, row.score, labels, row.comment, row.expected)
 

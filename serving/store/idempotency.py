@@ -27,8 +27,6 @@ class Claim:
     Args:
         account: account of the client. The keys of different accounts are independent.
         name: idempotency key that the client sent, or a digest of it.
-        body_hash: hash of the request.
-        run_id: id of the run that answers the request.
         owner: id of the replica that starts the run.
     """
 
@@ -45,9 +43,6 @@ class CachedAnswer:
 
     Args:
         owner: id of the team, or of the key if it has no team.
-        asked: hash of the request.
-        run_id: id of the run that answered.
-        drop_us: expiry time in microseconds since 1970.
     """
 
     owner: str
@@ -120,10 +115,6 @@ CLAIM: Operation[Claim, Claim] = Operation("claim of an idempotency key", _claim
 RELEASE_CLAIM: Operation[Claim, None] = Operation("release of a claim", _release, is_kept=True)
 """Operation that releases a claim whose run was not started."""
 FREE_CLAIM: Operation[Claim, bool] = Operation("release of a dead claim", _free)
-"""Operation that releases a claim whose replica ended before it started the run.
-
-It returns True if the claim is released, by this or another replica. It returns False if the run has started or may
-still start.
-"""
+"""Release of a claim whose replica ended before the run started. False: it has started, or still may."""
 KEEP_ANSWER: Operation[CachedAnswer, None] = Operation("cache entry of an answer", _keep)
 """Operation that stores which run answered a request. An earlier entry is replaced."""

@@ -37,27 +37,17 @@ logger = logging.getLogger("podium")
 BATCH_S = 0.06
 """Seconds between an event and its write."""
 SLICE_S, LONGEST_SLICE_S = 0.001, 0.01
-"""Seconds for which runs are packed before other tasks of the event loop may run: on an idle loop, and at
-most.
-"""
+"""Seconds of packing before other tasks may run: on an idle loop, and at most."""
 AT_ONCE = 256
-"""Maximum number of runs per batch.
-
-On a busy event loop, packing thousands of runs takes seconds. Smaller batches let new runs be written first.
-"""
+"""Maximum runs per batch. Packing thousands takes seconds on a busy loop, but new runs come first."""
 AGAIN_S = 0.5
 """Seconds between two attempts to write to an unreachable store."""
 WRITTEN_WITHIN_S = 10.0
 """Maximum seconds that a response waits until the start of its run is written."""
 LATE_FOR_S, LOOK_S = 5.0, 0.01
-"""Maximum seconds that a client waits for an overdue write, and seconds between two checks.
-
-A replica that is only behind catches up sooner. If the store hangs, answers must not be blocked.
-"""
+"""Maximum seconds for an overdue write, and between two checks, as a hanging store must not block answers."""
 LATE_S = 0.09
-"""Age in seconds at which the first write of a run is overdue. It is a little below the default of
-`limits.first_byte_s`, after which the client learns of the run.
-"""
+"""Age of an overdue first write, a little below `limits.first_byte_s`, when the client learns of the run."""
 FLUSH_S = 5.0
 """Maximum seconds for the last writes when the journal is closed."""
 NOT_WRITTEN = (
@@ -99,11 +89,9 @@ class RunJournal:
 
     @property
     def n_unwritten(self) -> int:
-        """See `RecordStore.n_unwritten`."""
         return len(self._ended)
 
     def unwritten_bytes(self) -> Counter[str]:
-        """See `RecordStore.unwritten_bytes`."""
         of_keys = Counter[str]()
         for run in self._ended.values():
             of_keys[run.key_id] += run.n_bytes
@@ -111,7 +99,6 @@ class RunJournal:
 
     @property
     def is_away(self) -> bool:
-        """See `RecordStore.is_away`."""
         return self._is_away and any(run.is_waiting for run in self._runs.values())
 
     def waiting(self) -> Iterator[RunRecords]:
@@ -128,12 +115,8 @@ class RunJournal:
         return id in self._runs
 
     def begin(self, id: str, seq: int = 0, *, is_kept: bool = False) -> None:
-        """Register a run that is about to start or continue.
-
-        Args:
-            id: id of the run.
-            seq: number of the newest event that another replica wrote for the run, or 0.
-            is_kept: whether the run outlives its client. See `UnflushedRun.is_kept`.
+        """Register a run that is about to start, or to continue after the item `seq` of another replica. See
+        `UnflushedRun.is_kept`.
         """
         self._remove(id)
         self._runs[id] = UnflushedRun(seq, is_kept=is_kept)
@@ -143,7 +126,6 @@ class RunJournal:
         self._drop(id)
 
     async def wait_until_written(self, id: str) -> None:
-        """See `RecordStore.wait_until_written`."""
         run = self._runs.get(id)
         if run is None or (run.tried.is_set() and run.is_begun):
             return
@@ -155,7 +137,6 @@ class RunJournal:
             raise StoreUnavailable(NOT_WRITTEN)
 
     async def wait_while_late(self, id: str) -> None:
-        """See `RecordStore.wait_while_late`."""
         until_s = time.monotonic() + LATE_FOR_S
         while not (self._is_away or self._hangs) and self._is_late(id):
             self._hangs = time.monotonic() > until_s
@@ -168,7 +149,6 @@ class RunJournal:
         return run.final is not None or current_records(id, run) is not None
 
     def note(self, record: Record, seq: int, event: Event) -> None:
-        """See `RecordStore.note`."""
         top = top_run(record.id)
         run = self._runs.get(top) or self._runs.setdefault(top, UnflushedRun())
         if isinstance(event, AnswerDelta):
@@ -215,15 +195,9 @@ class RunJournal:
             self._drop_oldest()
 
     async def write_suspended(self, records: RunRecords, drop_us: int, body: bytes) -> None:
-        """Write a run that waits for tool results, with its unwritten events.
+        """Write a run that waits until `drop_us`. `records` are redacted, `body` is packed without redaction.
 
-        Args:
-            records: redacted records of the run.
-            drop_us: end of the wait, in microseconds since 1970.
-            body: packed records of the run, without redaction.
-
-        Raises:
-            StoreUnavailable: the store is unreachable. The journal keeps the run.
+        On StoreUnavailable, the journal keeps the run.
         """
         id = records.record.id
         run = self._runs.setdefault(id, UnflushedRun())
@@ -238,7 +212,7 @@ class RunJournal:
             self._take_result(id, written)
 
     async def aclose(self) -> None:
-        """Write the waiting runs, for at most `FLUSH_S` seconds, and stop."""
+        """Stop the journal. First try to write the waiting runs, for at most `FLUSH_S` seconds."""
         task, self._task = self._task, None
         if task is None:
             return
@@ -270,11 +244,8 @@ class RunJournal:
                 self._idle.set()
 
     def _take(self, most: int) -> list[tuple[str, UnflushedRun]]:
-        """Return up to `most` runs that have something to write.
-
-        Runs without any write come first. Their clients may already know the id, and after a crash only the
-        store could report the run. At least half of the batch is for older runs, in the order of their last
-        write.
+        """Return up to `most` runs with something to write. New ones come first, because after a crash only
+        the store could report them. At least half are older ones, in the order of their last write.
         """
         waiting = [(id, run) for id, run in self._runs.items() if run.is_waiting]
         waiting.sort(key=lambda each: each[1].packed_s)
@@ -294,10 +265,8 @@ class RunJournal:
         return len(packed)
 
     async def _pack_all(self, waiting: list[tuple[str, UnflushedRun]]) -> AsyncGenerator[Packed]:
-        """Pack runs, and let other tasks run from time to time, because packing blocks the event loop.
-
-        After each slice of packing, other tasks get the same time. If they take longer, the loop is busy. The
-        next slice then takes a quarter of the delay, so that packing still makes progress.
+        """Pack runs in slices, which block the event loop, and give other tasks as much time. If they take
+        longer, the next slice is a quarter of that, so that packing still makes progress.
         """
         loop = asyncio.get_running_loop()
         began_s, slice_s = loop.time(), SLICE_S

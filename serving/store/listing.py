@@ -36,18 +36,11 @@ async def list_rows(
     run_filter: RunFilter,
     enough_s: float = ENOUGH_S,
 ) -> tuple[list[Row[Any]], Place | None]:
-    """Return a page of runs, newest first, and the position at which the next page starts.
+    """Return the newest runs that `caller` may see, before `before`, and where the next page starts, or None
+    at the end.
 
-    The rows have the columns `status`, `numbers`, `made_us`, `id` and `billed`. The position is None at the
-    end of the list.
-
-    Args:
-        ask: function that executes a query.
-        limit: maximum number of runs.
-        caller: caller, who must be allowed to see the runs.
-        before: position from the previous page. Only older runs are returned. None for the first page.
-        run_filter: filter that the runs must match.
-        enough_s: seconds after which no further window is searched.
+    The rows have the columns `status`, `numbers`, `made_us`, `id` and `billed`. After `enough_s`, no further
+    window is searched.
     """
     base = (visible(caller), *among(run_filter))
     filters = conditions(run_filter)

@@ -32,12 +32,8 @@ V = TypeVar("V")
 
 
 class FairDict(MutableMapping[K, V], Generic[K, V]):
-    """Mapping in insertion order, in which each entry has an owner. Eviction is fair between the owners: one with
-    many entries does not evict those of others.
-
-    Args:
-        owner_of: callable that returns the owner of a key and its value. The owner must not change while the
-            entry is in the mapping.
+    """Mapping in insertion order with fair eviction: an owner with many entries does not evict those of
+    others. An entry's owner must not change.
     """
 
     def __init__(self, owner_of: Callable[[K, V], str]) -> None:
@@ -47,11 +43,7 @@ class FairDict(MutableMapping[K, V], Generic[K, V]):
         """Keys by owner, in insertion order. Owners without entries are removed."""
 
     def oldest(self, size: Callable[[Collection[K]], int] = len) -> K:
-        """Return the key to evict next: the oldest entry of the owner that uses the most.
-
-        Args:
-            size: callable that measures the keys of an owner. By default, it counts them.
-        """
+        """Return the key to evict: the oldest entry of the owner that uses the most, by number or `size`."""
         return next(iter(max(self._keys.values(), key=size)))
 
     def pop_down_to(self, most: int) -> None:
@@ -88,7 +80,6 @@ class AnswerBuffer:
         self._began_s: float | None = None
 
     def add(self, piece: AnswerDelta) -> None:
-        """Append a part of the answer."""
         if self._began_s is None:
             self._began_s = piece.at_s
         self._text.write(piece.text)
@@ -105,12 +96,8 @@ class AnswerBuffer:
 class MemoryStore:
     """Run store in memory, with the newest runs of this replica. It is lost when the replica ends.
 
-    When the store is full, the oldest run of the key with the most runs is dropped. A busy key therefore
-    cannot evict the runs of a quiet one.
-
-    Args:
-        limits: callable that returns the current limits. They can change at run time.
-        listener: receiver of the store's callbacks.
+    When it is full, the key with the most runs loses its oldest, so that a busy one cannot evict the runs of
+    a quiet one.
     """
 
     owner = ""
@@ -133,12 +120,10 @@ class MemoryStore:
         """Do nothing, because there is no other replica."""
 
     def keep(self, id: str, seq: int = 0) -> None:
-        """See `RecordStore.keep`."""
         self._kept.add(id)
 
     @property
     def n_unwritten(self) -> int:
-        """See `RecordStore.n_unwritten`."""
         return 0
 
     def unwritten_bytes(self) -> Counter[str]:
@@ -147,11 +132,9 @@ class MemoryStore:
 
     @property
     def is_away(self) -> bool:
-        """See `RecordStore.is_away`."""
         return False
 
     def forget(self, id: str) -> None:
-        """See `RecordStore.forget`."""
         self._kept.discard(id)
 
     async def wait_until_written(self, id: str) -> None:
@@ -167,7 +150,6 @@ class MemoryStore:
         return current
 
     async def release(self, claim: Claim) -> None:
-        """See `RecordStore.release`."""
         if self._claims.get((claim.account, claim.name)) == claim:
             del self._claims[claim.account, claim.name]
 
@@ -176,7 +158,6 @@ class MemoryStore:
         return False
 
     async def find_answer(self, owner: str, asked: str) -> str | None:
-        """See `RecordStore.find_answer`."""
         answer = self._answers.get((owner, asked))
         return answer.run_id if answer and answer.drop_us > now_us() else None
 
@@ -188,10 +169,7 @@ class MemoryStore:
         self._answers.pop_down_to(self._limits().records)
 
     def note(self, record: Record, seq: int, event: Event) -> None:
-        """See `RecordStore.note`.
-
-        Events share their texts with the record, so their size is not counted against the limits.
-        """
+        """See `RecordStore.note`. Events share their texts with the record, so their size is not counted."""
         if record.parent is not None:
             return
         if isinstance(event, AnswerDelta) and record.id not in self._kept:
@@ -205,7 +183,6 @@ class MemoryStore:
         self._add(record.id, Item(len(items) + 1, record.id, event, None if items else record))
 
     async def watch(self, id: str) -> None:
-        """See `RecordStore.watch`."""
         items, answer = self._items.get(id), self._running_answers.pop(id, None)
         if items is None or id in self._runs:
             return
@@ -219,7 +196,6 @@ class MemoryStore:
         self._listener.on_items(id, (item,))
 
     async def put(self, records: RunRecords) -> None:
-        """See `RecordStore.put`."""
         limits = self._limits()
         id = records.record.id
         self._kept.discard(id)
@@ -242,7 +218,6 @@ class MemoryStore:
         self._feedback.pop(id, None)
 
     async def remove_texts(self, id: str) -> None:
-        """See `RecordStore.remove_texts`."""
         if id in self._runs:
             self._runs[id] = without_content(self._runs[id])
             self._bytes[id] = weight(self._runs[id])
@@ -253,7 +228,6 @@ class MemoryStore:
             }
 
     async def get(self, id: str) -> RunRecords | None:
-        """See `RecordStore.get`."""
         records = self._runs.get(id)
         if records is None:
             under_way = fold_items(id, self._items.get(id, ()))
@@ -270,7 +244,6 @@ class MemoryStore:
     async def newest(
         self, limit: int, caller: Caller, before: Place | None = None, run_filter: RunFilter = ANY_RUN
     ) -> RunPage:
-        """See `RecordStore.newest`."""
         visible = [
             run
             async for run in in_slices(list(self._runs.values()))
@@ -283,7 +256,6 @@ class MemoryStore:
         return page_of([without_content(run) async for run in in_slices(newest)], limit)
 
     async def events(self, id: str, after: int) -> EventPage:
-        """See `RecordStore.events`."""
         items = [item for item in self._items.get(id, []) if item.seq > after]
         run = self._runs.get(id)
         waits = run is not None and run.record.status == "waiting" and self._drop_us(id) >= now_us()
@@ -294,7 +266,6 @@ class MemoryStore:
         self._feedback.setdefault(feedback.run_id, {})[feedback.key_id] = feedback
 
     async def feedback(self, id: str) -> list[Feedback]:
-        """See `RecordStore.feedback`."""
         return sorted(self._feedback.get(id, {}).values(), key=lambda each: each.made_us)
 
     async def cancel(self, id: str) -> bool:
@@ -319,12 +290,10 @@ class MemoryStore:
         self._suspended.pop_down_to(self._limits().records)
 
     async def find_waiting(self, id: str) -> RunRecords | None:
-        """See `RecordStore.find_waiting`."""
         drop_us, records = self._suspended.get(id, (0, None))
         return records if drop_us >= now_us() else None
 
     async def resume(self, id: str) -> RunRecords | None:
-        """See `RecordStore.resume`."""
         if self._drop_us(id) < now_us():
             return None
         _, records = self._suspended.pop(id)
@@ -334,7 +303,6 @@ class MemoryStore:
         return records
 
     async def call_ids(self) -> CallIds:
-        """See `RecordStore.call_ids`."""
         return self._call_ids
 
     async def aclose(self) -> None:
@@ -342,19 +310,11 @@ class MemoryStore:
 
 
 def place(record: Record) -> Place:
-    """Return the position of a run in lists."""
     return made_us(record), record.id
 
 
 def page_of(runs: Iterable[RunRecords], limit: int, end: Place | None = None) -> RunPage:
-    """Return a page with the newest of the runs.
-
-    Args:
-        runs: runs in any order.
-        limit: maximum number of runs in the page.
-        end: position at which the next page starts if all `runs` fit into this one. None at the end of the
-            list.
-    """
+    """Return a page with the newest of the runs. `end` is where the next one starts if all fit."""
     newest = sorted(runs, key=lambda run: place(run.record), reverse=True)
     shown = newest[:limit]
     return RunPage(shown, place(shown[-1].record) if len(newest) > limit else end)

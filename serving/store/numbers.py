@@ -73,10 +73,7 @@ EMPTY: Mapping[type[Value], Mapping[str, Any]] = {
 
 
 def without_content(records: RunRecords) -> RunRecords:
-    """Remove the texts of requests, models and errors from the records of a run.
-
-    A text is replaced by `… [N characters]` or removed.
-    """
+    """Replace texts in the records of a run by `… [N characters]`, or remove them."""
     if not records.has_content:
         return records
     inner = {id: record_numbers(record) for id, record in records.inner.items()}
@@ -84,10 +81,7 @@ def without_content(records: RunRecords) -> RunRecords:
 
 
 def event_numbers(event: Event) -> Event:
-    """Return the event without its texts, such as prompts, answers and error messages.
-
-    Numbers and names remain. Events with a part of a streamed answer become empty.
-    """
+    """Return the event with numbers and names only. A part of a streamed answer becomes empty."""
     return _numbers(event)
 
 

@@ -20,10 +20,7 @@ def visible(caller: Caller) -> ColumnElement[bool]:
 
 
 def owner_condition(table: Table, account: Account) -> ColumnElement[bool]:
-    """Return the SQL condition for rows that the account owns. It corresponds to `same_owner`.
-
-    If a row belongs to no team, its column `team_id` must be "".
-    """
+    """Return the SQL condition for an account's rows, as `same_owner`. Without a team, `team_id` is ""."""
     is_team = table.c.team_id == account.team_id
     return is_team if account.team_id else is_team & (table.c.key_id == account.key_id)
 

@@ -61,14 +61,8 @@ OF_RUNS = (run_event, run_text, run_worker, run_feedback)
 def oldest(
     table: Table, time: str, bound_us: int, *conditions: ColumnElement[bool], step: int = STEP
 ) -> Delete:
-    """Return the statement that deletes up to `step` of the oldest rows of a table.
-
-    Args:
-        table: table with the rows.
-        time: name of the column with the time of a row.
-        bound_us: time before which rows are deleted.
-        conditions: further conditions that the rows must meet.
-        step: maximum number of rows to delete.
+    """Return the statement that deletes up to `step` of the oldest rows before `bound_us` that meet
+    `conditions`.
     """
     key = list(table.primary_key)
     rows = select(*key).where(table.c[time] < bound_us, *conditions).order_by(table.c[time]).limit(step)
@@ -81,10 +75,7 @@ def _old_runs(bound_us: int, *conditions: ColumnElement[bool]) -> Select[Any]:
 
 
 def _crowded_runs(bytes_per_team: int) -> Select[Any]:
-    """Select runs whose texts must be removed because their team, or key without a team, has too many bytes.
-
-    The runs with the oldest texts of each team are selected.
-    """
+    """Select the runs with the oldest texts of each team, or key without one, that has too many bytes."""
     room = func.sum(run.c.body_bytes).over(
         partition_by=(run.c.team_id, case((run.c.team_id.is_(None), run.c.key_id))),
         order_by=(run.c.made_us.desc(), run.c.id.desc()),
@@ -94,14 +85,10 @@ def _crowded_runs(bytes_per_team: int) -> Select[Any]:
 
 
 def _old_events(events_us: int, content_us: int) -> Delete:
-    """Return the statement that deletes old events of runs.
+    """Return the statement that deletes old events. With a complete record, they are deleted after
+    `EVENTS_US`.
 
-    If the record of a run is stored as well, its events are deleted after `EVENTS_US`. A lost run, for
-    example, has no such record. Its events are its only content, so they are deleted as late as texts.
-
-    Args:
-        events_us: time before which events of runs with a complete record are deleted.
-        content_us: time before which all other events are deleted.
+    Otherwise they are the only content of a run, such as a lost one, and are deleted as late as texts.
     """
     event, key = run_event.c, (run_event.c.run_id, run_event.c.first_seq)
     is_spare = (event.at_us < events_us) & (HAS_TEXTS)
@@ -137,13 +124,7 @@ def _of_conversations(bound_us: int, *conditions: ColumnElement[bool]) -> list[U
 
 @dataclass(frozen=True, slots=True)
 class ContentDays:
-    """Retention of texts in the policy of a team or a key.
-
-    Args:
-        column: column of the table `run` with the id: `team_id` or `key_id`.
-        id: id of the team or the key.
-        days: retention in days.
-    """
+    """Retention of texts by a policy. The column `team_id` or `key_id` of `run` has the owner's id."""
 
     column: str
     id: str
@@ -155,8 +136,6 @@ class Retention:
     """Times before which data is removed, in microseconds since 1970.
 
     Args:
-        content_us: time before which texts are removed.
-        numbers_us: time before which runs are removed with all their data.
         events_us: time before which events are removed if the run has a complete record.
         bytes_per_team: maximum total bytes of texts per team, or None for no limit.
         of_accounts: times before which the texts of certain teams and keys are removed. Each entry consists
@@ -171,13 +150,7 @@ class Retention:
 
     @classmethod
     def of(cls, settings: StoreSettings, at_us: int | None = None, policies: Iterable[ContentDays] = ()) -> Self:  # fmt: skip
-        """Compute the times from the settings and from the policies of teams and keys.
-
-        Args:
-            settings: settings with the retention.
-            at_us: current time in microseconds since 1970. By default, now.
-            policies: retentions of teams and keys. They can only shorten the retention of the settings.
-        """
+        """Compute the times at `at_us`, by default now. Policies can only shorten the settings' retention."""
         at_us = now_us() if at_us is None else at_us
 
         def since(days: float | None) -> int:

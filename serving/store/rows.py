@@ -37,8 +37,6 @@ ENDED = ("finished", "failed", "cancelled")
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """Row of the table `run`. Its fields are the columns."""
-
     id: str
     key_id: str | None
     team_id: str | None
@@ -59,10 +57,7 @@ class RunRow:
 
 @dataclass(frozen=True, slots=True)
 class EventRow:
-    """Row of the table `run_event`.
-
-    It contains the events of a run between two writes. Its fields are the columns.
-    """
+    """Row of the table `run_event`, the events of a run between two writes. Its fields are the columns."""
 
     run_id: str
     first_seq: int
@@ -75,8 +70,6 @@ class Item(msgspec.Struct, frozen=True):
     """Numbered event of a run.
 
     Args:
-        seq: number of the item.
-        run_id: id of the run, or of a run nested in it.
         event: the event. Successive parts of a streamed answer are joined into one event.
         record: record after the event, if this is the first item of the run that this replica writes.
             Otherwise None.
@@ -98,7 +91,12 @@ class _ItemShape(msgspec.Struct, omit_defaults=True):
 
 
 def run_row(records: RunRecords, *, kept: bool) -> RunRow:
-    """Return the row of a run in its current state. It has a body only if the run has ended."""
+    """Return the row for a run in its current state. The row has a body only if the run has ended.
+
+    Args:
+        records: record of the run and of its inner runs.
+        kept: whether the run outlives its client and its replica.
+    """
     record = records.record
     has_ended = record.status in ENDED
     body = _pack_records(records) if has_ended and records.has_content else None
@@ -124,7 +122,6 @@ def run_row(records: RunRecords, *, kept: bool) -> RunRow:
 
 
 def event_row(run_id: str, items: Sequence[Item]) -> EventRow:
-    """Pack one or more items into a row."""
     shapes = [
         _ItemShape(each.seq, each.event, each.run_id if each.run_id != run_id else "", each.record)
         for each in items
@@ -133,7 +130,6 @@ def event_row(run_id: str, items: Sequence[Item]) -> EventRow:
 
 
 def load_items(run_id: str, bodies: Iterable[bytes]) -> list[Item]:
-    """Unpack the items of several rows, in order."""
     return [
         Item(shape.seq, shape.run or run_id, shape.event, shape.record)
         for body in bodies
@@ -147,10 +143,8 @@ def pack_records(records: RunRecords) -> bytes:
 
 
 def load_records(packed: bytes, *, has_content: bool) -> RunRecords:
-    """Unpack the records of a run that were packed by `pack_records` or `run_row`.
-
-    Raises:
-        UnreadableRecord: the record is damaged or was written by a newer version.
+    """Unpack a run's records from `pack_records` or `run_row`. Raise UnreadableRecord for damaged or newer
+    ones.
     """
     first, *inner = _unpack(list[Record], packed)
     return RunRecords(first, {record.id: record for record in inner}, has_content)
@@ -169,13 +163,8 @@ def fold_items(run_id: str, items: Iterable[Item]) -> RunRecords | None:
 
 
 def mark_lost(records: RunRecords, billed_usd: Decimal | None = None) -> RunRecords:
-    """Return the records of a run with the status `lost`. Its open calls are aborted.
-
-    A run is lost if its replica ended and no other replica continues it.
-
-    Args:
-        records: records that were rebuilt from the events.
-        billed_usd: total cost of the run in the ledger, or None if the ledger has no entry for it.
+    """Return records with the status `lost` and aborted calls: its replica ended and none continues it.
+    `billed_usd` is its cost in the ledger.
     """
     inner = {id: _lose(record) for id, record in records.inner.items()}
     lost = replace(records, record=_lose(records.record), inner=inner)
@@ -201,10 +190,8 @@ def join_pieces(one: AnswerDelta, other: AnswerDelta) -> AnswerDelta:
 
 
 def join_work(items: list[Item], run_id: str, piece: WorkDelta) -> bool:
-    """Join a part of a step's text with the previous part of the same step, which must be at the end of
-    `items`.
-
-    Only parts of other steps may follow the previous part. Return False if there is no such part.
+    """Join a part of a step's text with its previous one at the end of `items`, where only other steps' parts
+    may follow. Return False if there is none.
     """
     for n in range(len(items) - 1, -1, -1):
         event = items[n].event

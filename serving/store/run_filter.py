@@ -19,14 +19,9 @@ class RunFilter:
     """Filter that selects the runs that meet all its conditions. None means no condition.
 
     Args:
-        worker: name of a worker that the run called.
         min_cost_usd, max_cost_usd: bounds of the run's cost. If either is set, runs of unknown cost are not
             selected.
         words: text that the question or the answer contains. Case does not matter.
-        model: model that the client requested.
-        status: current status of the run.
-        rated: whether the run must have feedback. False for no condition.
-        team_id: id of the caller's team.
     """
 
     worker: str | None = None
@@ -65,10 +60,7 @@ def workers_of(records: RunRecords) -> list[str]:
 
 
 def text_of(records: RunRecords) -> str:
-    """Return the text in which a filter searches for words.
-
-    It consists of the question and the answer in lower case. It is "" if the texts of the run are not stored.
-    """
+    """Return question and answer in lower case, which filters search, or "" if texts are not stored."""
     if not records.has_content:
         return ""
     record = records.record

@@ -36,10 +36,7 @@ AWAY_S = 5.0
 PATIENCE_S = 3.0
 """Seconds after which the store counts as unreachable."""
 STALE_S = 60.0
-"""Seconds for which a row stays valid after the time until which the worker is skipped.
-
-Older rows are ignored, because their replica may have ended.
-"""
+"""Seconds for which a row outlasts its circuit. Older ones are of replicas that may have ended."""
 SLACK_S = 2.0
 """Tolerance for the times in rows, in seconds, because the clock of a new database primary may differ."""
 MOST_ROWS = 1000
@@ -54,13 +51,7 @@ IS_SOUND = circuit.c.since_us.between(0, NOW_US + int(SLACK_S * 1e6)) & circuit.
 
 
 class SharedCircuits:
-    """Exchange of circuits for one replica. Close it with `aclose`.
-
-    Args:
-        store: database connections of this replica.
-        health: health of this replica's workers.
-        patience_s: timeout of one exchange in seconds.
-    """
+    """Exchange of circuits for one replica, each within `patience_s` seconds. Close it with `aclose`."""
 
     def __init__(self, store: ReplicaStore, health: Health, patience_s: float = PATIENCE_S) -> None:
         self._store, self._health, self._patience_s = store, health, patience_s
@@ -70,10 +61,7 @@ class SharedCircuits:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Start the exchange if the store is PostgreSQL.
-
-        A SQLite file is used by one machine, which usually has only one replica.
-        """
+        """Start the exchange on PostgreSQL. A SQLite file is of one machine, usually with one replica."""
         if self._task is None and self._store.address.kind == "postgresql":
             self._task = asyncio.create_task(self._look_on(), name="circuits of others")
 
@@ -102,10 +90,8 @@ class SharedCircuits:
             await asyncio.sleep((AWAY_S if is_away else LOOK_S) * random.uniform(0.8, 1.2))
 
     async def look(self) -> None:
-        """Exchange once: write the changed circuits of this replica, and read the open circuits of others.
-
-        Raises:
-            StoreUnavailable, StoreError, SQLAlchemyError, TimeoutError: the store is unreachable or broken.
+        """Write this replica's changed circuits, and read the open ones of others. Any error of the store is
+        raised.
         """
         await self._store.database()  # outside the timeout, because the first call creates the schema
         workers = self._health.workers()
@@ -163,7 +149,6 @@ class SharedCircuits:
 
 
 def _put(owner: str, worker: Identity, opening: Opening) -> Insert:
-    """Return the statement that inserts or replaces a row."""
     now_s = time.monotonic()
     times = {
         "since_us": NOW_US + int((opening.since_s - now_s) * 1e6),

@@ -34,22 +34,13 @@ def _secrets(connection: Connection, items: Sequence[None]) -> list[list[bytes]]
 
 
 READ_SECRETS: Operation[None, list[bytes]] = Operation("secrets of tool call ids", _secrets)
-"""Operation that reads the signing secrets of tool call ids. The secret that signs new ids comes first.
-
-If there is no secret yet, one is created.
-"""
+"""Reads the secrets of tool call ids, the signing one first, which is created if there is none."""
 
 
 async def rotate_secret(address: Address) -> None:
-    """Create a new secret. It signs new ids after `ROTATE_S` seconds, when every replica has read it.
+    """Create a new secret, which signs after `ROTATE_S` seconds, when every replica has read it.
 
-    Ids that the previous secret signed remain valid until the next rotation.
-
-    Raises:
-        BadTask: the newest secret is not used for signing yet. Another new secret would invalidate the
-            current one.
-        StoreError: the store cannot be used, or has the schema of another version.
-        StoreUnavailable: the store is unreachable.
+    Ids of the previous secret stay valid until the next rotation, so another one before that raises BadTask.
     """
     at_us = now_us()
     made_us = at_us + int(ROTATE_S * 1_000_000)

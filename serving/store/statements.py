@@ -27,10 +27,7 @@ FIXED = {"id", "key_id", "team_id", "model", "owner", "made_us", "trace_id"}
 
 
 def _may_write(new: Any) -> ColumnElement[bool]:
-    """Return the SQL condition under which `new` may replace the stored state of a run.
-
-    It must come from the owner of the run, and the run must not have ended.
-    """
+    """Return the condition for `new` to replace a run's state: it is the owner's, and the run has not ended."""
     is_over = run.c.ended_us.is_not(None) & (run.c.status != "lost")
     is_late = (run.c.status == "waiting") & (new.status == "running")
     return (run.c.owner == new.owner) & ~is_over & ~is_late
@@ -53,10 +50,7 @@ IS_ORPHAN = (
 )
 """SQL condition for active runs whose owner's lease has expired."""
 MOST_TAKES = 3
-"""Maximum number of times that a run is taken over.
-
-After that it is marked as lost, because it may be the run that crashes its replicas.
-"""
+"""Times that a run is taken over before it is lost, because it may be what crashes its replicas."""
 SPENT = select(func.sum(ledger.c.amount)).where(ledger.c.run_id == run.c.id).scalar_subquery()
 LOSE = (
     update(run)
@@ -99,7 +93,6 @@ class RunWrite:
 
     @property
     def worker_rows(self) -> list[tuple[str, str, int]]:
-        """Rows of the table `run_worker`."""
         return [(self.row.id, worker, self.row.made_us) for worker in self.workers]
 
 
@@ -128,8 +121,6 @@ class Written:
     Args:
         is_owner: whether the write was applied. It is applied if this replica still owns the run and the run
             had not ended before.
-        is_cancelled: whether a client has cancelled the run.
-        is_watched: whether a client watches the run.
     """
 
     is_owner: bool
@@ -182,20 +173,14 @@ def _mark(name: str, column: str) -> Operation[str, bool]:
 CANCEL_RUN = _mark("cancellation of a run", "cancel_us")
 """Operation that requests the owner of a run to cancel it. It returns False if the run has ended or is not stored."""
 WATCH_RUN = _mark("watch of a run", "watch_us")
-"""Operation that requests the owner of a run to write its answer while it is streamed.
-
-It returns False if the run has ended or is not stored.
-"""
+"""Asks a run's owner to write its answer while it is streamed. False if it has ended or is not stored."""
 LOSE_DEAD: Operation[int, int] = Operation("sweep of runs", _lose)
 """Operation that marks runs of dead replicas as lost. It returns their number.
 
 A kept run is marked only if it started before the given time, or was taken over `MOST_TAKES` times.
 """
 TAKE_OVER: Operation[TakeOver, list[str]] = Operation("takeover of runs", _take)
-"""Operation that takes ownership of kept runs of dead replicas.
-
-It returns the ids of all active kept runs that this replica owns, including those that it owned before.
-"""
+"""Takes dead replicas' kept runs, and returns all active kept ones that this replica owns."""
 LEAVE_RUN: Operation[str, None] = Operation("release of a run", _leave)
 """Operation that gives up the ownership of a run that this replica cannot continue. Another replica can then take
 the run over."""

@@ -34,23 +34,13 @@ class RunPage:
     end: Place | None = None
 
     def covers(self, place: Place, before: Place | None) -> bool:
-        """Return whether a run at `place` belongs to this page.
-
-        Args:
-            place: position of the run.
-            before: position at which the page starts, or None for the first page.
-        """
+        """Return whether a run at `place` belongs to this page, which starts at `before`."""
         return (before is None or place < before) and (self.end is None or place >= self.end)
 
 
 @dataclass(frozen=True, slots=True)
 class EventPage:
-    """Page of a run's events.
-
-    Args:
-        items: events in order.
-        is_over: whether no more events will follow.
-    """
+    """Page of a run's events in order. After it `is_over`, no more will follow."""
 
     items: list[Item]
     is_over: bool
@@ -66,31 +56,23 @@ class StoreListener:
         """Called when another replica has taken over a run that runs here, because this replica seemed dead."""
 
     def on_orphan(self, records: RunRecords, paid_usd: Decimal) -> None:
-        """Called when this replica has to continue a run of a replica that ended.
-
-        Args:
-            records: records of the run.
-            paid_usd: total cost of the run's calls in the ledger. Only calls with an exact cost count.
+        """Called when this replica has to continue a run of one that ended. `paid_usd` sums its calls of
+        exact cost.
         """
 
     def on_wait_end(self, records: RunRecords) -> None:
         """Called when a run that waited for tool results expired or was cancelled."""
 
     def on_watch(self, id: str) -> None:
-        """Called when a client of any replica starts to watch a run that runs here.
-
-        It may be called several times for a run.
-        """
+        """Called, maybe repeatedly, when a client of any replica starts to watch a run that runs here."""
 
     def owns(self, id: str) -> bool:
         """Return whether this replica executes the run or is about to start it."""
         return False
 
     def on_items(self, id: str, items: Sequence[Item]) -> None:
-        """Called with new events of a run of this replica, in order.
-
-        An empty sequence means that the run is over. If another replica may continue the run, its events are
-        passed after they are written. The events of all other runs are passed before.
+        """Called with new events of a run here, in order, or none when it is over. The events of a run that
+        may continue elsewhere are written before.
         """
 
 
@@ -119,51 +101,27 @@ class Records(Protocol):
         ...
 
     async def get(self, id: str) -> RunRecords | None:
-        """Return a run, or None if it is not stored. Active runs of other replicas are found, too.
-
-        Raises:
-            StoreUnavailable: the store is unreachable.
-        """
+        """Return a run, also an active one of another replica, or None if it is not stored."""
         ...
 
     async def newest(
         self, limit: int, caller: Caller, before: Place | None = None, run_filter: RunFilter = ANY_RUN
     ) -> RunPage:
-        """Return a page of the newest runs, without their texts.
-
-        Args:
-            limit: maximum number of runs.
-            caller: caller, who must be allowed to see the runs.
-            before: `end` of the previous page, or None for the first page.
-            run_filter: filter that the runs must match.
-
-        Raises:
-            StoreUnavailable: the store is unreachable.
+        """Return the newest runs that `caller` may see, without their texts. `before` is the previous page's
+        `end`.
         """
         ...
 
     async def remove_texts(self, id: str) -> None:
-        """Remove the texts and events of a run that has ended. Its numbers remain.
-
-        Raises:
-            StoreUnavailable: the store is unreachable.
-        """
+        """Remove the texts and events of a run that has ended. Its numbers remain."""
         ...
 
     async def give_feedback(self, feedback: Feedback) -> None:
-        """Store feedback on a run. Earlier feedback of the same key is replaced.
-
-        Raises:
-            StoreUnavailable: the store is unreachable.
-        """
+        """Store feedback on a run. Earlier feedback of the same key is replaced."""
         ...
 
     async def feedback(self, id: str) -> list[Feedback]:
-        """Return the feedback on a run, oldest first.
-
-        Raises:
-            StoreUnavailable: the store is unreachable.
-        """
+        """Return the feedback on a run, oldest first."""
         ...
 
 
@@ -192,49 +150,26 @@ class Events(Protocol):
         ...
 
     async def events(self, id: str, after: int) -> EventPage:
-        """Return the stored events of a run whose numbers are greater than `after`.
-
-        Raises:
-            StoreUnavailable: the store is unreachable.
-        """
+        """Return the stored events of a run whose numbers are greater than `after`."""
         ...
 
     async def watch(self, id: str) -> None:
-        """Store the answer of a run while it is streamed, from now on, so that other clients can follow it.
-
-        If another replica executes the run, this takes effect within a second. The first event contains all
-        of the answer so far.
-
-        Raises:
-            StoreUnavailable: the store is unreachable.
+        """Store the answer of a run while it is streamed, so that others can follow it, within a second from
+        another replica. The first event contains all of the answer so far.
         """
         ...
 
     async def cancel(self, id: str) -> bool:
-        """Cancel a run of another replica, or a run that waits for tool results.
-
-        Return False if there is no such run.
-
-        Raises:
-            StoreUnavailable: the store is unreachable.
-        """
+        """Cancel a run of another replica, or one that waits for tool results. Return False if there is none."""
         ...
 
     async def wait_until_written(self, id: str) -> None:
-        """Wait until the start of a run that outlives its client is written.
-
-        Another replica could then continue it.
-
-        Raises:
-            StoreUnavailable: the run cannot be written.
-        """
+        """Wait until the start of a run that outlives its client is written, so that others can continue it."""
         ...
 
     async def wait_while_late(self, id: str) -> None:
-        """Wait while the first write of a run is overdue, for a few seconds at most.
-
-        Without that write, no record of the run would remain if the replica died. Return immediately if the
-        store is unreachable.
+        """Wait while the first write of a run is overdue, for a few seconds. Return at once if the store is
+        away.
         """
         ...
 
@@ -243,11 +178,7 @@ class RequestClaims(Protocol):
     """Storage of claims and cached answers, by which repeated requests find the run that answers them."""
 
     async def claim(self, claim: Claim) -> Claim:
-        """Claim an idempotency key for a run. Return the valid claim, which may belong to an earlier request.
-
-        Raises:
-            StoreUnavailable: the store is unreachable.
-        """
+        """Claim an idempotency key for a run. Return the valid claim, which may belong to an earlier request."""
         ...
 
     async def release(self, claim: Claim) -> None:
@@ -255,34 +186,17 @@ class RequestClaims(Protocol):
         ...
 
     async def free(self, claim: Claim) -> bool:
-        """Release the claim of a replica that ended before it started the run.
-
-        Return True if the claim is released, by this or another replica. Return False if the run has started
-        or may still start.
-
-        Raises:
-            StoreUnavailable: the store is unreachable.
+        """Release the claim of a replica that ended before it started the run. Return False if the run has
+        started or may still start.
         """
         ...
 
     async def find_answer(self, owner: str, asked: str) -> str | None:
-        """Return the id of the run that answered an equal request, or None if there is none.
-
-        Args:
-            owner: owner of the cached answer. See `CachedAnswer`.
-            asked: hash of the request.
-
-        Raises:
-            StoreUnavailable: the store is unreachable.
-        """
+        """Return the id of the run that answered an equal request, or None. See `CachedAnswer.owner`."""
         ...
 
     async def keep_answer(self, answer: CachedAnswer) -> None:
-        """Store which run answered a request. An earlier entry is replaced.
-
-        Raises:
-            StoreUnavailable: the store is unreachable.
-        """
+        """Store which run answered a request. An earlier entry is replaced."""
         ...
 
 
@@ -290,46 +204,31 @@ class SuspendedRuns(Protocol):
     """Storage of runs that wait for tool results. They are stored without redaction."""
 
     async def suspend(self, records: RunRecords, wait_s: float) -> None:
-        """Suspend a run for at most `wait_s` seconds until it gets tool results.
-
-        When this returns, every replica can resume the run.
-
-        Raises:
-            StoreUnavailable: the store is unreachable.
+        """Suspend a run for at most `wait_s` seconds until it gets tool results. Every replica can then
+        resume it.
         """
         ...
 
     async def find_waiting(self, id: str) -> RunRecords | None:
-        """Return a suspended run, without redaction, or None if the run does not wait.
-
-        Raises:
-            StoreUnavailable: the store is unreachable.
-        """
+        """Return a suspended run, without redaction, or None if the run does not wait."""
         ...
 
     async def resume(self, id: str) -> RunRecords | None:
-        """Take ownership of a suspended run and return it, without redaction.
-
-        Return None if it does not wait.
-
-        If several replicas try to resume the same run, only one of them gets it.
-
-        Raises:
-            StoreUnavailable: the store is unreachable.
+        """Take ownership of a suspended run and return it, without redaction, or None if it does not wait.
+        Only one replica gets it.
         """
         ...
 
     async def call_ids(self) -> CallIds:
-        """Return the signer of tool call ids. All replicas sign with the same secrets.
-
-        Raises:
-            StoreUnavailable: the store is unreachable.
-        """
+        """Return the signer of tool call ids. All replicas sign with the same secrets."""
         ...
 
 
 class RecordStore(Records, Events, RequestClaims, SuspendedRuns, Protocol):
-    """Run store of one replica: in memory, or in a database that all replicas share."""
+    """Run store of one replica: in memory, or in a database that all replicas share.
+
+    Methods raise `StoreUnavailable` if the store is unreachable.
+    """
 
     owner: str
     """Id of the replica, which its records contain."""

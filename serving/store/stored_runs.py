@@ -39,18 +39,11 @@ from serving.store.store import EventPage, Place, RunPage
 PAGE_ITEMS = 200
 """Maximum number of event rows in a page."""
 MOST_FOLLOWING = 2
-"""Maximum number of concurrent event queries.
-
-Clients that follow runs must leave database connections for other work.
-"""
+"""Maximum concurrent event queries, so that database connections are left for other work."""
 
 
 class StoredRuns:
-    """Reader of stored runs. Every method raises `StoreUnavailable` if the store is unreachable.
-
-    Args:
-        store: database connections of this replica.
-    """
+    """Reader of stored runs. Every method raises `StoreUnavailable` if the store is unreachable."""
 
     def __init__(self, store: ReplicaStore) -> None:
         self._store = store
@@ -58,12 +51,8 @@ class StoredRuns:
         self._looking_up = dict[tuple[str, int], asyncio.Task[EventPage]]()
 
     async def get(self, id: str) -> RunRecords | None:
-        """Return a run, or None if it is not stored.
-
-        The run is read from its complete record, if there is one, or else rebuilt from its events.
-
-        Raises:
-            UnreadableRecord: the record is damaged or was written by a newer version.
+        """Return a run from its record, or rebuilt from its events, or None. Raise UnreadableRecord for
+        damaged or newer ones.
         """
         query = select(run.c.status, run.c.numbers, run.c.body).where(run.c.id == id)
         row = next(iter(await self._store.read(query)), None)
@@ -130,30 +119,24 @@ class StoredRuns:
         return _usd(rows[0][0]) if rows else None
 
     async def find_answer(self, owner: str, asked: str) -> str | None:
-        """See `RecordStore.find_answer`."""
         table = cached_answer.c
         is_current = (table.owner == owner) & (table.asked == asked) & (table.drop_us > now_us())
         row = next(iter(await self._store.read(select(table.run_id).where(is_current))), None)
         return row.run_id if row else None
 
     async def find_waiting(self, id: str) -> RunRecords | None:
-        """See `RecordStore.find_waiting`."""
         table = suspended_run.c
         query = select(table.body).where(table.run_id == id, table.drop_us >= now_us())
         row = next(iter(await self._store.read(query)), None)
         return load_records(row.body, has_content=True) if row else None
 
     async def feedback(self, id: str) -> list[Feedback]:
-        """See `RecordStore.feedback`."""
         return [
             load_feedback(row) for row in await self._store.read(OF_RUN.where(run_feedback.c.run_id == id))
         ]
 
     async def asked_of(self, owner: str) -> list[tuple[str, bool]]:
-        """Return the active runs of a replica that clients watch or have cancelled.
-
-        Each entry consists of the run's id and whether the run was cancelled.
-        """
+        """Return the active runs of a replica that clients watch or have cancelled, and which of both."""
         is_marked = run.c.cancel_us.is_not(None) | run.c.watch_us.is_not(None)
         query = select(run.c.id, run.c.cancel_us).where(
             run.c.owner == owner, run.c.ended_us.is_(None), is_marked
@@ -178,14 +161,8 @@ def _usd(pico: Decimal | int | None) -> Decimal | None:
 
 
 def _with_status(status: str, records: RunRecords, billed_usd: Decimal | None) -> RunRecords:
-    """Return the records of a run with its final status, if no event reports this status.
-
-    A run can be lost, and it can expire or be cancelled while it waits for tool results.
-
-    Args:
-        status: status in the run's row.
-        records: records that were rebuilt from the events.
-        billed_usd: total cost of a lost run in the ledger, or None if the ledger has no entry for it.
+    """Return the records with the final `status` of the row, if no event reports it: lost, expired, or
+    cancelled while waiting. `billed_usd` is the cost of a lost run.
     """
     if status == "lost":
         return mark_lost(records, billed_usd)

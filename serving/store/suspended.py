@@ -30,12 +30,7 @@ class SuspendedRow:
 
 @dataclass(frozen=True, slots=True)
 class SuspendWrite:
-    """Write of a run that is suspended.
-
-    Args:
-        write: write of the run's state and events, as for every run.
-        row: row with the complete records of the run.
-    """
+    """Write of a run that is suspended: its state and events, and the row with its complete records."""
 
     write: RunWrite
     row: SuspendedRow
@@ -51,12 +46,7 @@ class Take:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """Resumed run.
-
-    Args:
-        seq: number of the run's newest event.
-        body: packed records of the run.
-    """
+    """Resumed run: the number of its newest event, and its packed records."""
 
     seq: int
     body: bytes
@@ -132,15 +122,10 @@ def _end(connection: Connection, ids: Sequence[str], status: str) -> None:
 SUSPEND: Operation[SuspendWrite, Written] = Operation("suspension of a run", _suspend)
 """Operation that suspends a run until it gets tool results."""
 TAKE_SUSPENDED: Operation[Take, Taken | None] = Operation("resume of a run", _take)
-"""Operation that resumes a suspended run and makes the replica its owner. It returns None if the run does not wait.
-
-If several requests try to resume the same run, only one of them gets it.
-"""
+"""Resumes a suspended run and makes the replica its owner, for only one request. None if it does not wait."""
 EXPIRE: Operation[int | None, list[str]] = Operation("expiry of suspended runs", _expire)
-"""Operation that ends the suspended runs that have expired, and the oldest ones of each team that exceeds the limit of bytes.
-
-The item is the limit, or None for no limit. It returns the ids of the ended runs. Each id is returned to only
-one caller.
+"""Ends expired suspended runs, and the oldest of each team beyond the item's limit of bytes, if any. It
+returns the ids of the ended runs, each to only one caller.
 """
 DROP_SUSPENDED: Operation[str, bool] = Operation("cancellation of a suspended run", _drop)
 """Operation that cancels a suspended run. It returns False if there is no suspended run with this id."""

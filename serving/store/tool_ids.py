@@ -31,32 +31,18 @@ class CallName:
 
 
 class CallIds:
-    """Signer and reader of tool call ids.
-
-    Args:
-        secrets: secrets that all replicas share. The first one signs new ids. Ids signed with any of them are
-            valid.
-    """
+    """Signer and reader of tool call ids. The first of the shared secrets signs new ids, all verify."""
 
     def __init__(self, secrets: Sequence[bytes]) -> None:
         self._secrets = tuple(secrets)
 
     def sign(self, name: CallName) -> str:
-        """Create the signed id of a tool call."""
         named = _pack(name)
         return PREFIX + base64.urlsafe_b64encode(named + _signature(self._secrets[0], named)).decode()
 
     def read(self, id: str, param: str = "messages") -> CallName | None:
-        """Check the signature of a tool call id and return its content.
-
-        Return None if the id has another format, for example because another provider created it.
-
-        Args:
-            id: id of the tool call.
-            param: request field that contains the id, for the error.
-
-        Raises:
-            BadTask: the id has the right format, but its signature is invalid.
+        """Return the content of a tool call id, or None for another format, such as a provider's. Raise
+        BadTask, about the field `param`, for an invalid signature.
         """
         if not OURS.fullmatch(id):
             return None

@@ -16,23 +16,17 @@ class UnflushedRun:
     An item is a numbered event (`serving/store/rows.py`). A kept run outlives its client.
 
     Args:
-        seq: number of the newest item.
-        items: items that are not packed into rows yet.
         rows: rows whose write is not confirmed. They are never changed, because a write that seemed to fail
             may have succeeded.
         undelivered: items of a kept run that the listener receives only after they are written. If another
             replica takes over the run, it continues from the stored items and reuses the numbers of the
             unwritten ones.
         records: current records of the run and of the runs nested in it, by id.
-        final: records of the run after its end, or None before.
         final_bytes: estimated memory of `final` in bytes.
         is_kept: whether the run outlives its client. Its answer is then written while it is streamed.
         is_watched: whether a client watches the run. Its answer is then written while it is streamed.
         answer: streamed answer, which is written only if a client starts to watch the run.
-        first_item_s: time of the first item (`time.monotonic`), or 0.
-        packed_s: time of the last packing by the clock of the event loop, or 0.
         tried: event that is set after the first attempt to write the run.
-        is_begun: whether a write of the run has succeeded.
     """
 
     seq: int = 0
@@ -71,11 +65,8 @@ class Packed:
     """Snapshot of a run for one write.
 
     Args:
-        id: id of the run.
         run: the run. Its `rows` begin with the rows of `write`.
         undelivered: number of items of `run.undelivered` that this write contains.
-        final: records of the run if it has ended, or None.
-        write: the write for the store.
     """
 
     id: str
@@ -86,10 +77,7 @@ class Packed:
 
 
 def pack(id: str, run: UnflushedRun) -> tuple[Packed | None, list[Item]]:
-    """Pack a run for a write. Return the packed run and the items that were packed now.
-
-    The packed run is None if the run cannot be written yet.
-    """
+    """Pack a run for a write. Return it, or None if it cannot be written yet, and the packed items."""
     records = run.final or current_records(id, run)
     if records is None:
         return None, []

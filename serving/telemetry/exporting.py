@@ -46,9 +46,6 @@ class BoundedProcessor(BatchSpanProcessor):
 
     While the collector is unavailable, up to 2,048 spans are queued. With the setting `telemetry.content`,
     each of them may contain megabytes of text.
-
-    Args:
-        exporter: exporter that sends the spans.
     """
 
     def __init__(self, exporter: SpanExporter) -> None:
@@ -72,10 +69,8 @@ class BoundedProcessor(BatchSpanProcessor):
 
 
 class _Waiting(SpanExporter):
-    """Exporter that counts the spans waiting to be sent, and their bytes.
-
-    If the queue is full, a new span is dropped here. Otherwise the queue would drop its oldest span, whose
-    size would then be unknown.
+    """Exporter that counts waiting spans and bytes. It drops new ones if full, as the queue would drop old
+    ones of unknown size.
     """
 
     def __init__(self, exporter: SpanExporter) -> None:
@@ -112,12 +107,7 @@ class _Waiting(SpanExporter):
 
 
 class BoundedExporter(SpanExporter):
-    """Exporter that limits the size of each request.
-
-    Args:
-        exporter: exporter that sends the requests.
-        now_s: clock that returns seconds.
-    """
+    """Exporter that limits the size of each request."""
 
     def __init__(self, exporter: SpanExporter, now_s: Callable[[], float] = time.monotonic) -> None:
         self._exporter, self._now_s = exporter, now_s
@@ -127,10 +117,7 @@ class BoundedExporter(SpanExporter):
         return SpanExportResult.FAILURE if SpanExportResult.FAILURE in results else SpanExportResult.SUCCESS
 
     def _send(self, spans: list[ReadableSpan]) -> SpanExportResult:
-        """Send a request. If the receiver rejects it, send it once more with short texts.
-
-        So at least the token usage and the ids arrive.
-        """
+        """Send a request, after a rejection again with short texts, so that usage and ids arrive."""
         began_s = self._now_s()
         result = self._exporter.export(spans)
         if result is SpanExportResult.SUCCESS or self._now_s() - began_s > REJECTED_WITHIN_S:
@@ -222,12 +209,7 @@ def _fit(span: ReadableSpan, most: int) -> ReadableSpan:
 
 
 def _share(sizes: Sequence[int], most: int) -> int:
-    """Compute the length to which the longest texts must be cut.
-
-    Args:
-        sizes: sizes of all texts, in bytes.
-        most: maximum size of all texts together, in bytes.
-    """
+    """Return the length to which the longest texts must be cut for at most `most` bytes together."""
     room = most
     for n_shorter, size in enumerate(sorted(sizes)):
         each = room // (len(sizes) - n_shorter)
@@ -242,10 +224,7 @@ def _cut_attributes(attributes: Attributes, most: int) -> dict[str, Any]:
 
 
 def _cut(value: object, most: int) -> object:
-    """Cut the texts in `value` to at most `most` bytes.
-
-    Each cut text ends with a note of its original size.
-    """
+    """Cut the texts in `value` to at most `most` bytes, each with a note of its original size."""
     if isinstance(value, str):
         if _bytes(value) <= most:
             return value
@@ -262,11 +241,8 @@ def _cut_text(text: str, most: int) -> str:
 
 
 def _cut_messages(text: str, most: int) -> str | None:
-    """Cut the contents of JSON messages so that `text` stays valid JSON.
-
-    Returns:
-        The shortened JSON, or None if it still has more than `most` bytes or `text` is not a list of
-        messages.
+    """Cut the contents of JSON messages, which stay valid. Return None for other text, or if it stays too
+    long.
     """
     try:
         messages: list[dict[str, Any]] = json.loads(text)
@@ -281,9 +257,6 @@ def _cut_messages(text: str, most: int) -> str | None:
 
 
 def _cut_json(text: str, most: int) -> str:
-    """Cut `text` so that it takes about `most` characters as JSON.
-
-    JSON may use six characters for one character of the text.
-    """
+    """Cut `text` to about `most` characters as JSON, which may use six for one."""
     n_chars = len(json.dumps(text))
     return text if n_chars <= most else _cut_text(text, (most - 2) * _bytes(text) // n_chars)

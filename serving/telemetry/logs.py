@@ -17,10 +17,8 @@ FIELDS = "fields"
 
 
 class JsonLines(logging.Formatter):
-    """Formatter that writes a log record as one JSON object.
-
-    The object has `time` (UTC), `level`, `message`, the caller's fields and, for an exception, its traceback
-    as `exception`. Secrets are redacted.
+    """Formatter that writes a record as JSON: `time` (UTC), `level`, `message`, the caller's fields and any
+    `exception`, without secrets.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -52,10 +50,7 @@ def _redact(value: Any) -> Any:
 
 
 def to_stdout() -> None:
-    """Send Podium's log lines to the standard output of this process.
-
-    Ray writes this output to a file and forwards it to the driver.
-    """
+    """Send Podium's log lines to standard output, which Ray writes to a file and forwards to the driver."""
     logger = logging.getLogger("podium")
     if logger.handlers:
         return

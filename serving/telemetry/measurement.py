@@ -54,12 +54,7 @@ def report(meter: MeasurementSink | None, measurements: Iterable[Measurement]) -
 
 
 def of_run(records: RunRecords, providers: Mapping[str, str]) -> Iterator[Measurement]:
-    """Yield the measurements of a finished run.
-
-    Args:
-        records: the record of the run, and those of its inner runs.
-        providers: provider of each worker, under its name in the OpenTelemetry conventions.
-    """
+    """Yield the measurements of a finished run. `providers` have names of the OpenTelemetry conventions."""
     yield from _of_whole(records.record)
     for run in records:
         for plan in run.plans:
@@ -156,13 +151,8 @@ def _of_failures(call: _Call) -> Iterator[Measurement]:
 
 
 def _of_attempts(attempts: Iterable[Attempt], last: str) -> Iterator[Measurement]:
-    """Yield a measurement for each failed attempt before the last one, and for each hedge.
-
-    An attempt counts as retried if the next attempt called the same worker, otherwise as failed over.
-
-    Args:
-        attempts: failed attempts of a call, oldest first.
-        last: worker of the last attempt.
+    """Yield a measurement for each failed attempt before the last, and each hedge. An attempt was retried if
+    the next one has the same worker, or else failed over.
     """
     attempts = tuple(attempts)
     for each in attempts:

@@ -91,17 +91,13 @@ _is_exported = True
 
 @dataclass(slots=True)
 class Spans:
-    """Span of the newest attempt of each step, for a run and its inner runs.
-
-    The span of an attempt links to those of the steps that its step reads.
-    """
+    """Span of the newest attempt of each step with inner runs, which links to those that the step reads."""
 
     _steps: dict[tuple[str, int, int], SpanContext] = field(
         default_factory=dict[tuple[str, int, int], SpanContext]
     )
 
     def add(self, site: CallSite, span: SpanContext) -> None:
-        """Store the span of a step's call."""
         if site.step is not None:
             self._steps[site.run, site.plan, site.step] = span
 
@@ -114,26 +110,17 @@ class Spans:
 RUN_SPANS: ContextVar[Spans | None] = ContextVar("run_spans", default=None)
 
 
-def _no_headers() -> dict[str, str]:
-    return {}
-
-
 @contextmanager
 def workflow(model: str, workflow_id: str, headers: Mapping[str, str] | None = None) -> Generator[Span]:
-    """Open the span of a run. Steps become its children automatically, because tasks copy the context.
-
-    Args:
-        model: the model that the client requested.
-        workflow_id: id of the run.
-        headers: headers of the request. Their `traceparent` becomes the parent of the span if Ray Serve has
-            not set one.
+    """Open the span of a run, with steps as children, as tasks copy the context. The headers' `traceparent`
+    is its parent, unless Ray Serve set one.
     """
     if not is_recording() and not (headers and "traceparent" in headers):
         yield trace.NonRecordingSpan(trace.get_current_span().get_span_context())
         return
     context = None
     if not trace.get_current_span().get_span_context().is_valid:
-        context = propagate.extract(headers or _no_headers())
+        context = propagate.extract(headers or dict[str, str]())
     attributes = {
         OPERATION: "invoke_workflow",
         WORKFLOW: model,
@@ -166,8 +153,6 @@ class SpanFacts:
     """Span attributes of a target.
 
     Args:
-        provider: name of the provider in the OpenTelemetry conventions.
-        model: requested model.
         content: whether spans contain prompts and error messages, which may quote prompts.
     """
 
@@ -177,13 +162,7 @@ class SpanFacts:
 
 
 class CallSpan:
-    """Context manager for the span of one attempt. Does nothing if spans are not recorded.
-
-    Args:
-        facts: attributes of the target.
-        callee: worker and deployment.
-        call: call that is sent.
-    """
+    """Context manager for the span of one attempt. Does nothing if spans are not recorded."""
 
     def __init__(self, facts: SpanFacts, callee: Callee, call: Call) -> None:
         self._facts, self._callee, self._call = facts, callee, call
@@ -193,7 +172,6 @@ class CallSpan:
         self._current: AbstractContextManager[Span] | None = None
 
     def __enter__(self) -> Self:
-        """Start the span."""
         if not is_recording():
             return self
         facts, callee, site = self._facts, self._callee, self._call.site
@@ -212,7 +190,6 @@ class CallSpan:
         return self
 
     def speak(self, reply: Reply) -> None:
-        """Record the first token."""
         if self._span is not None:
             self._span.set_attribute(FIRST_CHUNK_S, time.monotonic() - self._began_s)
             reply.span = span_id(self._span)
@@ -221,7 +198,6 @@ class CallSpan:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Record the result or the error, and end the span."""
         if self._span is None or self._current is None:
             return
         if isinstance(error, PodiumError):
@@ -283,7 +259,6 @@ def _set_result(span: Span, reply: Reply) -> None:
 
 
 def is_recording() -> bool:
-    """Return whether spans are recorded, which requires a collector."""
     return _is_exported
 
 
@@ -317,10 +292,8 @@ def outgoing_headers() -> dict[str, str]:
 
 
 def find_endpoint(environment: Mapping[str, str]) -> str | None:
-    """Return the collector's address from the environment, or None if there is none or it is not allowed.
-
-    A link-local or cloud metadata address is not allowed and is logged as an error. The check is made once,
-    here, because gRPC opens its connections itself.
+    """Return the collector's address, or None. A link-local or metadata one is logged as an error, here
+    because gRPC connects by itself.
     """
     endpoint = next((value for name in ENDPOINTS if (value := environment.get(name))), None)
     if endpoint is None:
@@ -338,7 +311,7 @@ def find_endpoint(environment: Mapping[str, str]) -> str | None:
 def span_processors() -> list[SpanProcessor]:
     """Return the span processors for the tracer provider of this process. Ray Serve calls this.
 
-    The list has a batching OTLP exporter if `OTEL_EXPORTER_OTLP_ENDPOINT` or
+    The list contains a batching OTLP exporter if `OTEL_EXPORTER_OTLP_ENDPOINT` or
     `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT` is set, and is empty otherwise. The other standard variables apply
     too. The protocol is gRPC, or HTTP with `OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf`.
     """
@@ -353,9 +326,5 @@ def span_processors() -> list[SpanProcessor]:
 
 
 def _not_of_an_ended_span(record: logging.LogRecord) -> bool:
-    """Return whether a log record is not about an ended span.
-
-    Ray Serve sets attributes on the span of a cancelled call after the span has ended, which would log two
-    lines per call.
-    """
+    """Return whether a log record is not about an ended span. Serve would log two lines per cancelled call."""
     return "ended span" not in record.getMessage()

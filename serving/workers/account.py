@@ -26,8 +26,6 @@ THINKING_STALL_S = 600.0
 
 @dataclass(frozen=True, slots=True)
 class ProviderAccount:
-    """A model at a provider, with its address and the credentials for it."""
-
     name: str
     """Name of the worker in the pool."""
     model: str
@@ -39,9 +37,7 @@ class ProviderAccount:
     price: Price | None = None
     """Price per token, or None if it is not known."""
     stall_timeout_s: float | None = None
-    """Longest silence between two tokens, in seconds. None stands for `STALL_S`, or for `THINKING_STALL_S` if
-    the model may think.
-    """
+    """Longest silence between two tokens, in seconds. None: `STALL_S`, or `THINKING_STALL_S` if it may think."""
     first_token_timeout_s: float | None = None
     """Longest wait for the first token, in seconds. None stands for `AttemptLimits.first_token_s` of the
     call, or else the longest silence.
@@ -68,9 +64,7 @@ class ProviderAccount:
 
     @property
     def origin(self) -> Origin:
-        """Identity of the account, for the turns that the model accepts back unchanged. The same model,
-        address and key must have written them.
-        """
+        """Identity of the account: model, address and key of the turns that the model accepts back unchanged."""
         access = self.access
         facts = (self.model, self.base_url, access.service, access.region, access.project, access.profile)
         text = "\n".join(map(str, (*facts, self.api_key)))
@@ -78,18 +72,12 @@ class ProviderAccount:
 
     @property
     def timeout(self) -> httpx2.Timeout:
-        """Timeouts of the HTTP client. They allow the longest silence of any call. `timer` sets shorter
-        limits for each call.
-        """
+        """Timeouts of the HTTP client, for the longest silence of any call. `timer` limits each call."""
         longest_s = max(self.stall_timeout_s or THINKING_STALL_S, self.first_token_timeout_s or 0.0)
         return httpx2.Timeout(longest_s, connect=self.connect_timeout_s)
 
     def timer(self, faults: ErrorMapper, call: Call) -> StallTimer:
-        """Build the timer that ends `call` if the server is silent for too long.
-
-        Limits that were learned from the worker's usual first tokens and pauses apply only if the model does
-        not think.
-        """
+        """Build the timer that ends `call` in silence. Learned limits apply only if the model does not think."""
         thinks = self.accepts.thinks(call.sampling.effort)
         silence_s = self.stall_timeout_s or (THINKING_STALL_S if thinks else STALL_S)
         usual_s = None if thinks or self.first_token_timeout_s else call.terms.limits.first_token_s

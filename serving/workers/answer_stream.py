@@ -44,15 +44,9 @@ NO_REASON = ("", "null", "none", "finish_reason_unspecified")
 
 
 def finish_of(word: object, faults: ErrorMapper, usage: Usage | None) -> FinishReason | None:
-    """Map a provider's finish reason to Podium's. Return None as long as the answer continues.
+    """Map a provider's finish reason, or return None as long as the answer continues.
 
-    Args:
-        word: finish reason as the provider sent it, such as `max_tokens`.
-        faults: error mapper of the worker.
-        usage: usage that the server has reported so far, for billing if an error is raised.
-
-    Raises:
-        WorkerUnavailable: the finish reason is unknown.
+    An unknown one raises WorkerUnavailable, which is billed by `usage`.
     """
     if word is None:
         return None
@@ -65,8 +59,6 @@ def finish_of(word: object, faults: ErrorMapper, usage: Usage | None) -> FinishR
 
 
 class Provider(NamedTuple):
-    """Provider that a worker calls."""
-
     account: ProviderAccount
     origin: Origin
     """Origin that signs turns with tool calls."""
@@ -80,10 +72,6 @@ class AnswerReader(ABC, Generic[EventT]):
 
     Attributes:
         last: last delta of the answer, as far as it is known: finish reason, usage, cost and model.
-        has_words: whether text has arrived.
-        has_calls: whether a tool call has arrived.
-        is_done: whether the server said that nothing follows.
-        timer: timer that ends the call if the server is silent for too long.
     """
 
     def __init__(self, call: Call, meter: OutputMeter, provider: Provider) -> None:
@@ -103,21 +91,16 @@ class AnswerReader(ABC, Generic[EventT]):
 
     @property
     def is_over(self) -> bool:
-        """True if the answer is complete.
-
-        Some servers send `stop` before the first token. Therefore an empty answer is complete only when its
-        connection ends.
+        """True if the answer is complete. Some servers send `stop` before the first token, so an empty answer
+        ends only with its connection.
         """
         finish = self.last.finish
         has_answer = self.has_words or self.has_calls or self.is_done
         return finish is not None and (has_answer or finish not in MAY_BE_EARLY)
 
     async def deltas(self, host: str, arrivals: AsyncGenerator[Sequence[EventT]]) -> AsyncGenerator[Delta]:
-        """Yield the deltas of the answer.
-
-        Args:
-            host: host that is called.
-            arrivals: generator that sends the call, and yields the events that each read from the network completed.
+        """Yield the deltas of the answer. `arrivals` sends the call, and yields the events that each read
+        completed.
         """
         await check_pictures(self._call, host, self._provider.account.fetches_pictures, self._faults)
         try:
@@ -143,12 +126,8 @@ class AnswerReader(ABC, Generic[EventT]):
     def end(self) -> Delta:
         """Return the last delta with the tool calls, and with a finish reason that fits them.
 
-        Some servers send `stop` after tool calls, or `tool_calls` after text. Tool calls of an answer that was cut
-        off do not count, because the last one may be incomplete.
-
-        Raises:
-            WorkerRefused: the answer calls tools although none was offered.
-            WorkerUnavailable: the finish reason is `tool_calls`, but the answer has neither calls nor text.
+        Some servers send `stop` after tool calls, or `tool_calls` after text. Calls of a cut answer do not
+        count, because the last may be incomplete. Calls without tools are refused.
         """
         finish, tools = self.last.finish, WireTools(self._call.tools)
         if finish not in MAY_BE_EARLY:

@@ -41,7 +41,6 @@ from serving.workers.http_guard import AS_IT_IS, bound_response
 from serving.workers.output_limit import OutputMeter, open_metered
 from serving.workers.picture_urls import split_data_url
 from serving.workers.stall_timer import StallTimer
-from serving.workers.stream_errors import error_code, status_in_stream
 from serving.workers.wire_tools import WireTools
 
 DEFAULT_MAX_TOKENS = 4096
@@ -54,14 +53,9 @@ MOST_VALUES = 1000
 
 
 class AnthropicWorker:
-    """A Claude model."""
-
     def __init__(self, account: ProviderAccount) -> None:
-        """Create the SDK's client, without connecting.
-
-        Args:
-            account: provider account. Its `base_url` does not include `/v1`. If it is None, the address is
-                ANTHROPIC_BASE_URL of the environment, or else Anthropic's.
+        """Create the SDK's client, without connecting. `base_url` is without `/v1`, by default
+        ANTHROPIC_BASE_URL or Anthropic's.
         """
         self.name, self._account, self.origin = account.name, account, account.origin
         self._client = _client(account)
@@ -69,7 +63,6 @@ class AnthropicWorker:
         self._provider = Provider(account, self.origin, self._faults, self._map_errors)
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
-        """Open `call` as `Worker.open` does."""
         return open_metered(self._account, call, self._deltas, summarizes_thoughts=True)
 
     async def aclose(self) -> None:
@@ -151,7 +144,6 @@ class AnthropicWorker:
 
     @contextmanager
     def _map_errors(self) -> Generator[None]:
-        """Raise exceptions of the SDK as worker errors."""
         try:
             with self._faults.on_the_wire():
                 yield
@@ -204,25 +196,19 @@ def _client(account: ProviderAccount) -> Client:
 
 
 async def _pass_whole_events(response: httpx2.Response) -> None:
-    """Make a successful response yield only complete events, whatever its content type. This is a response
-    hook.
-    """
+    """Response hook: make a successful response yield only complete events, whatever its content type."""
     if response.is_success and isinstance(response.stream, httpx2.AsyncByteStream):
         response.stream = WholeEvents(response.stream, MOST_VALUES, events_in)
 
 
 def fault(faults: ErrorMapper, exc: anthropic.AnthropicError) -> WorkerError:
-    """Return the worker error for an exception of the SDK. A test checks this for all exception classes of
-    the SDK.
-    """
+    """Return the worker error for an exception of the SDK. A test checks all its exception classes."""
     match exc:
         case anthropic.APIStatusError():
-            status, text = exc.status_code, error_text(exc.body)
-            code = f"{exc.error_code or ''} {exc.type or ''}"
-            if status < 300:  # in the stream
-                error = fields(exc.body).get("error", exc.body)
-                status, code = status_in_stream(error, text), f"{code} {error_code(error)}"
-            return faults.by_status(status, text, exc.response.headers, code)
+            headers, code = exc.response.headers, f"{exc.error_code or ''} {exc.type or ''}"
+            if exc.status_code < 300:  # in the stream
+                return faults.in_stream(fields(exc.body).get("error") or exc.body, headers, code)
+            return faults.by_status(exc.status_code, error_text(exc.body), headers, code)
         case anthropic.APIResponseValidationError() | anthropic.APIWebhookValidationError():
             return faults.garble_error()
         case anthropic.APITimeoutError():

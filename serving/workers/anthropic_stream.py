@@ -30,10 +30,7 @@ PING = b"ping"
 
 
 def events_in(event: Event) -> Iterator[Event]:
-    """Yield the events that the SDK should read in place of `event`, which is usually `event` itself.
-
-    A ping yields no events.
-    """
+    """Yield the events for the SDK in place of `event`, usually itself, or none for a ping."""
     if event.name == PING:
         return
     if event.name not in (b"", b"error", b"message"):
@@ -75,15 +72,10 @@ def _event(fields: Fields) -> Event:
 def usage_of(
     reported: object, before: Usage | None, check: UsageCheck, *, is_begun: bool = False
 ) -> Usage | None:
-    """Return the usage that Anthropic reports, or None if it has no output tokens or is implausible.
+    """Return the usage that Anthropic reports, or None if it is implausible or lacks output tokens. Missing
+    fields are those of `before`.
 
-    Args:
-        reported: usage object of the SDK. The SDK does not check its values.
-        before: usage from earlier events, or None. Fields that are missing in `reported` keep their earlier
-            value.
-        check: usage check of the call.
-        is_begun: whether this is the event at the start of the stream. Its number of output tokens is
-            ignored, because it says nothing about the answer.
+    At the start of a stream (`is_begun`), the number of output tokens says nothing and is ignored.
     """
 
     def count(name: str, of: object = reported) -> int | None:
@@ -111,8 +103,6 @@ def usage_of(
 
 
 class AnthropicAnswer(AnswerReader[RawMessageStreamEvent]):
-    """Reader of an answer of Anthropic's Messages API."""
-
     def __init__(self, call: Call, meter: OutputMeter, provider: Provider) -> None:
         super().__init__(call, meter, provider)
         self._blocks, self._is_counted = TurnCollector(meter), False
@@ -174,11 +164,7 @@ class AnthropicAnswer(AnswerReader[RawMessageStreamEvent]):
 
 
 def _words(value: object) -> str:
-    """Return `value` as text. The SDK's decoder does not check the type.
-
-    Raises:
-        ValueError: `value` is not text.
-    """
+    """Return `value`, or raise ValueError if it is not text, which the SDK does not check."""
     if not isinstance(value, str):
         raise ValueError("The text of a piece is not a string.")
     return value

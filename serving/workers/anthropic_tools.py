@@ -2,7 +2,7 @@
 
 API: https://platform.claude.com/docs/en/agents-and-tools/tool-use/overview. A turn that calls tools is sent
 back with all of its blocks in order, because its thoughts are signed. With newer models, the signature also
-covers everything before the thoughts. Therefore consecutive turns of one role are merged only if they are not
+covers everything before the thoughts, so consecutive turns of one role are merged only if they are not
 signed.
 """
 
@@ -32,7 +32,6 @@ ShowPart = Callable[[Image | File], Block]
 
 
 def tools_json(tools: WireTools) -> dict[str, object]:
-    """Return the request fields for the tools."""
     if not tools:
         return {}
     listed = [
@@ -62,11 +61,7 @@ MOST_MARKS = 4
 
 
 def limit_marks(request: Mapping[str, Any]) -> None:
-    """Remove the oldest cache marks of `request` if there are more than the API accepts.
-
-    A run with tools adds a mark in each turn. Marks on tools and on the system prompt are kept, because other
-    conversations share those.
-    """
+    """Remove the oldest cache marks beyond the API's limit, but keep those on tools and system prompt."""
     system: object = request.get("system")
     blocks = cast(list[Block], system) if isinstance(system, list) else []
     heads: list[Block] = [*request.get("tools", ()), *blocks]
@@ -103,10 +98,7 @@ def _add_text(blocks: list[Block], part: Text) -> None:
 
 
 def turns_json(messages: Iterable[Message], show: ShowPart) -> list[dict[str, object]]:
-    """Return the conversation without system messages and blank text.
-
-    Consecutive messages of one role become one turn, except native turns.
-    """
+    """Return the turns without system messages and blank text, merged by role except native ones."""
     turns: list[dict[str, object]] = []
     is_closed = True
     for message in messages:
@@ -153,10 +145,8 @@ def _result(result: ToolResult, show: ShowPart) -> Block:
 
 
 class TurnCollector:
-    """Collector of an answer's blocks, from the events of its stream.
-
-    A piece belongs to the newest block with the same index, or to the newest block if the piece has no index.
-    Some servers give all blocks the same index.
+    """Collector of an answer's blocks, from the events of its stream. A piece belongs to the newest block
+    with its index, if any, because some servers repeat indices.
     """
 
     def __init__(self, meter: OutputMeter) -> None:
@@ -168,11 +158,7 @@ class TurnCollector:
         """Positions in `_blocks` of the newest block of each index."""
 
     def add(self, event: RawMessageStreamEvent) -> bool:
-        """Add the next event. Return whether it starts a block or adds input to a tool call.
-
-        Raises:
-            OutputPassed: the answer exceeds a limit.
-        """
+        """Add the next event. Return whether it starts a block or adds input to a tool call."""
         index = getattr(cast(object, event), "index", None)
         if event.type == "content_block_start":
             block = event.content_block.model_dump(mode="json", exclude_none=True)
@@ -220,7 +206,6 @@ class TurnCollector:
 
     @property
     def has_calls(self) -> bool:
-        """True if the answer calls tools."""
         return any(block["type"] == "tool_use" for block in self._blocks)
 
     def calls(self, tools: WireTools) -> tuple[ToolCall, ...]:

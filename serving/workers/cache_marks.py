@@ -11,9 +11,7 @@ ANTHROPIC_TTL: Mapping[CacheMark, str] = {"5m": "5m", "1h": "1h", "12h": "1h"}
 """Lifetime of the cached prefix for each mark. Other marks last five minutes."""
 OPENAI_TTL: Mapping[CacheMark, str] = {"30m": "30m", "12h": "12h"}
 OPENAI_MARKS = ("explicit", *OPENAI_TTL)
-"""Marks that are sent to OpenAI. Anthropic's marks are not sent, because OpenAI caches automatically and
-accepts only four marks.
-"""
+"""Marks that are sent to OpenAI. It caches automatically, so Anthropic's marks are not sent."""
 
 
 def cache_control(mark: CacheMark) -> dict[str, Any]:
@@ -25,7 +23,6 @@ def cache_control(mark: CacheMark) -> dict[str, Any]:
 
 
 def cache_breakpoint(mark: CacheMark) -> dict[str, Any]:
-    """Return the cache mark in OpenAI's format."""
     if mark not in OPENAI_MARKS:
         return {}
     ttl = {"ttl": OPENAI_TTL[mark]} if mark in OPENAI_TTL else {}

@@ -24,8 +24,6 @@ TEXT_FIELDS = ("text", "thinking", "reasoning", "refusal", "content", "summary",
 
 
 class FunctionPiece(msgspec.Struct):
-    """Piece of a function call."""
-
     name: str | None = None
     arguments: str | dict[str, Any] | None = None
     """Arguments as JSON text. Some servers send the object itself."""
@@ -61,7 +59,6 @@ class ChunkDelta(msgspec.Struct):
 
     @property
     def calls(self) -> list[CallPiece]:
-        """Pieces of tool calls, from `tool_calls` or from `function_call`."""
         listed = self.tool_calls if isinstance(self.tool_calls, list) else [self.tool_calls]
         calls = [each for each in listed if each is not None]
         return calls or ([CallPiece(function=self.function_call)] if self.function_call else [])
@@ -96,7 +93,6 @@ class ChatChunk(msgspec.Struct):
 
     @property
     def choice(self) -> ChunkChoice | None:
-        """Piece of the first answer, if the chunk has one."""
         for each in self.choices or ():
             if each.index in (0, None, "0"):
                 return each
@@ -118,13 +114,7 @@ def words_of(choice: ChunkChoice | None) -> tuple[str, str]:
 
 
 def plain_words(chunk: ChatChunk, model: str | None) -> str | None:
-    """Return the text of a chunk if it contains nothing but text, as nearly all chunks do. Otherwise return
-    None.
-
-    Args:
-        chunk: chunk of the answer.
-        model: model name in earlier chunks. A chunk with another name contains more than text.
-    """
+    """Return the text of a chunk with nothing else in it, or None. Another `model` counts as something else."""
     if chunk.usage is not None or chunk.podium is not None or not chunk.choices or len(chunk.choices) > 1:
         return None
     choice = chunk.choices[0]
@@ -176,14 +166,8 @@ def together(words: list[tuple[str, str]]) -> tuple[str, str]:
 
 
 def groups_of(words: list[tuple[str, str]], max_chunks: int | None) -> Iterator[list[tuple[str, str]]]:
-    """Split the texts of one read into groups that are passed on as one piece each.
-
-    A group is short, and has either answer texts or thoughts.
-
-    Args:
-        words: answer text and reasoning text of each chunk.
-        max_chunks: number of chunks after which the answer exceeds its limit, or None without a limit. A
-            group ends there.
+    """Split the texts of one read into short groups of answer texts or thoughts, which are passed on as one
+    piece. A group ends after `max_chunks`, where the answer exceeds its limit.
     """
     group, n_chars = list[tuple[str, str]](), 0
     for each in words:
@@ -200,7 +184,6 @@ def groups_of(words: list[tuple[str, str]], max_chunks: int | None) -> Iterator[
 
 
 def fields(value: object) -> dict[str, object]:
-    """Return `value` if it is a JSON object, else an empty dict."""
     return cast(dict[str, object], value) if isinstance(value, dict) else {}
 
 
@@ -208,12 +191,7 @@ _decode = msgspec.json.Decoder(ChatChunk, strict=False).decode
 
 
 def decode(data: bytes) -> ChatChunk:
-    """Parse the data of an event as a chunk, even if numbers in its usage are not valid JSON or exceed 64
-    bits.
-
-    Raises:
-        msgspec.DecodeError: the data is not a chunk.
-    """
+    """Parse an event as a chunk, even with invalid JSON numbers, or numbers beyond 64 bits, in its usage."""
     try:
         return _decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -240,11 +218,7 @@ class ChunkReader:
         return self._events.is_done
 
     def feed(self, piece: bytes) -> list[ChatChunk]:
-        """Return the chunks that `piece` completes, up to the first `error` or `fault`, or up to `[DONE]`.
-
-        Raises:
-            BodyRefused: an event is too long.
-        """
+        """Return the chunks that `piece` completes, up to the first `error` or `fault`, or to `[DONE]`."""
         return self._chunks(self._events.feed(piece))
 
     def end(self) -> list[ChatChunk]:
@@ -270,11 +244,7 @@ class ChunkReader:
         return chunks
 
     def _read_message(self, choice: ChunkChoice) -> None:
-        """Use a complete message as the piece of its chunk.
-
-        This is called only before the first content, because the message may repeat content that was sent
-        earlier.
-        """
+        """Use a complete message as the piece of its chunk, but only before content that it may repeat."""
         if choice.message is not None:
             choice.delta = choice.message
             choice.finish_reason = choice.finish_reason or "stop"
@@ -283,9 +253,7 @@ class ChunkReader:
 
 
 def _error_in(chunk: ChatChunk, event: Event) -> Mapping[str, object] | None:
-    """Return the error in a chunk, in any of the formats that `error_in_event` reads, or None if there is
-    none.
-    """
+    """Return the error in a chunk, in any format of `error_in_event`, or None."""
     in_choice = None
     for each in chunk.choices or ():
         in_choice = in_choice or each.error

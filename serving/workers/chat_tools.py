@@ -33,7 +33,6 @@ NOTHING = "(no output)"
 
 
 def tools_json(tools: WireTools, *, takes_strict: bool, show_mark: ShowMark = no_marks) -> dict[str, object]:
-    """Return the request fields for the tools."""
     if not tools:
         return {}
     listed = [_tool_json(tool, takes_strict) | show_mark(tool.cache) for tool in tools.tools]
@@ -62,11 +61,7 @@ def _tool_json(tool: Tool, takes_strict: bool) -> dict[str, object]:
 def messages_json(
     messages: Iterable[Message], content: Content, show_mark: ShowMark = no_marks
 ) -> list[dict[str, object]]:
-    """Return the conversation as Chat Completions messages.
-
-    A tool result can only be text. Pictures and files of tool results follow as a user message after all results of the
-    turn.
-    """
+    """Return Chat Completions messages. Pictures and files of tool results follow those as a user message."""
     lines: list[dict[str, object]] = []
     attachments: list[Image | File] = []
     for message in messages:
@@ -129,7 +124,6 @@ class _Call:
 
     @property
     def text(self) -> str:
-        """Arguments so far."""
         return whole("".join(self.arguments))
 
     @property
@@ -146,12 +140,8 @@ class _Call:
 
 
 class CallCollector:
-    """Collector of an answer's tool calls, and of the thoughts that must be sent back with them.
-
-    Both arrive in pieces.
-
-    A piece belongs to the call with the same index. Some servers send no index, or the same one for all
-    calls. Their calls are distinguished by ids and names.
+    """Collector of an answer's tool calls and thoughts, which arrive in pieces. A piece belongs to the call
+    with its index. Without distinct indices, calls differ by ids and names.
     """
 
     def __init__(self, meter: OutputMeter) -> None:
@@ -167,12 +157,7 @@ class CallCollector:
         return any(call.says_something for call in self._calls)
 
     def add(self, delta: ChunkDelta | None) -> bool:
-        """Add the next piece of the answer. Return whether it has new content for a call or for thoughts.
-
-        Raises:
-            OutputPassed: the answer exceeds a limit.
-            ValueError: a call's name and id are too long.
-        """
+        """Add the next piece of the answer. Return whether it has new content for a call or for thoughts."""
         if delta is None:
             return False
         is_new = False
@@ -235,10 +220,8 @@ class CallCollector:
         return tuple(tools.call(call.id, call.name, call.text) for call in self._calls)
 
     def turn(self, text: str) -> dict[str, object] | None:
-        """Return the turn in the form in which it must be sent back, or None if it has nothing but calls and
-        text.
-
-        Call `calls` first, which sets the ids.
+        """Return the turn to send back, or None if it has nothing but calls and text. `calls` sets the ids
+        first.
         """
         if not self._thoughts and not any(call.extra for call in self._calls):
             return None
@@ -255,10 +238,8 @@ class CallCollector:
 
 
 def _starts_another(call: _Call, id: str, name: str, text: str) -> bool:
-    """Return whether a piece starts a new call, or continues `call`, the newest call with the same index.
-
-    A new id alone does not start a call, because some servers invent an id for each piece. The same name does
-    not start one either, because some servers repeat the name.
+    """Return whether a piece starts a new call or continues `call`. Neither a new id nor the same name alone
+    does, as some servers invent or repeat them.
     """
     if not (name and call.name) or (not id and _may_be_rest_of_name(call)):
         return False

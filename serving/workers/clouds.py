@@ -61,11 +61,9 @@ class EntraTokens:
         self._tokens = get_bearer_token_provider(self._credential, ENTRA_SCOPE)
 
     async def __call__(self) -> str:
-        """Return a valid token."""
         return await self._tokens()
 
     async def aclose(self) -> None:
-        """Close the connections to Entra ID."""
         await self._credential.close()
 
 

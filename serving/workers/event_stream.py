@@ -22,17 +22,13 @@ BOM = b"\xef\xbb\xbf"
 MAX_EVENT_BYTES = 16 * 2**20
 """Size limit of a decompressed event. A picture in base64 fits."""
 MOST_VALUES = 200_000
-"""Maximum number of JSON values in an event. Log probabilities with 20 alternatives per token need tens of
-thousands. A parsed value takes 100 bytes of memory.
-"""
+"""Maximum JSON values of an event, 100 bytes each. Log probabilities need tens of thousands."""
 FIELDS = (b"data", b"event", b"id", b"retry", b"")
 """Field names of an event. A line with an empty name is a comment."""
 PLAIN = b"data: "
 JSON_BEGINS, JSON_ENDS = (b"{", b"["), (b"}", b"]")
 MOST_EMPTY = 100_000
-"""Maximum number of lines and events without content in one answer: blank lines, comments, pings and unknown
-events. One ping per second adds up to 3,600 in an hour.
-"""
+"""Maximum lines and events without content in one answer. A ping per second is 3,600 in an hour."""
 MOST_EMPTY_BYTES = 64 * 2**20
 """Size limit of such lines and events together."""
 MOST_BLANK = 100
@@ -42,8 +38,6 @@ MOST_DIGITS = 100
 
 
 class Event(NamedTuple):
-    """Server-sent event."""
-
     name: bytes
     """Type of the event, or b"" if it has none."""
     data: bytes
@@ -52,11 +46,8 @@ class Event(NamedTuple):
 class EventReader:
     """Incremental parser: takes bytes as they arrive, and returns the events that they complete.
 
-    It also accepts two deviations from the format: JSON without `data:` (a complete answer or an error), and
-    events without a blank line between them.
-
-    Args:
-        most_values: limit of JSON values in an event.
+    It also accepts JSON without `data:` (a complete answer or an error), and events without a blank line
+    between.
     """
 
     def __init__(self, most_values: int = MOST_VALUES) -> None:
@@ -75,10 +66,8 @@ class EventReader:
         """Whether `[DONE]` has arrived. Later bytes are ignored."""
 
     def feed(self, piece: bytes) -> list[Event]:
-        """Return the events with data that `piece` completes.
-
-        Raises:
-            BodyRefused: an event is too long or has too many values, or too much arrived without content.
+        """Return the events with data that `piece` completes, or raise BodyRefused for too much without
+        content.
         """
         if self.is_done:
             return []
@@ -98,10 +87,7 @@ class EventReader:
         return events
 
     def _read_plain(self, piece: bytes, events: list[Event]) -> bytes:
-        """Read events in the usual form, which is one line of JSON after `data: `.
-
-        Return the rest of the piece, which starts with the first event in another form.
-        """
+        """Read events in the usual form, JSON after `data: `. Return the rest from the first other one."""
         at = 0
         while (end := piece.find(b"\n\n", at)) >= 0:
             data = piece[at + len(PLAIN) : end]
@@ -129,11 +115,7 @@ class EventReader:
         return events
 
     def skip(self, n_bytes: int) -> None:
-        """Count a line or an event without content.
-
-        Raises:
-            BodyRefused: there are too many of them.
-        """
+        """Count a line or an event without content. Raise BodyRefused if there are too many."""
         self._n_empty += 1
         self._n_empty_bytes += n_bytes
         if self._n_empty > MOST_EMPTY:
@@ -186,12 +168,8 @@ class EventReader:
 
 
 def json_of(data: bytes) -> Any:
-    """Return the JSON in an event's data.
-
-    Falls back to `json` for huge numbers, lone surrogates and invalid UTF-8, which msgspec rejects.
-
-    Raises:
-        msgspec.DecodeError: the data is not JSON.
+    """Return the JSON in an event's data. `json` reads huge numbers, lone surrogates and bad UTF-8, which
+    msgspec rejects.
     """
     try:
         return msgspec.json.decode(data)
@@ -204,9 +182,7 @@ def json_of(data: bytes) -> Any:
 
 
 def without_framing(body: bytes) -> bytes:
-    """Return the JSON of an answer that was requested without a stream, even if the server sent it as an
-    event.
-    """
+    """Return the JSON of an answer without a stream, even if the server sent it as an event."""
     body = body.removeprefix(BOM).strip()
     return body if body.startswith(JSON_BEGINS) else body.partition(b"data:")[2].partition(b"\ndata:")[0]
 
@@ -241,13 +217,10 @@ def _separators(data: bytes) -> int:
 
 
 class WholeEvents(httpx2.AsyncByteStream):
-    """Response body that yields only complete events, each with its data on one line.
-
-    Line ends in the data become spaces, which does not change JSON.
+    """Response body that yields only complete events, each with its data on one line. Line ends in JSON may
+    be spaces. The SDKs take up to 0.2 ms per value.
 
     Args:
-        body: decompressed body of the response.
-        most_values: maximum number of JSON values in an event. The SDKs take up to 0.2 ms for each value.
         change: function that returns the events to pass on in place of an event.
     """
 
@@ -276,7 +249,6 @@ class WholeEvents(httpx2.AsyncByteStream):
                 yield _encode(each)
 
     async def aclose(self) -> None:
-        """Close the body."""
         await self._body.aclose()
 
 

@@ -53,14 +53,8 @@ _responses: ContextVar[list[httpx2.Response] | None] = ContextVar("_responses", 
 
 
 class GeminiWorker:
-    """A Gemini model."""
-
     def __init__(self, account: ProviderAccount) -> None:
-        """Create the HTTP client and the SDK's client, without connecting.
-
-        Args:
-            account: account of the Gemini API or of Vertex AI. Its `base_url` does not include the API's version.
-        """
+        """Create the clients of HTTP and SDK, without connecting. `base_url` is without the API's version."""
         self.name, self._account, self.origin = account.name, account, account.origin
         address = (account.base_url or vertex_address(account.access) or DEFAULT_BASE_URL).rstrip("/")
         self._host = httpx2.URL(address).host
@@ -84,7 +78,6 @@ class GeminiWorker:
         self._provider = Provider(account, self.origin, self._faults, self._map_errors)
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
-        """Open `call` as `Worker.open` does."""
         return open_metered(self._account, call, self._deltas, summarizes_thoughts=True)
 
     async def aclose(self) -> None:
@@ -181,9 +174,7 @@ def _client(account: ProviderAccount, options: types.HttpOptions) -> genai.Clien
 
 
 def fault(faults: ErrorMapper, exc: errors.APIError | errors.ContinuationInterruptedError) -> WorkerError:
-    """Return the worker error for an exception of the SDK. A test checks this for all exception classes of
-    the SDK.
-    """
+    """Return the worker error for an exception of the SDK. A test checks all its exception classes."""
     if isinstance(exc, errors.ContinuationInterruptedError):
         return faults.unavailable(
             f"{faults.worker} stopped in the middle of its answer, which could not be resumed. Try again."
@@ -223,11 +214,7 @@ def _part(part: Text | Image | File) -> dict[str, object]:
 
 
 def _in_details(details: object, name: str) -> str | None:
-    """Return the value of a field in the details of an error, or None if no detail has it.
-
-    Examples are `retryDelay` of a `google.rpc.RetryInfo`, such as `34.07s`, and `reason` of a
-    `google.rpc.ErrorInfo`, such as `API_KEY_INVALID`.
-    """
+    """Return a field in an error's details, such as `retryDelay` (`34.07s`) or `reason`, or None."""
     if not isinstance(details, Mapping):
         return None
     error: object = cast(Mapping[str, object], details).get("error")
@@ -241,9 +228,7 @@ def _in_details(details: object, name: str) -> str | None:
 
 BUDGET_TOKENS = {"low": 1024, "medium": 8192, "high": 24_576, "xhigh": 24_576, "max": 24_576}
 PRO_BUDGET_TOKENS = {"none": 128, "minimal": 128, "xhigh": 32_768, "max": 32_768}
-"""Budgets of Pro models where they differ from those of other models. Pro models cannot stop thinking, and
-may think longer.
-"""
+"""Budgets of Pro models that differ. They cannot stop thinking, and may think longer."""
 LEVELS = {"none": "MINIMAL", "minimal": "MINIMAL", "low": "LOW", "medium": "MEDIUM", "high": "HIGH"}
 PRO_LEVELS = {"none": "LOW", "minimal": "LOW"}
 

@@ -49,9 +49,7 @@ NO_COUNT = -1
 MOST = 2**62
 """Count that replaces larger ones. msgspec can encode it, and `usage.py` rejects it as implausible."""
 MOST_VALUES = 20_000
-"""Maximum number of JSON values in a chunk. It is high, because all arguments of a tool call arrive in one
-chunk.
-"""
+"""Maximum JSON values of a chunk, which may have all arguments of a tool call."""
 
 
 async def check_usage_counts(response: httpx2.Response) -> None:
@@ -128,13 +126,11 @@ def _as_googles(error: Mapping[str, object]) -> dict[str, object]:
 
 
 def _dicts(value: object) -> list[dict[str, Any]]:
-    """Return the objects in a list."""
     listed = cast(list[object], value) if isinstance(value, list) else []
     return [cast(dict[str, Any], each) for each in listed if isinstance(each, dict)]
 
 
 def _parts_of(chunk: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the parts of all candidates."""
     contents: list[Any] = [each.get("content") for each in _dicts(chunk.get("candidates"))]
     return [
         part for each in contents if isinstance(each, dict) for part in _dicts(cast(Any, each).get("parts"))
@@ -188,8 +184,6 @@ def usage_of(reported: types.GenerateContentResponseUsageMetadata | None, check:
 
 
 class GeminiAnswer(AnswerReader[types.GenerateContentResponse]):
-    """Reader of an answer of the Gemini API."""
-
     def __init__(self, call: Call, meter: OutputMeter, provider: Provider) -> None:
         super().__init__(call, meter, provider)
         self._parts = PartCollector(meter)

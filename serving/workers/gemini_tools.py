@@ -42,13 +42,8 @@ def tools_config(tools: WireTools) -> dict[str, Any]:
 
 
 def contents_json(messages: Iterable[Message], show: ShowPart) -> list[dict[str, Any]]:
-    """Return the conversation without system messages and empty text.
-
-    Consecutive messages of one role become one turn, except native turns. The API requires tool results in the order of
-    their calls.
-
-    Raises:
-        ValueError: a native turn is malformed.
+    """Return the turns without system messages and empty text, merged by role except native ones. Tool
+    results have the order of their calls.
     """
     contents: list[dict[str, Any]] = []
     calls: dict[str, Part] = {}
@@ -133,11 +128,7 @@ class PartCollector:
         """Whether the answer calls tools."""
 
     def add(self, candidate: types.Candidate | None) -> bool:
-        """Add the parts of the next chunk that are not empty. Return whether one of them calls a tool.
-
-        Raises:
-            OutputPassed: the answer exceeds a limit.
-        """
+        """Add the next chunk's parts that are not empty. Return whether one of them calls a tool."""
         content = candidate.content if candidate else None
         parts = [part for part in (content.parts if content else None) or () if not _is_empty(part)]
         called = [part.function_call for part in parts if part.function_call]
@@ -154,20 +145,15 @@ class PartCollector:
     def calls(self, tools: WireTools) -> tuple[ToolCall, ...]:
         """Return the tool calls. A call without an id gets a new one."""
         called = [part.function_call for part in self._parts if part.function_call]
-        return tuple(tools.call(each.id or "", each.name or "", _text_of(each.args)) for each in called)
+        return tuple(
+            tools.call(each.id or "", each.name or "", json.dumps(each.args or {})) for each in called
+        )
 
     def turn(self, calls: Iterable[ToolCall]) -> dict[str, object]:
-        """Return the turn in the form in which it must be sent back, with the ids of its `calls`.
-
-        The ids are stored separately, because the API may not have sent them.
-        """
+        """Return the turn to send back, with the ids of its `calls`, which the API may not have sent."""
         parts = [part.model_dump(mode="json", exclude_none=True) for part in self._parts]
         return {"parts": parts, "ids": [call.id for call in calls]}
 
 
 def _is_empty(part: types.Part) -> bool:
     return part.text == "" and part.thought_signature is None
-
-
-def _text_of(args: dict[str, Any] | None) -> str:
-    return json.dumps(args or {})

@@ -43,13 +43,9 @@ PROVIDERS_HOSTS = ("openai.com", "anthropic.com", "googleapis.com")
 MAX_QUOTE_CHARS = 300
 """Maximum number of characters of a provider's message in an error's detail."""
 MAX_READ_CHARS = 20_000
-"""Maximum number of characters of a provider's message that are processed for a quote. An error inside a
-stream may be 16 MiB long.
-"""
+"""Maximum characters of a message that are processed for a quote. One may be 16 MiB long."""
 MAX_RAW_CHARS = 4000
-"""Maximum number of characters of an error that a router such as OpenRouter quotes from the provider behind
-it.
-"""
+"""Maximum characters of a provider's error that a router such as OpenRouter quotes."""
 WIRE_ERRORS = (
     aiohttp.ClientError,
     httpx2.HTTPError,
@@ -98,20 +94,11 @@ class ErrorMapper:
         return any(host == own or host.endswith(f".{own}") for own in PROVIDERS_HOSTS)
 
     def unavailable(self, message: str, detail: str = "") -> WorkerUnavailable:
-        """Return the error for a call that failed and may be retried.
-
-        Args:
-            message: message for callers. It must not contain secrets.
-            detail: detail for the operator.
-        """
+        """Return the error for a call that may be retried. `message` is for callers and has no secrets."""
         return WorkerUnavailable(message, worker=self.worker, detail=self.quote(detail))
 
     def odd_end(self, reason: object, usage: Usage | None) -> WorkerUnavailable:
-        """Return the error for an unknown finish reason.
-
-        The model has produced output, so the call is billed by `usage`. If the server reported none, it is
-        billed at the maximum that it may have cost.
-        """
+        """Return the error for an unknown finish reason. The call is billed by `usage`, or at its maximum."""
         error = self.unavailable(
             f"{self.worker} stopped before the end of its answer. Try again.",
             f"Unknown finish reason: {reason!r}.",
@@ -119,20 +106,11 @@ class ErrorMapper:
         error.billed_at_bound = usage is None
         return error
 
-    def refusal(self, message: str, detail: str = "", *, every_call: bool = False) -> WorkerRefused:
-        """Return the error for a call that would be refused again.
-
-        Args:
-            message: message for callers. It must not contain secrets.
-            detail: detail for the operator.
-            every_call: whether every other call would be refused as well.
+    def refusal(self, message: str, detail: str = "") -> WorkerRefused:
+        """Return the error for a call that would be refused again. `message` is for callers and has no
+        secrets.
         """
-        return WorkerRefused(
-            message,
-            worker=self.worker,
-            detail=self.quote(detail),
-            every_call=every_call,
-        )
+        return WorkerRefused(message, worker=self.worker, detail=self.quote(detail))
 
     def unreachable(self, cause: BaseException | None = None) -> WorkerError:
         """Return the error for a connection that failed or broke.
@@ -155,19 +133,14 @@ class ErrorMapper:
         )
 
     def no_credentials(self) -> WorkerRefused:
-        """Return the error for missing or rejected cloud credentials.
-
-        It does not quote the cloud's library, whose messages may contain secrets.
-        """
+        """Return the error for cloud credentials. The library's message may have secrets and is not quoted."""
         return self._config_error(
             f"The credentials for {self.address} are missing or were rejected. Check the credentials of the worker's `service`."
         )
 
     def stall(self, has_begun: bool = False) -> WorkerUnavailable:
-        """Return the error for a server that was silent for too long.
-
-        If the server `has_begun` to answer, the provider probably bills the call, so the error is not
-        retryable.
+        """Return the error for a silent server. If it `has_begun`, the call is probably billed, so do not
+        retry.
         """
         if has_begun:
             return WorkerUnavailable(
@@ -186,20 +159,14 @@ class ErrorMapper:
         )
 
     def garble_error(self) -> WorkerUnavailable:
-        """Return the error for an answer that cannot be parsed."""
         return self.unavailable(
             f"{self.worker} sent an answer that cannot be parsed. Try again.",
             f"The answer is not in the format of {self.provider}'s API. Check that {self.address} serves that API.",
         )
 
     def by_status(self, status: int, text: str, headers: Mapping[str, str], code: str = "") -> WorkerError:
-        """Return the error for an HTTP status, or for an error inside a stream that corresponds to one.
-
-        Args:
-            status: HTTP status.
-            text: message of the provider.
-            headers: headers of the response, which may include Retry-After.
-            code: machine-readable code or type that the provider sent, or "".
+        """Return the error for an HTTP status, or its equivalent in a stream. `code` is the provider's, or
+        "".
         """
         error = self._of_status(status, text, headers, code)
         error.provider_status = status
@@ -272,9 +239,7 @@ class ErrorMapper:
         return None
 
     def of_wire(self, error: Exception) -> WorkerError | None:
-        """Return the error for an exception that an HTTP library or a malformed chunk caused, or None for
-        others.
-        """
+        """Return the error for an exception by an HTTP library or a malformed chunk, or else None."""
         if isinstance(
             error, httpx2.ConnectTimeout
         ):  # aiohttp's transport raises it for every failure to connect
@@ -295,10 +260,13 @@ class ErrorMapper:
                 raise mapped from exc
             raise
 
-    def in_stream(self, error: object) -> WorkerError:
-        """Return the worker error for an error that the server sent inside the stream."""
+    def in_stream(
+        self, error: object, headers: Mapping[str, str] | None = None, code: str = ""
+    ) -> WorkerError:
+        """Return the worker error for an error inside the stream. `code` is one that the SDK read."""
         text = error_text(error)
-        return self.by_status(status_in_stream(error, text), text, {}, error_code(error))
+        codes = f"{code} {error_code(error)}".strip()
+        return self.by_status(status_in_stream(error, text), text, headers or {}, codes)
 
     @contextmanager
     def in_request(self) -> Generator[None]:
@@ -310,11 +278,8 @@ class ErrorMapper:
 
 
 class WireErrors:
-    """Context manager that maps exceptions to worker errors. It has no state, so a worker uses one for all calls.
-
-    Args:
-        map_error: function that returns the error to raise instead of an exception, or None to raise the
-            exception itself.
+    """Context manager that maps exceptions to worker errors, or leaves those that map to None. It has no
+    state.
     """
 
     def __init__(self, map_error: Callable[[Exception], WorkerError | None]) -> None:
@@ -324,16 +289,13 @@ class WireErrors:
         """Do nothing."""
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        """Raise the error that `map_error` returns, if any."""
         if isinstance(error, Exception) and (mapped := self._map_error(error)) is not None:
             raise mapped from error
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """Return after how many seconds a response asks to retry, or None if it does not ask or the value is
-    invalid.
-
-    The value is read from `retry-after-ms`, or from Retry-After in seconds or as a date (RFC 9110, 10.2.3).
+    """Return the seconds after which to retry, or None: `retry-after-ms`, or Retry-After in seconds or as a
+    date.
     """
     for name, per_second in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
         wait_s = _number(headers.get(name))
@@ -346,7 +308,6 @@ def retry_after_s(headers: Mapping[str, str]) -> float | None:
 
 
 def error_text(body: object) -> str:
-    """Return the message in an error body of any shape."""
     if isinstance(body, str):
         return body
     message = _message_in(body)

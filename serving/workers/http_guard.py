@@ -22,9 +22,7 @@ MAX_ERROR_BYTES = 64 * 2**10
 UNPACKED_BYTES = 64 * 2**10
 """Number of bytes that are decompressed at a time, because half a megabyte of gzip can expand to 500 MB."""
 PIECE_BYTES = 4096
-"""Number of bytes of an event stream that are read before other tasks run. The smallest events are so short
-that 450 of them fit.
-"""
+"""Bytes of an event stream that are read before other tasks run: up to 450 short events."""
 UNPACKED_HERE = ("gzip", "x-gzip", "deflate")
 AS_IT_IS = {"accept-encoding": "identity"}
 """Request header that turns off compression, because a stream of small pieces gains nothing from it."""
@@ -38,13 +36,8 @@ class BodyRefused(httpx2.RemoteProtocolError):
 
 
 async def bound_response(response: httpx2.Response) -> None:
-    """Limit the number of headers, decompress the body piece by piece, and cut off the body of an error.
-
-    This is a response hook. The body of an error with an unsupported encoding is dropped.
-
-    Raises:
-        httpx2.RemoteProtocolError: there are too many headers.
-        BodyRefused: an answer has an unsupported encoding.
+    """Response hook that limits the headers, decompresses the body piece by piece, and cuts off an error's.
+    An answer with an unsupported encoding raises BodyRefused.
     """
     if len(response.headers.raw) > MAX_HEADERS:
         await response.aclose()
@@ -79,7 +72,6 @@ class BoundedBody(httpx2.AsyncByteStream):
                 return
 
     async def aclose(self) -> None:
-        """Close the body."""
         await self._body.aclose()
 
 
@@ -88,11 +80,7 @@ def _encoding(headers: Mapping[str, str]) -> str:
 
 
 def _parts(unpack: Any, packed: bytes) -> Iterator[bytes]:
-    """Yield the decompressed parts of a piece of a body.
-
-    Raises:
-        httpx2.DecodingError: the piece cannot be decompressed.
-    """
+    """Yield the decompressed parts of a piece of a body."""
     try:
         while part := unpack.decompress(packed, UNPACKED_BYTES):
             yield part
@@ -128,12 +116,7 @@ async def in_small_pieces(body: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
 
 
 def check_answer(response: aiohttp.ClientResponse) -> None:
-    """Check a response of aiohttp, as `bound_response` does for a response of httpx2.
-
-    Raises:
-        httpx2.RemoteProtocolError: there are too many headers.
-        BodyRefused: an answer has an unsupported encoding.
-    """
+    """Check a response of aiohttp, as `bound_response` does for a response of httpx2."""
     if len(response.raw_headers) > MAX_HEADERS:
         raise httpx2.RemoteProtocolError(
             f"The response has {len(response.raw_headers)} headers, but at most {MAX_HEADERS} are allowed."
@@ -146,11 +129,7 @@ def check_answer(response: aiohttp.ClientResponse) -> None:
 
 
 async def pieces_of(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes]:
-    """Yield the decompressed body as it arrives, in small pieces, and let other tasks run in between.
-
-    Raises:
-        httpx2.DecodingError: the body cannot be decompressed.
-    """
+    """Yield the decompressed body as it arrives, in small pieces, and let other tasks run in between."""
     content, n_bytes = response.content, 0
     unpack = zlib.decompressobj(zlib.MAX_WBITS | 32) if _encoding(response.headers) in UNPACKED_HERE else None
     while arrived := await content.readany():
@@ -179,11 +158,7 @@ async def read_error(response: aiohttp.ClientResponse) -> bytes:
 
 
 async def read_whole(response: aiohttp.ClientResponse, most_bytes: int) -> bytes:
-    """Return the body of an answer that is not a stream.
-
-    Raises:
-        BodyRefused: the body is longer than `most_bytes`.
-    """
+    """Return the body of an answer without a stream. Raise BodyRefused beyond `most_bytes`."""
     body = bytearray()
     async with aclosing(pieces_of(response)) as pieces:
         async for piece in pieces:

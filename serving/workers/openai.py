@@ -80,11 +80,8 @@ class OpenAIWorker:
     """See `Meter`."""
 
     def __init__(self, account: ProviderAccount) -> None:
-        """Create the HTTP client, without connecting.
-
-        Args:
-            account: provider account. Its `base_url` includes `/v1`. If it is None, the address is
-                OPENAI_BASE_URL of the environment, or else OpenAI's.
+        """Create the HTTP client, without connecting. `base_url` includes `/v1`, by default OPENAI_BASE_URL
+        or OpenAI's.
         """
         self.name, self._account, self.origin = account.name, account, account.origin
         self._http: httpx2.AsyncClient = guard(
@@ -124,7 +121,6 @@ class OpenAIWorker:
         )
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
-        """Open `call` as `Worker.open` does."""
         account = self._account
         if call.site.operation == "embeddings":
             return open_reply(account.name, account.model, self._embedding(call), account.price)
@@ -164,11 +160,7 @@ class OpenAIWorker:
     async def _response(
         self, endpoint: httpx2.URL, body: dict[str, Any]
     ) -> AsyncGenerator[aiohttp.ClientResponse]:
-        """Send `body` and open the response. If the server rejects hints in it, send it again without them.
-
-        Raises:
-            WorkerError: the response has an error status.
-        """
+        """Send `body` and open the response, again without the hints that the server rejects."""
         refused = for_all = self._refused_hints
         while True:
             reduced_body = without_hints(body, refused)
@@ -199,7 +191,7 @@ class OpenAIWorker:
         return await self._post(endpoint, msgspec.json.encode(body), headers)
 
     async def _arrivals(self, call: Call, answer: OpenAIAnswer) -> AsyncGenerator[tuple[list[ChatChunk]]]:
-        """Yield lists of chunks. Each list has the chunks that one read from the network completed."""
+        """Yield lists of chunks. Each list contains the chunks that one read from the network completed."""
         body, reader, timer = self._request(call), answer.chunks, answer.timer
         with self._wire_errors:
             async with self._response(self._endpoints[call.site.operation], body) as response:
@@ -262,7 +254,6 @@ class OpenAIWorker:
         return {"messages": [*lines, prefix], "add_generation_prompt": False, "continue_final_message": True}
 
     def _prompt(self, text: str, call: Call) -> str | list[int]:
-        """Return the text to complete, or its token numbers."""
         if not call.sampling.options.token_prompt:
             return text
         try:
@@ -271,10 +262,8 @@ class OpenAIWorker:
             raise self._faults.refusal(f"{self.name} was not called: {TOKENS_GONE}") from exc
 
     def _content(self, message: Message) -> object:
-        """Return the content of a message as a plain string, which every server accepts, or as parts if
-        needed.
-
-        Parts are needed for the pictures and files of a user, and for marks of the prompt cache.
+        """Return a message's content as plain text, which every server accepts, or as parts for pictures,
+        files and cache marks.
         """
         parts = [part for part in message.parts if isinstance(part, Text | Image | File)]
         shows_more = message.role == "user" and (message.has_image or message.has_pdf)
@@ -297,7 +286,6 @@ class OpenAIWorker:
         )
 
     def _failure(self, response: aiohttp.ClientResponse, text: str) -> WorkerError:
-        """Return the error for a response with an error status."""
         try:
             content: Any = json.loads(text)
         except (ValueError, RecursionError):
@@ -317,10 +305,7 @@ def _text_of(response: aiohttp.ClientResponse, body: bytes) -> str:
 
 
 def _marks_of(model: str, host: str) -> ShowMark:
-    """Return the function that writes cache marks in the format that the server accepts.
-
-    This is the format of the company that made the model.
-    """
+    """Return the function for cache marks in the format of the company that made the model."""
     if "claude" in model.lower() or host.endswith("openrouter.ai"):
         return cache_control
     is_openais = host.endswith((".openai.azure.com", "api.openai.com")) or OPENAI_MODEL.search(model)

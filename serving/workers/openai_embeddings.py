@@ -19,12 +19,10 @@ MOST_BYTES = 128 * 2**20
 
 
 def most_bytes(call: Call) -> int:
-    """Return the size limit of the answer to `call`."""
     return min(MOST_BYTES, MOST_VECTOR_BYTES * (len(call.messages) + 4))
 
 
 def embedding_request(model: str, call: Call) -> dict[str, Any]:
-    """Return the body of a request for embeddings of the texts of all messages of `call`."""
     body: dict[str, Any] = {
         "model": model,
         "input": [message.text for message in call.messages],
@@ -35,11 +33,7 @@ def embedding_request(model: str, call: Call) -> dict[str, Any]:
 
 
 def embedding_delta(answer: object, call: Call, check: UsageCheck) -> Delta:
-    """Convert an answer to one delta with all vectors and the usage.
-
-    Raises:
-        ValueError: a vector is missing, or the vectors differ in length.
-    """
+    """Convert an answer to one delta with all vectors of equal length and the usage."""
     body = fields(answer)
     data = body.get("data")
     rows = [fields(row) for row in cast(list[object], data)] if isinstance(data, list) else []
@@ -67,7 +61,6 @@ def _index(row: dict[str, object], at: int) -> int:
 
 
 def _vector(value: object) -> str:
-    """Return a vector as base64 text."""
     if isinstance(value, str):
         read_vector(value)
         return value

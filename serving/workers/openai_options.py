@@ -31,9 +31,7 @@ UNKNOWN = re.compile(
     r"|\b(not|n't) (be )?(supported?|permitted|allowed|accepted?|available|implemented|recogni[sz]ed|exist)",
     re.IGNORECASE,
 )
-"""Phrases that say that a server does not know a field. Other phrases may be about the value that one client
-sent.
-"""
+"""Phrases that say that a server does not know a field, and are not about one client's value."""
 MOST_KEY_CHARS = 64
 """Longest cache key that OpenAI accepts."""
 Json = dict[str, Any]
@@ -51,10 +49,8 @@ def cache_json(cache: PromptCache | None) -> dict[str, object]:
 
 
 def find_refused_hints(body: Mapping[str, Any], status: int, text: str) -> frozenset[str]:
-    """Return the hints in `body` that an error response rejects.
-
-    A server without support for base64 embeddings may not name the field. Therefore statuses 400 and 422
-    always count as a rejection of `base64`.
+    """Return the rejected hints in `body`. Statuses 400 and 422 always include `base64`, which servers may
+    not name.
     """
     if status not in REFUSALS:
         return frozenset()
@@ -69,14 +65,11 @@ def find_refused_hints(body: Mapping[str, Any], status: int, text: str) -> froze
 
 
 def is_for_all(hint: str, text: str) -> bool:
-    """Return whether a server that sent this error rejects `hint` with every value, so that it must not be
-    sent again.
-    """
+    """Return whether the error rejects `hint` with every value, so that it is not sent again."""
     return hint in (BASE64, ENCODING) or UNKNOWN.search(text) is not None
 
 
 def without_hints(body: Json, refused: Collection[str]) -> Json:
-    """Return `body` without the hints that the server rejects."""
     if not refused:
         return body
     less = {name: value for name, value in body.items() if name not in refused or name in THOUGHTS}

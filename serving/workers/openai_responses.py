@@ -55,7 +55,7 @@ class OpenAIResponsesWorker(OpenAIWorker):
         return answer.deltas(self._responses.host, self._events(call, answer.timer))
 
     async def _events(self, call: Call, timer: StallTimer) -> AsyncGenerator[list[Event]]:
-        """Yield lists of events. Each list has the events that one read from the network completed."""
+        """Yield lists of events. Each list contains the events that one read from the network completed."""
         body, reader = self._body(call), EventReader()
         with self._wire_errors:
             async with self._response(self._responses, body) as response:
@@ -100,8 +100,6 @@ class OpenAIResponsesWorker(OpenAIWorker):
 
 
 class ResponsesAnswer(AnswerReader[Event]):
-    """Reader of an answer of the Responses API."""
-
     def __init__(self, call: Call, meter: OutputMeter, provider: Provider) -> None:
         super().__init__(call, meter, provider)
         self._items, self._is_refused, self._has_thoughts = ItemCollector(meter), False, False
@@ -133,11 +131,7 @@ class ResponsesAnswer(AnswerReader[Event]):
         return super().end()
 
     def _updated(self, event: Event) -> Delta:
-        """Return the last delta of the answer, updated from this event.
-
-        Raises:
-            WorkerError: the event reports an error.
-        """
+        """Return the last delta, updated from this event. Raise a WorkerError that it reports."""
         kind, response, last = event.get("type"), fields(event.get("response")), self.last
         error = response.get("error") or (
             error_in_event(event) if kind in (None, "error") else event.get("error")
@@ -173,13 +167,7 @@ def _read_all(wire_events: list[SentEvent]) -> tuple[list[Event], ValueError | N
 
 
 def _read(event: SentEvent) -> Event:
-    """Parse an event as a JSON object.
-
-    A server that does not stream sends a complete response, which is converted to the last event of a stream.
-
-    Raises:
-        ValueError: the event is not a JSON object.
-    """
+    """Parse an event as a JSON object. A complete response without a stream becomes the last event of one."""
     value: object = json_of(event.data)
     if not isinstance(value, dict):
         raise ValueError("An event is not an object.")

@@ -33,10 +33,8 @@ from serving.workers.wire_tools import WireTools
 
 
 def cost_of(chunk: ChatChunk) -> object:
-    """Return the cost so far that the server reports, or None if it reports none.
-
-    OpenRouter reports it as `usage.cost`, and another Podium server as `podium.cost_usd`. If OpenRouter uses
-    the account's own key of a provider (`is_byok`), its cost is only its fee, so the result is None.
+    """Return OpenRouter's `usage.cost` or another Podium's `podium.cost_usd` so far, or None. With the
+    account's own key (`is_byok`), OpenRouter's is only its fee.
     """
     usage = fields(chunk.usage)
     if usage.get("is_byok"):
@@ -46,7 +44,6 @@ def cost_of(chunk: ChatChunk) -> object:
 
 
 def usage_of(reported: object, check: UsageCheck) -> Usage | None:
-    """Return the usage in `reported`, or None if there is none or it is implausible."""
     if reported is None:
         return None
     usage = fields(reported)
@@ -73,9 +70,7 @@ def usage_of(reported: object, check: UsageCheck) -> Usage | None:
 
 
 def logprobs_of(chunk: ChatChunk) -> tuple[TokenLogprob, ...]:
-    """Return the log probabilities of the chunk's tokens. Both formats are read: of chats and of text
-    completions.
-    """
+    """Return the log probabilities of the chunk's tokens, in the format of chats or text completions."""
     logprobs = fields(chunk.choice.logprobs if chunk.choice else None)
     if isinstance(content := logprobs.get("content"), list):
         return tuple(each for each in map(_token, cast(list[Any], content)) if each is not None)
@@ -105,17 +100,13 @@ def _list(value: object) -> list[object]:
 
 
 def _number(value: object) -> float:
-    """Return `value` as a number. Anything else becomes -9999, which OpenAI sends for tokens that are too
-    unlikely.
-    """
+    """Return `value` as a number, or -9999, which OpenAI sends for tokens that are too unlikely."""
     return float(value) if isinstance(value, int | float) and isfinite(value) else -9999.0
 
 
 class OpenAIAnswer(AnswerReader[list[ChatChunk]]):
-    """Reader of an answer of the Chat Completions API. An event is the list of chunks that one read completed.
-
-    Attributes:
-        chunks: reader of the chunks.
+    """Reader of an answer of the Chat Completions API. An event is the list of chunks that one read
+    completed.
     """
 
     def __init__(self, call: Call, meter: OutputMeter, provider: Provider) -> None:
@@ -186,9 +177,7 @@ class OpenAIAnswer(AnswerReader[list[ChatChunk]]):
         )
 
     def _finish(self, choice: ChunkChoice | None, usage: Usage | None) -> FinishReason | None:
-        """Return the chunk's finish reason, or None if the answer continues. A refusal counts as a filtered
-        answer.
-        """
+        """Return the chunk's finish reason, or None. A refusal counts as a filtered answer."""
         if choice is None:
             return None
         if choice.delta and choice.delta.refusal:

@@ -1,6 +1,6 @@
 """Output limits, which cut off the answers of servers that ignore `max_output_tokens`.
 
-Servers rarely report the number of tokens while an answer streams. Therefore this module computes a lower
+Servers rarely report the number of tokens while an answer streams, so this module computes a lower
 bound of it. The bound uses the number of pieces and bytes together, because no server splits a token, or the
 number of bytes alone if pieces have many tokens.
 
@@ -28,15 +28,11 @@ MARGIN_TOKENS = 32
 BYTES_PER_TOKEN = 4
 """Average number of bytes of a token in prose."""
 MOST_BYTES_PER_TOKEN = 8
-"""Maximum average number of bytes of the tokens of an answer, except for unusual ones such as long rows of
-dashes or spaces.
-"""
+"""Maximum average bytes of an answer's tokens, except for rows of dashes or spaces."""
 MARGIN_BYTES = 512
 
 LEAST_COUNT_BYTES = 64
-"""Maximum number of bytes of a token, except for rows of dashes. If the answer has more bytes per reported
-token, the reported count is wrong.
-"""
+"""Maximum bytes of a token, except for rows of dashes. Beyond it, the reported count is wrong."""
 COUNT_MARGIN_BYTES = 1024
 MOST_CALLS = 128
 """Maximum number of tool calls in one answer. It is the number of tools that OpenAI accepts in a request.
@@ -44,9 +40,7 @@ MOST_CALLS = 128
 NO_LIMIT_TOKENS = 1_000_000
 """Maximum number of tokens of an answer if the call sets no limit."""
 MOST_KEPT_BYTES = 32 * 2**20
-"""Maximum size of the parts of a turn that must be sent back unchanged: signatures, encrypted thoughts and
-pictures.
-"""
+"""Maximum size of what must be sent back: signatures, encrypted thoughts and pictures."""
 LEAST_KEPT_BYTES = 1024
 """Minimum number of bytes that is counted for each of these parts."""
 
@@ -56,13 +50,8 @@ class OutputPassed(Exception):
 
 
 class OutputMeter:
-    """Counter of the pieces and bytes of an answer, including thoughts and the arguments of tool calls.
-
-    Args:
-        call: call that is answered, or None if it is not known. The answer then has no limit.
-        hides_thoughts: as in `Meter`. The length of hidden thoughts is estimated from the time to the first
-            piece.
-        summarizes_thoughts: as in `Meter`.
+    """Counter of pieces and bytes of an answer, without a limit if the call is unknown. Thoughts are as in
+    `Meter`: hidden ones are estimated from the time to the first piece.
     """
 
     def __init__(
@@ -78,9 +67,7 @@ class OutputMeter:
         """The newest usage that the server reported and `UsageCheck` accepted."""
 
     def add(self, delta: Delta) -> None:
-        """Count a piece of the answer. Arguments of tool calls that were counted while they streamed are not
-        counted again.
-        """
+        """Count a piece of the answer, but no arguments of tool calls that were counted already."""
         arguments = sum(byte_size(call.arguments) for call in delta.tool_calls)
         uncounted = max(0, arguments - self._argument_bytes)
         self._argument_bytes += uncounted
@@ -89,22 +76,14 @@ class OutputMeter:
         self._count(byte_size(delta.text) + byte_size(delta.reasoning) + uncounted, delta.pieces)
 
     def begin_call(self) -> None:
-        """Count a tool call.
-
-        Raises:
-            OutputPassed: there are more than `MOST_CALLS`.
-        """
+        """Count a tool call. Raise OutputPassed for more than `MOST_CALLS`."""
         self._note_first()
         self._calls += 1
         if self._calls > MOST_CALLS:
             raise OutputPassed(f"The server sent more than {MOST_CALLS} tool calls.")
 
     def add_arguments(self, piece: str) -> None:
-        """Count a piece of a call's arguments.
-
-        Raises:
-            OutputPassed: the answer exceeds its limit.
-        """
+        """Count a piece of a call's arguments. Raise OutputPassed beyond the limit."""
         n_bytes = byte_size(piece)
         self._argument_bytes += n_bytes
         self._count(n_bytes, 1)
@@ -132,15 +111,10 @@ class OutputMeter:
 
     @property
     def has_calls(self) -> bool:
-        """True if a tool call has begun."""
         return self._calls > 0 or self._argument_bytes > 0
 
     def keep(self, part: object) -> None:
-        """Count a part of the turn that is not text and must be sent back unchanged.
-
-        Raises:
-            OutputPassed: the parts exceed `MOST_KEPT_BYTES`.
-        """
+        """Count a part to send back that is not text. Raise OutputPassed beyond `MOST_KEPT_BYTES`."""
         self._kept_bytes += LEAST_KEPT_BYTES + len(json.dumps(part, default=str))
         if self._kept_bytes > MOST_KEPT_BYTES:
             raise OutputPassed(
@@ -158,10 +132,8 @@ class OutputMeter:
             self._unseen_s = time.monotonic() - self._began_s
 
     def has_passed(self, limit: int) -> bool:
-        """Return whether the answer is longer than `limit` tokens.
-
-        If the pieces are about as long as tokens, each piece counts as one token. Otherwise the limit is
-        applied with a margin.
+        """Return whether the answer has more than `limit` tokens: by pieces if they are like tokens, or else
+        with a margin.
         """
         if self._pieces > limit and self._bytes >= BYTES_PER_TOKEN * self._pieces:
             return True
@@ -237,10 +209,7 @@ async def within_limit(deltas: AsyncGenerator[Delta], meter: OutputMeter) -> Asy
 
 
 def _check_last(last: Delta, meter: OutputMeter, limit: int | None) -> Delta:
-    """Check whether the finish reason and the usage fit the length of the text.
-
-    Return the last delta, corrected and with a note if they do not.
-    """
+    """Return the last delta, corrected and noted if finish reason or usage do not fit the text."""
     finish, notes, is_bound = last.finish, last.notes, last.billed_at_bound
     if limit is not None and finish is FinishReason.STOP and meter.has_passed(limit):
         finish = FinishReason.LENGTH

@@ -16,12 +16,7 @@ from conductor.plan.prompts import with_tools_as_text
 
 
 class Origin:
-    """Worker and provider account that write turns.
-
-    Args:
-        worker: name of the worker.
-        account: identifier of the account at the provider.
-    """
+    """Worker and account at the provider that write turns."""
 
     def __init__(self, worker: str, account: str) -> None:
         self.worker, self.account = worker, account
@@ -32,7 +27,6 @@ class Origin:
         return native is not None and (native.worker, native.account) == (self.worker, self.account)
 
     def sign(self, payload: object) -> Native:
-        """Return `payload` as a native turn of this worker and account."""
         return Native(self.worker, self.account, payload)
 
     def messages(
@@ -40,12 +34,8 @@ class Origin:
     ) -> list[Message]:
         """Return the conversation of `call`, in which only turns of this origin are native.
 
-        Args:
-            call: the call.
-            keep_foreign: whether the provider accepts tool calls of other models. They are kept only if every
-                call has its result. Otherwise they become text.
-            keep_volatile: whether to keep lines that the client changes with each request
-                (`without_volatile_lines`).
+        With `keep_foreign`, tool calls of other models are kept if each has its result, or else become text.
+        `keep_volatile` keeps lines that change with each request.
         """
         messages = call.messages if keep_volatile else with_stable_system(call.messages)
         if keep_foreign and _is_paired(messages):

@@ -32,20 +32,13 @@ ALIASES = {
     "image/x-gif": "image/gif",
     "image/x-webp": "image/webp",
 }
-"""Standard media types of pictures, by other names that clients use for them. All providers accept the four
-standard types.
-"""
+"""Standard media types by their aliases. All providers accept the four standard types."""
 BEGINNINGS = {"/9j/": "image/jpeg", "iVBORw0KGgo": "image/png", "R0lGOD": "image/gif", "UklGR": "image/webp"}
-"""Media types of pictures, by the beginning of their base64 text. Providers reject a picture with the wrong
-media type.
-"""
+"""Media types by the beginning of base64 text. Providers reject pictures with a wrong one."""
 
 
 def plain_media_type(media_type: object) -> object:
-    """Return the standard form of a media type: in lower case, without parameters, and with aliases replaced.
-
-    A value that is not a string is returned unchanged.
-    """
+    """Return a media type in lower case without parameters and aliases, or a value that is no string."""
     if not isinstance(media_type, str):
         return media_type
     plain = media_type.partition(";")[0].strip().lower()
@@ -53,11 +46,7 @@ def plain_media_type(media_type: object) -> object:
 
 
 def picture_url(url: str) -> str:
-    """Return the URL of a picture in a form that every server accepts.
-
-    Raises:
-        ValueError: the URL is a malformed `data:` URL.
-    """
+    """Return the URL of a picture in a form that every server accepts, or raise ValueError."""
     scheme, _, rest = url.partition(":")
     if scheme.lower() != "data":
         return f"{scheme.lower()}:{rest}"
@@ -66,11 +55,7 @@ def picture_url(url: str) -> str:
 
 
 def split_data_url(url: str) -> tuple[str, str]:
-    """Return the media type and the base64 text of a `data:` URL.
-
-    Raises:
-        ValueError: the URL is not a `data:` URL, or its base64 is invalid.
-    """
+    """Return media type and base64 text of a `data:` URL, or raise ValueError."""
     header, comma, content = url[len("data:") :].partition(",")
     if url[: len("data:")].lower() != "data:" or not comma:
         raise ValueError(
@@ -102,17 +87,8 @@ LOOK_UP_S = 5.0
 
 
 async def check_pictures(call: Call, host: str, fetches: bool | None, faults: ErrorMapper) -> None:
-    """Check that the call's pictures are inline, or that the server may fetch them.
-
-    Args:
-        call: call to send.
-        host: host name or IP address of the server.
-        fetches: value of the setting `fetches_pictures`. If it is None, only servers at public addresses may
-            fetch pictures.
-        faults: error mapper of the worker.
-
-    Raises:
-        WorkerRefused: the server would fetch a picture from inside this network.
+    """Check that pictures are inline, or that the server at `host` may fetch them, not from inside this
+    network. Without the setting `fetches`, only servers at public addresses may.
     """
     parts = (part for message in call.messages for part in message.all_parts)
     if all(not isinstance(part, Image) or part.url.startswith(INLINE) for part in parts):
@@ -126,10 +102,7 @@ async def check_pictures(call: Call, host: str, fetches: bool | None, faults: Er
 
 
 async def may_fetch(host: str, fetches: bool | None) -> bool:
-    """Return whether the server at `host` may fetch pictures by URL.
-
-    See `check_pictures` for `fetches`.
-    """
+    """Return whether the server at `host` may fetch pictures by URL. See `check_pictures`."""
     return await _is_public(host) if fetches is None else fetches
 
 

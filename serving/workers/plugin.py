@@ -29,18 +29,8 @@ from serving.workers.stall_timer import Patience, StallTimer
 
 
 def load_plugin(name: str, price: Price | None, factory: str, options: Mapping[str, Any]) -> Worker:
-    """Build a custom worker by calling `factory(name, price, **options)`.
-
-    Args:
-        name: name of the worker in the pool.
-        price: price per token, or None if it is unknown.
-        factory: import path of the factory, as `package.module:callable`.
-        options: options of the worker in the settings. The factory checks them, and raises `ValueError` or
-            `TypeError` for options that it cannot use.
-
-    Raises:
-        SettingsError: the module or callable does not exist, the factory rejects its options, or its result is not a
-            worker.
+    """Build a worker by calling `factory(name, price, **options)`. The factory is `package.module:callable`,
+    and rejects options by `ValueError` or `TypeError`, which become SettingsErrors.
     """
     module, _, attribute = factory.partition(":")
     where = f"The factory {factory!r} of worker {name!r}"
@@ -75,11 +65,8 @@ def load_plugin(name: str, price: Price | None, factory: str, options: Mapping[s
 
 
 class PluginWorker:
-    """Plugin whose calls fail if it is silent for longer than `patience` allows, and whose answers are cut off at
-    the call's output limit.
-
-    It also removes volatile lines, which a client changes with each request, from the prompts. Engines and API
-    workers do all of this on their own.
+    """Plugin whose calls end at the limits of `patience` and the call's output limit, and whose prompts have
+    no volatile lines. Engines and API workers do this on their own.
     """
 
     def __init__(self, plugin: Worker, patience: Patience) -> None:
@@ -87,11 +74,7 @@ class PluginWorker:
 
     @asynccontextmanager
     async def open(self, call: Call) -> AsyncGenerator[Reply]:
-        """Open `call` as `Worker.open` does.
-
-        Raises:
-            WorkerUnavailable: the plugin failed, or it was silent for too long. Its call is then closed.
-        """
+        """Open `call` as `Worker.open` does. A plugin that failed or was silent raises WorkerUnavailable."""
         call = replace(call, messages=tuple(with_stable_system(call.messages)))
         timer = self._patience.with_plugin(self.name, call)
         async with AsyncExitStack() as stack:

@@ -7,7 +7,7 @@ led, and only the organisation that received its `encrypted_content` may send it
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 from conductor.model.messages import File, Image, Message, Text, Tool, ToolCall, ToolResult
@@ -33,16 +33,10 @@ DONE = "response.output_item.done"
 ITEMS = ("response.output_item.added", DONE)
 CONTENT = ("name", "arguments", "input", "encrypted_content", "summary")
 SPOKEN = ("message", "reasoning")
-TakesCustom = Callable[[ToolCall], bool]
 
 
 def tools_json(tools: WireTools, *, takes_custom: bool) -> dict[str, object]:
-    """Return the request fields for the tools.
-
-    Args:
-        tools: the request's tools.
-        takes_custom: whether the server supports custom tools.
-    """
+    """Return the request fields for the tools, if possible as custom tools."""
     if not tools:
         return {}
     listed = [_tool_json(tool, takes_custom) for tool in tools.tools]
@@ -72,11 +66,7 @@ def _tool_json(tool: Tool, takes_custom: bool) -> Item:
 def input_json(
     messages: Iterable[Message], *, takes_custom: bool, show_mark: ShowMark = no_marks
 ) -> list[Item]:
-    """Return the conversation as input items.
-
-    Raises:
-        ValueError: a picture is malformed.
-    """
+    """Return the conversation as input items. Raise ValueError for a malformed picture."""
     items: list[Item] = []
     customs: set[str] = set()
     for message in messages:
@@ -99,10 +89,8 @@ def input_json(
 
 
 def _content(message: Message, parts: tuple[Text | Image | File, ...], show_mark: ShowMark) -> object:
-    """Return the content of a message as a plain string, or as parts if needed.
-
-    Parts are needed for the pictures and files of a user, and for marks of the prompt cache. The text of an
-    assistant has no marks.
+    """Return a message's content as plain text, or as parts for pictures, files and cache marks. An
+    assistant's text has no marks.
     """
     shows_more = message.role == "user" and any(not isinstance(part, Text) for part in parts)
     has_marks = message.role != "assistant" and any(show_mark(part.cache) for part in parts)
@@ -139,10 +127,8 @@ def _result(result: ToolResult, *, is_custom: bool, show_mark: ShowMark) -> Item
 
 
 class ItemCollector:
-    """Collector of an answer's items, from the events of its stream. The items are stored unchanged.
-
-    Servers send an item up to three times: when it begins, when it is complete, and at the end of the answer.
-    Some servers omit one or two of these events, or give all items the same index.
+    """Collector of an answer's unchanged items. Servers send each up to three times (begin, completion, end
+    of the answer), and may give all the same index.
     """
 
     def __init__(self, meter: OutputMeter) -> None:
@@ -155,11 +141,7 @@ class ItemCollector:
         """Pieces of each call's arguments."""
 
     def add(self, event: Mapping[str, object]) -> bool:
-        """Add the next event. Return whether it contains a new item or new arguments of a tool call.
-
-        Raises:
-            OutputPassed: the answer exceeds a limit.
-        """
+        """Add the next event. Return whether it contains a new item or new arguments of a tool call."""
         kind, item = event.get("type"), fields(event.get("item"))
         index = integer(event.get("output_index"))
         if kind in ARGUMENTS and isinstance(piece := event.get("delta"), str) and piece:
@@ -180,9 +162,7 @@ class ItemCollector:
         return (kind == DONE and self._keep(index, item)) or is_new
 
     def end(self, output: object) -> None:
-        """Add the items in the final `output` that no earlier event contained, and items that were never
-        completed.
-        """
+        """Add items that only the final `output` contains, and those that were never completed."""
         for index, item in enumerate(cast(list[object], output) if isinstance(output, list) else []):
             self._keep(index, fields(item))
         for index, item in self._initial_items.items():
@@ -205,16 +185,13 @@ class ItemCollector:
 
     @property
     def has_calls(self) -> bool:
-        """True if the answer calls tools."""
         return any(item.get("type") in CALLS for _, item in self._items)
 
     @property
     def items(self) -> list[Item]:
-        """Complete items in order."""
         return [item for _, item in sorted(self._items, key=lambda each: each[0])]
 
     def calls(self, tools: WireTools) -> tuple[ToolCall, ...]:
-        """Return the tool calls among the items."""
         calls: list[ToolCall] = []
         for item in self.items:
             id, name = str(item.get("call_id") or ""), str(item.get("name") or "")
@@ -232,7 +209,6 @@ class ItemCollector:
 
     @property
     def is_refused(self) -> bool:
-        """True if a message is a refusal."""
         parts = [part for each in self.items for part in cast(list[object], each.get("content") or ())]
         return any(fields(part).get("type") == "refusal" for part in parts)
 

@@ -28,19 +28,13 @@ from conductor.model.usage import FREE, Price, Usage
 
 @dataclass(frozen=True, slots=True)
 class ScriptedCall:
-    """Scripted tool call."""
-
     name: str
     arguments: str
     """Arguments as text."""
 
 
 def own_turns(worker: str, messages: Sequence[Message]) -> list[Native]:
-    """Return the turns in `messages` that this worker wrote.
-
-    Raises:
-        WorkerRefused: a turn was changed. Real providers reject that as well.
-    """
+    """Return this worker's turns. Like real providers, raise WorkerRefused if one was changed."""
     turns: list[Native] = []
     for message in messages:
         if message.native is None or message.native.worker != worker:
@@ -57,16 +51,8 @@ def own_turns(worker: str, messages: Sequence[Message]) -> list[Native]:
 def calls_of(
     worker: str, reply: int, calls: Sequence[ScriptedCall], offered: Sequence[Tool], n_before: int
 ) -> tuple[tuple[ToolCall, ...], Native | None]:
-    """Return the tool calls of a reply, and the turn in the form in which it must be sent back.
-
-    Only calls of tools that the request offers are included.
-
-    Args:
-        worker: name of the worker.
-        reply: index of the reply, from 0.
-        calls: scripted calls of the reply.
-        offered: tools that the request offers.
-        n_before: number of the worker's earlier turns, which makes the ids unique.
+    """Return a reply's calls of offered tools, and the turn to send back. `reply` counts from 0, and the
+    number of earlier turns makes ids unique.
     """
     tools = {tool.name: tool for tool in offered}
     offered_calls = [(call, tools[call.name]) for call in calls if call.name in tools]
@@ -83,7 +69,7 @@ def _payload(reply: int, calls: Sequence[ToolCall]) -> dict[str, object]:
 
 KEPT_CALLS, KEPT_BYTES = 1000, 16_000_000
 TOKEN = re.compile(r"\s*\S+|\s+$")
-"""Pattern of a token, by which the answer is counted and paced: a word with the whitespace before it."""
+"""Pattern of a token, the unit for counting and pacing the answer: a word with the whitespace before it."""
 ERRORS: dict[str, type[WorkerError]] = {
     "unavailable": WorkerUnavailable,
     "busy": WorkerBusy,
@@ -97,12 +83,8 @@ ErrorKind = Literal[
 
 @dataclass(frozen=True, slots=True)
 class ScriptedReply:
-    """Scripted answer or failure."""
-
     text: str = ""
-    """Text of the answer. `{question}` is replaced by the user's last message, and `{results}` by the newest
-    tool results. Other braces are left unchanged.
-    """
+    """Answer, with the user's last message for `{question}` and the newest tool results for `{results}`."""
     reasoning: str = ""
     """Thoughts that are sent before the answer. They count as output."""
     calls: tuple[ScriptedCall, ...] = ()
@@ -112,9 +94,7 @@ class ScriptedReply:
     retry_after_s: float | None = None
     """`Retry-After` of a `busy` failure."""
     fail_after_tokens: int | None = None
-    """Number of tokens, including thoughts, after which the call fails with `error`, or with `unavailable` if
-    that is None. If this is None, an `error` is raised before the first token.
-    """
+    """Tokens, with thoughts, after which the call fails. If None, an `error` is raised before the first."""
     stall_after_tokens: int | None = None
     """Number of tokens after which the answer stalls until the call is closed."""
     finish: FinishReason = FinishReason.STOP
@@ -123,14 +103,12 @@ class ScriptedReply:
 
 
 class ScriptedWorker:
-    """Worker that returns its replies in turn, and starts again after the last one.
-
-    If a reply calls tools, each conversation starts with the first reply.
+    """Worker that returns its replies in turn. With tool calls, each conversation starts with the first
+    reply.
 
     Attributes:
         calls: newest calls, oldest first, without their callbacks. At most `KEPT_CALLS` calls are stored,
             with at most `KEPT_BYTES` of prompts together, but at least the newest call.
-        open_calls: number of calls that are open now.
     """
 
     def __init__(
@@ -142,18 +120,8 @@ class ScriptedWorker:
         price: Price | None = FREE,
         model: str | None = None,
     ) -> None:
-        """Create the worker.
-
-        Args:
-            name: name of the worker in the pool.
-            replies: replies of the worker, at least one. A string stands for a reply with that text.
-            delay_s: seconds until the first token or the error.
-            tokens_per_s: tokens per second after that, or None for no delay.
-            price: price per token.
-            model: model name to report, or None for `scripted`.
-
-        Raises:
-            ValueError: `replies` is empty.
+        """Create the worker with at least one reply. `delay_s` is the time to the first token or the error.
+        The reported model is by default `scripted`.
         """
         if not replies:
             raise ValueError(f"Worker {name!r} must have at least one reply in `replies`.")
@@ -171,7 +139,6 @@ class ScriptedWorker:
         self._calls_tools = any(reply.calls for reply in self._replies)
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
-        """Open `call` as `Worker.open` does."""
         return open_reply(self.name, self.model, self._deltas(call), self.price)
 
     async def aclose(self) -> None:
@@ -253,10 +220,7 @@ class ScriptedWorker:
         await asyncio.sleep(max(0.0, due_s - asyncio.get_running_loop().time()))
 
     def _pieces(self, call: Call, reply: ScriptedReply) -> tuple[list[Delta], FinishReason, str | None]:
-        """Return the tokens of the thoughts and the answer, the finish reason, and the stop sequence or None.
-
-        The answer is cut at the call's output limit and at its stop sequences.
-        """
+        """Return the tokens, the finish reason, and the stop sequence or None, cut at the call's limits."""
         question = next((m.text for m in reversed(call.messages) if m.role == "user"), "")
         results = next((m.tool_results for m in reversed(call.messages) if m.tool_results), ())
         text = reply.text.replace("{question}", question)
@@ -306,9 +270,7 @@ DIMENSIONS = 8
 
 
 def embed(texts: list[str], dimensions: int | None = None) -> str:
-    """Return a unit vector for each text, in the format of `Operation`.
-
-    The vectors are computed from a checksum of the text, so equal texts get equal vectors. The vectors have no
+    """Return a unit vector per text, in the format of `Operation`. It is computed from a checksum and has no
     meaning.
     """
     return "\n".join(vector_text(_vector(text, dimensions or DIMENSIONS)) for text in texts)

@@ -22,14 +22,9 @@ GOODBYE_S = 10.0
 """Maximum seconds to wait for the usage after the end of an answer. The answer is complete without the usage.
 """
 STALL_S = 120.0
-"""Maximum seconds between two tokens of an engine, including tokens of thoughts. A step that also reads long
-prompts takes long, and so does a request that was preempted for lack of memory.
-"""
+"""Maximum seconds between two tokens of an engine, which may read long prompts or lack memory."""
 FIRST_TOKEN_S = 300.0
-"""Maximum seconds until the first token of an engine. Calls wait in its queue, and a long prompt takes
-minutes without a GPU. The limit is half of the default deadline of a request, so that a retry has as much
-time.
-"""
+"""Maximum seconds until an engine's first token. Half of the default deadline, so that a retry has as much."""
 BATCH_S = 600.0
 """Value of both limits for batch calls, which let all other calls go first."""
 
@@ -43,10 +38,6 @@ class StallTimer:
     Only the time of waiting for the server counts, not the time that a slow reader takes.
 
     Args:
-        limit_s: maximum seconds between two tokens, or `inf` for no limit.
-        error: function that returns the error to raise. Its argument says whether the server had begun to
-            answer.
-        first_s: maximum seconds before the first token, or None for `limit_s`.
         usual_s: limit for the first token that was learned from earlier calls, or None. If the call exceeds
             it, the error is marked as `only_late`.
         pauses: object that records the pauses between tokens and has a learned limit for them, or None.
@@ -80,22 +71,16 @@ class StallTimer:
         self._has_begun = True
 
     def count(self, n_events: int) -> None:
-        """Count events that arrived. They have no content unless `hear` is called before the next wait.
-
-        Raises:
-            BodyRefused: too many events had no content.
+        """Count events without content, unless `hear` is called before the next wait. Raise BodyRefused for
+        too many.
         """
         self._n_latest += n_events
         if self._n_empty + self._n_latest > MOST_EMPTY:
             raise BodyRefused(f"The server sent more than {MOST_EMPTY} events without content.")
 
     def hear(self, *, is_last: bool = False, is_new: bool = True) -> None:
-        """Restart the time, because a token arrived.
-
-        Args:
-            is_last: whether the answer has ended. The time limit is `GOODBYE_S` from then on.
-            is_new: whether the token has new content. After the end of the answer, only new content restarts
-                the time.
+        """Restart the time at a token. After the last one, only new content does, and the limit is
+        `GOODBYE_S`.
         """
         if is_new:
             self._n_latest = 0
@@ -120,20 +105,13 @@ class StallTimer:
             self._waiting.reschedule(self._ends_s)
 
     async def next(self, events: AsyncIterator[T]) -> T | None:
-        """Return the next event, or None after the last one.
-
-        Raises:
-            WorkerUnavailable: the time is up. The wait is cancelled, which ends `events` and closes its
-                connection.
+        """Return the next event, or None after the last. When time is up, the wait ends and closes the
+        connection.
         """
         return await self.wait(anext(events, None))
 
     async def wait(self, event: Awaitable[T]) -> T:
-        """Return the result of `event`.
-
-        Raises:
-            WorkerUnavailable: the time is up. The wait is cancelled.
-        """
+        """Return the result of `event`. When time is up, cancel it and raise WorkerUnavailable."""
         self._n_empty, self._n_latest = self._n_empty + self._n_latest, 0
         clock = asyncio.get_running_loop().time
         self._since_s = clock()
@@ -168,11 +146,7 @@ class Patience:
     first_token_timeout_s: float | None = None
 
     def with_engine(self, call: Call) -> StallTimer:
-        """Build the timer that ends a call if its engine is silent for too long.
-
-        Limits that were learned from the engine's usual first tokens and pauses do not apply to batch calls,
-        which let all other calls go first.
-        """
+        """Build the timer for an engine's silence. Learned limits do not apply to batch calls."""
         yields = call.terms.priority == "batch"
         first_s = self.stall_timeout_s or (BATCH_S if yields else FIRST_TOKEN_S)
         silence_s = self.stall_timeout_s or (BATCH_S if yields else STALL_S)
@@ -186,10 +160,8 @@ class Patience:
         )
 
     def with_plugin(self, name: str, call: Call) -> StallTimer:
-        """Build the timer that ends a call if the plugin `name` is silent for too long.
-
-        Without limits in the settings, the plugin may be silent forever, unless a fallback needs the rest of
-        the call's time.
+        """Build the timer for a plugin's silence. Without limits in the settings, only a fallback's time
+        limits it.
         """
         silence_s = self.stall_timeout_s or inf
         return StallTimer(
@@ -201,9 +173,7 @@ USUAL = Patience()
 
 
 def silent(name: str) -> WorkerUnavailable:
-    """Return the error for a worker that was silent for too long. The call may be retried, because silence
-    costs nothing.
-    """
+    """Return the error for a silent worker. The call may be retried, because silence costs nothing."""
     return WorkerUnavailable(
         f"{name} sent no output within the time limit. Try again.",
         worker=name,

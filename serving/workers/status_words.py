@@ -34,9 +34,7 @@ argument. Such text must not match "bad key", because that meaning stops all cal
 """
 
 MOST_CHARS = 20_000
-"""Maximum number of characters of a message that are searched. An error inside a stream may be as long as an
-event.
-"""
+"""Maximum characters of a message that are searched. One may be as long as an event."""
 MAY_BE_TOO_LONG = (400, 413, 422, 500)
 """Statuses that servers return for a prompt that exceeds the model's context."""
 TOO_LONG = re.compile(
@@ -54,9 +52,7 @@ LIMIT = re.compile(
     r"|\b(at most|reduce|shorten|truncate|overflow)|must be <|should be (in )?\[|\d ?> ?\d",
     re.IGNORECASE,
 )
-"""`PROMPT`, `SIZE` and `LIMIT` match words for the prompt, for a size and for a limit. A message with all
-three is about the length of the prompt.
-"""
+"""Words for a limit. A message that also matches `PROMPT` and `SIZE` is about the prompt's length."""
 ANOTHER_LIMIT = re.compile(
     r"\b(string|array|list|id|name|description|title|header|url|field|stop|tools?)\b.{0,40}\b(too (long|many|large)|length|exceed)"
     r"|expected an? (string|array)|\b(greater|more|longer) than or equal|(must|should) (be|have) (greater|more|longer|larger|at least)"

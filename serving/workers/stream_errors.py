@@ -54,18 +54,11 @@ STATUS_OF = {
     "deadlineexceeded": 504,
     "overloaded": 529,
 }
-"""HTTP status for each word that servers use instead. The words are in lower case, without `_`, spaces, and
-`error` or `exception` at the end.
-"""
+"""HTTP status by word, in lower case without `_`, spaces, and final `error` or `exception`."""
 
 
 def error_in_event(body: Mapping[str, object], name: bytes = b"") -> Mapping[str, object] | None:
-    """Return the error in an event, together with the status fields next to it, or None if there is no error.
-
-    Args:
-        body: data of the event.
-        name: name of the event.
-    """
+    """Return the error in an event, together with the status fields next to it, or None."""
     inner = body.get("error")
     if not inner and isinstance(errors := body.get("errors"), list) and errors:
         inner = cast(object, errors[0])
@@ -80,18 +73,11 @@ def error_in_event(body: Mapping[str, object], name: bytes = b"") -> Mapping[str
 
 
 def error_code(error: object) -> str:
-    """Return the codes and the type of an error, separated by spaces."""
     return " ".join(str(each) for each in _status_values(error) if not isinstance(each, float))
 
 
 def status_in_stream(error: object, text: str = "") -> int:
-    """Return the HTTP status that corresponds to an error inside a stream, or 500 if the error does not show
-    it.
-
-    Args:
-        error: parsed JSON of the error.
-        text: message of the error.
-    """
+    """Return the HTTP status of a streamed error's JSON or message, or 500 if it shows none."""
     values = list(_status_values(error))
     for each in values:
         if str(each).isdigit() and 400 <= int(str(each)) <= 599:

@@ -30,9 +30,7 @@ SLACK_TOKENS_PER_FILE = 2_000_000
 """Allowed number of tokens for a PDF, which may have many pages in few bytes. No model's context is larger.
 """
 SLACK_TOKENS_PER_IMAGE = 49_152
-"""Allowed number of tokens for a picture. Some models count one as 2,833 tokens plus 5,667 for each of eight
-tiles.
-"""
+"""Allowed tokens of a picture. Some models count 2,833, plus 5,667 for each of eight tiles."""
 OUTPUT_SLACK_TOKENS = 256
 """Allowed number of output tokens beyond `MARGIN` times the call's limit."""
 SLACK_USD = Decimal(1)
@@ -41,13 +39,7 @@ MOST_USD = Decimal(1000)
 
 
 class UsageCheck:
-    """Check of the usage and cost that a server reports for one call.
-
-    Args:
-        call: call whose usage is checked.
-        price: price of the worker, or None if it is unknown.
-        meter: meter of the answer, which receives each valid usage.
-    """
+    """Check of the usage and cost that a server reports for one call. `meter` receives each valid usage."""
 
     def __init__(self, call: Call, price: Price | None, meter: OutputMeter | None = None) -> None:
         self._call, self._price, self._meter = call, price, meter or OutputMeter()
@@ -56,13 +48,8 @@ class UsageCheck:
         self._rejected = self._is_over = False
 
     def count(self, name: str, value: object) -> int | None:
-        """Return `value` as a number of tokens, or None if it is missing or implausible.
-
-        If the count is implausible, the whole usage is rejected.
-
-        Args:
-            name: name of the count, for the note in the record.
-            value: value that the server reports.
+        """Return `value` as tokens, or None. An implausible one rejects the whole usage, with a note by
+        `name`.
         """
         if value is None:
             return None
@@ -81,20 +68,11 @@ class UsageCheck:
         cache_write: int | None = None,
         cache_write_1h: int | None = None,
     ) -> Usage | None:
-        """Build the usage from checked counts. Return None if a count was rejected or no prompt tokens are
-        reported.
+        """Build the usage from checked counts, of which cached and written input, and thoughts, are parts.
+        Return None without prompt tokens or after a rejection.
 
-        If a count of cached or reasoning tokens is larger than the total that includes it, the count is
-        dropped and the total is billed. Tokens that are written to a cache cost more than others, so an
+        A part larger than its total is dropped. But tokens written to a cache cost more than others, so an
         implausible number of them rejects the whole usage.
-
-        Args:
-            input_tokens: tokens of the prompt, including the cached ones.
-            output_tokens: tokens of the answer, including thoughts.
-            cached: input tokens read from the cache.
-            reasoning: output tokens that are thoughts.
-            cache_write: input tokens written to the cache.
-            cache_write_1h: tokens in `cache_write` that stay in the cache for an hour.
         """
         if self._rejected or not input_tokens:
             return None
@@ -132,7 +110,6 @@ class UsageCheck:
         return None
 
     def delta(self, last: Delta) -> Delta:
-        """Return `last`, the last piece of the answer, with the notes of this check."""
         if not self._notes:
             return last
         return replace(
@@ -188,10 +165,7 @@ class UsageCheck:
 
 
 def has_grown(before: Usage | None, now: Usage | None) -> bool:
-    """Return whether the server reports more output tokens than before.
-
-    If it does, the model is working even if no text arrives.
-    """
+    """Return whether the server reports more output than before. The model then works without text."""
     return before is not None and now is not None and now.output_tokens > before.output_tokens
 
 

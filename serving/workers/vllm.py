@@ -72,14 +72,10 @@ class EngineCall:
 PRIORITIES: dict[Priority, int] = {"interactive": 0, "batch": 1}
 STOP_NOTE = "stop was ignored, because it could cut off the required tool call."
 UNREAD_GAP_S = 0.25
-"""Seconds between usage updates for an answer that is not streamed. Updates are rare enough to be cheap, and
-frequent enough that the tokens of an aborted call are known.
-"""
+"""Seconds between usage updates without a stream, so that an aborted call's tokens are known."""
 
 
 class ChunkCall(NamedTuple):
-    """Complete tool call."""
-
     name: str
     """Name of the tool as it was offered."""
     arguments: str
@@ -105,53 +101,34 @@ class Chunk(NamedTuple):
 
 
 class EngineClient(Protocol):
-    """Client of an engine's replicas."""
-
     def generate(
         self, call: EngineCall, waiting: Callable[[str], None] | None = None
     ) -> AsyncGenerator[Chunk]:
-        """Send `call` to a replica and yield the chunks. Closing the generator aborts the request in the engine.
+        """Yield the chunks of a replica. Closing the generator aborts the request.
 
-        Args:
-            call: request to send.
-            waiting: function that is called repeatedly, with the reason, while the first chunk is delayed.
-
-        Raises:
-            WorkerError: the call failed. The error does not name the worker.
+        `waiting` is called with the reason while the first chunk is delayed. A WorkerError does not name the
+        worker.
         """
         ...
 
     async def ready(self, adapters: Sequence[str] = ()) -> bool:
-        """Return whether a replica is up, healthy, and able to serve all of `adapters`.
-
-        If the replica raises an error, it counts as not ready.
-        """
+        """Return whether a healthy replica can serve `adapters`. One that raises an error is not ready."""
         ...
 
     async def load(self, adapter: str) -> None:
-        """Fetch, load and test an adapter in every replica that is up. Replicas that start later load it on their own.
-
-        Raises:
-            AdapterError: a replica cannot serve it.
-            WorkerUnavailable: a replica failed during the load.
+        """Fetch, load and test an adapter in every replica. Later ones load it on their own. Raise
+        AdapterError, or WorkerUnavailable if a replica failed.
         """
         ...
 
 
 class VllmWorker:
-    """Worker whose model runs in a vLLM engine.
-
-    Several workers may share an engine, each with its own system prompt or adapter.
+    """Worker whose model runs in a vLLM engine, which several workers may share.
 
     Args:
-        name: name of the worker.
         model: name of the model and its adapter, for the record.
-        engine: client of the engine.
-        price: price per token, or None if it is unknown.
-        adapter: address of the worker's LoRA adapter, or None.
         calls_tools: whether the engine parses tool calls. If not, no tools are offered, and earlier tool
             calls in the conversation become text.
-        patience: time limits for the engine's silence.
     """
 
     def __init__(
@@ -175,11 +152,9 @@ class VllmWorker:
 
     @property
     def name(self) -> str:
-        """Name of the worker in the pool."""
         return self._name
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
-        """Open `call` as `Worker.open` does."""
         return open_reply(self._name, self._model, self._deltas(call), self.price)
 
     async def _deltas(self, call: Call) -> AsyncGenerator[Delta]:
@@ -228,9 +203,7 @@ class VllmWorker:
             raise
 
     def _tools(self, call: Call) -> WireTools:
-        """Return the tools of `call`. They are included even if none may be called, if the conversation has
-        tool calls.
-        """
+        """Return the tools of `call`, also if none may be called but the conversation has tool calls."""
         called = any(message.tool_calls for message in call.messages)
         return WireTools(call.tools if self._calls_tools else NO_TOOLS, history=called)
 
@@ -248,10 +221,7 @@ class VllmWorker:
         return self._origin.messages(call, keep_foreign=True)
 
     def _native(self, turn: Message, thoughts: str) -> Native | None:
-        """Return the turn together with the thoughts that led to its calls, or None if there are no thoughts.
-
-        The chat template needs both when the turn is sent back.
-        """
+        """Return the turn with the thoughts that led to its calls, which the chat template needs, or None."""
         return self._origin.sign(_lines([turn])[0] | {"reasoning": thoughts}) if thoughts else None
 
     def _engine_call(self, call: Call) -> EngineCall:
@@ -302,10 +272,7 @@ def _penalties(sampling: Sampling) -> dict[str, Any]:
 
 
 def _lines(messages: Iterable[Message]) -> list[dict[str, Any]]:
-    """Return the conversation in OpenAI's format.
-
-    A turn that has only tool calls gets an empty text, because chat templates require one.
-    """
+    """Return the conversation in OpenAI's format. Templates require an empty text beside tool calls."""
     lines: list[dict[str, Any]] = messages_json(messages, _content)
     return [_with_thoughts(line | {"content": line["content"] or ""}) for line in lines]
 

@@ -51,19 +51,8 @@ class WireTools:
         return next(iter(self._by_name))
 
     def call(self, id: str, name: str, arguments: str, *, is_text: bool = False) -> ToolCall:
-        """Convert a tool call of the provider to a call of the client's tool.
-
-        A call without an id gets a new one. A call of an unknown tool is passed on, so that the client can
-        report the mistake to the model.
-
-        Args:
-            id: id that the provider sent, or "".
-            name: name of the tool in the provider's API.
-            arguments: arguments as the model wrote them.
-            is_text: whether the arguments are the plain input of a custom tool.
-
-        Raises:
-            ValueError: the name is missing, or an argument is not a string.
+        """Convert a provider's tool call to the client's. A missing id is made. An unknown tool is passed on,
+        so that the client can report it. With `is_text`, the arguments are plain text.
         """
         values = cast(tuple[object, ...], (id, name, arguments))
         if not name or not all(isinstance(each, str) for each in values):
@@ -98,17 +87,13 @@ def wire_id(id: str) -> str:
 
 
 class WireFunction(NamedTuple):
-    """A tool as a function."""
-
     name: str
     description: str
     """Description for the model. It includes the parts of the schema that could not be converted."""
     schema: dict[str, Any]
     """JSON Schema of the arguments, of type `object`."""
     is_strict: bool
-    """Whether the provider can enforce the schema. False if a union was flattened, because its properties are
-    then optional.
-    """
+    """Whether the provider can enforce the schema, which it cannot after a union was flattened."""
 
 
 def function_of(tool: Tool) -> WireFunction:
@@ -136,9 +121,7 @@ def function_of(tool: Tool) -> WireFunction:
 
 
 def arguments_text(call: ToolCall) -> str:
-    """Return the arguments as JSON text of an object. Arguments that are not an object are wrapped in the
-    field `input`.
-    """
+    """Return the arguments as a JSON object, wrapped in the field `input` if they are none."""
     if call.kind == "custom":
         return json.dumps({INPUT: call.arguments})
     return call.arguments if _object_of(call.arguments) is not None else json.dumps({INPUT: call.arguments})
@@ -175,9 +158,6 @@ def _object_of(text: str) -> dict[str, Any] | None:
 
 
 def _input_of(arguments: str) -> str:
-    """Return the free text in the arguments of a function that replaces a custom tool.
-
-    If the model did not follow the schema, return all arguments.
-    """
+    """Return the text in a custom tool's arguments, or all of them if the model ignored the schema."""
     text = (_object_of(arguments) or {}).get(INPUT)
     return text if isinstance(text, str) else arguments

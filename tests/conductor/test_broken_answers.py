@@ -69,7 +69,7 @@ async def test_an_answer_goes_on_where_it_broke_off_and_each_call_is_paid_for_it
     assert step.result
     assert step.result.usage == Usage(20, 2)
     assert step.result.notes == (
-        "This answer continues the first 8 characters, which came from a before its stream broke off.",
+        "This answer continues the first 8 characters, which came from a before its stream was interrupted.",
     )
     assert run.record.cost_usd == run.ledger.spent_usd
 

@@ -4,6 +4,7 @@ import itertools
 import signal
 import threading
 import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
@@ -214,6 +215,34 @@ def test_ctrl_c_skips_the_records_that_are_still_to_come() -> None:
     finally:
         ever.set()
         signal.signal(signal.SIGINT, before)
+
+
+class CutAnswer(BaseHTTPRequestHandler):
+    """Handler that closes the connection in the middle of each answer."""
+
+    status = 200
+
+    def log_message(self, *_: object) -> None:
+        """Log nothing."""
+
+    def do_GET(self) -> None:
+        self.send_response(self.status)
+        self.send_header("content-length", "99")
+        self.end_headers()
+        self.wfile.write(b'{"status": ')
+
+
+@pytest.mark.parametrize("status", [200, 503])
+def test_a_record_that_is_cut_off_is_missing_like_one_that_the_server_does_not_have(
+    monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    monkeypatch.setattr(CutAnswer, "status", status)
+    with ThreadingHTTPServer(("127.0.0.1", 0), CutAnswer) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            assert fill(whole_answers(2), f"http://127.0.0.1:{server.server_port}") == (2, 0)
+        finally:
+            server.shutdown()
 
 
 def test_a_request_stays_in_the_recording_whatever_ends_it() -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from loadtest.siege.cli import NO_ATTACK, Case, besiege, cases, table
+from loadtest.siege.cli import NO_ATTACK, Case, besiege, cases, main, table
 from loadtest.siege.rows import EXTRA_ROWS, ROWS
 from loadtest.siege.servers import KEYS, PATHS, serve
 from loadtest.siege.watch import Memory, SiegeResult
@@ -57,6 +57,24 @@ def test_every_attack_comes_on_every_path_and_those_of_connections_from_several_
     chosen = cases(["haproxy:large_unfinished"])
     assert {(case.path, case.kind) for case in chosen} == {("haproxy", "large_unfinished")}
     assert {case.path for case in cases([], ["replica"])} == {"replica"}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            ["--paths", "serve,fast"],
+            "--paths: unknown path 'fast'. Use one or more of haproxy, serve, replica.",
+        ),
+        (["--only", "serve:idel"], "--only matches no attack."),
+    ],
+)
+def test_an_unknown_path_or_attack_is_named_with_its_option(
+    options: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(options)
+    assert message in " ".join(capsys.readouterr().err.split())
 
 
 def test_the_table_says_what_was_missed() -> None:

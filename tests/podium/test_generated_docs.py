@@ -33,10 +33,10 @@ def test_a_page_that_is_out_of_date_is_named_by_a_check_and_then_written(
     assert check(tmp_path) == 0
 
 
-def test_a_page_without_marks_is_an_error(tmp_path: Path) -> None:
+def test_a_page_without_markers_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs/settings.md").write_text("# All settings\n")
-    with pytest.raises(LookupError, match=r"settings\.md has no marks for its generated part"):
+    with pytest.raises(LookupError, match=r"settings\.md has no markers around its generated part"):
         render_page("docs/settings.md", tmp_path)
 
 

@@ -94,9 +94,9 @@ def test_what_vllm_cannot_do_or_does_wrong_in_silence_is_refused(tmp_path: Path,
 @pytest.mark.parametrize(
     ("fault", "shapes"),
     [
-        ("another model", lora(hidden=4)),
-        ("another model", lora(hidden=16)),
-        ("another model", lora() | lora(layer=1)),
+        ("a different model", lora(hidden=4)),
+        ("a different model", lora(hidden=16)),
+        ("a different model", lora() | lora(layer=1)),
         ("not a LoRA", {"base_model.model.lm_head.lora_A.weight": (2, 8)}),
         ("not a LoRA", {"base_model.model.model.layers.0.self_attn.q_proj.lora_magnitude_vector": (8,)}),
     ],

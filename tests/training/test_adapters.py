@@ -93,6 +93,15 @@ def test_what_is_published_is_whole_named_after_its_weights_and_says_what_it_is(
     assert yaml.safe_load(card.split("---")[1])["base_model"] == "HuggingFaceTB/SmolLM2-135M-Instruct"
 
 
+def test_the_card_of_a_continued_adapter_names_the_one_that_it_continues(tmp_path: Path):
+    run = run_at(tmp_path)
+    changed = yaml.safe_load((run / "config.yaml").read_text("utf-8"))
+    changed["model"]["lora"]["start"] = "build/training/first/final"
+    (run / "config.yaml").write_text(yaml.safe_dump(changed), "utf-8")
+    card = (publish(run, tmp_path / "adapters") / "README.md").read_text("utf-8")
+    assert "**Training**: starting from build/training/first/final, then sft, then grpo;" in card
+
+
 def test_the_same_weights_have_the_same_name_and_are_there_once(tmp_path: Path):
     run = run_at(tmp_path)
     assert publish(run, tmp_path / "adapters") == publish(run, tmp_path / "adapters")

@@ -163,6 +163,14 @@ def test_a_config_that_is_not_there_not_utf8_or_not_yaml_is_told(tmp_path: Path)
         load(path)
 
 
+@pytest.mark.parametrize("base", ["base: third_lesson.yaml", "[]"])
+def test_a_base_that_has_a_base_or_is_no_mapping_is_named(tmp_path: Path, base: str):
+    (tmp_path / "base.yaml").write_text(base)
+    (tmp_path / "c.yaml").write_text("base: base.yaml")
+    with pytest.raises(SettingsError, match=r"base.yaml cannot be the base of .*c.yaml. A base must be"):
+        load(tmp_path / "c.yaml")
+
+
 def test_the_schedules_are_those_of_transformers_that_need_nothing_else():
     assert set(get_args(Schedule)) == {each.value for each in SchedulerType} - OTHER_SCHEDULES
     for name in get_args(Schedule):

@@ -39,9 +39,7 @@ def own_words(clause: str) -> frozenset[str]:
 
 
 def is_about(subtask: str, clause: str) -> bool:
-    """Return whether `subtask` contains at least a third of the own words of `clause`, and at least one of
-    them.
-    """
+    """Return whether `subtask` has at least a third of the own words of `clause`, and at least one."""
     return share_named(subtask, clause) >= 1 / 3
 
 

@@ -70,11 +70,7 @@ def measure_conductors(
 
 @contextmanager
 def _errors() -> Generator[None]:
-    """Turn an error in the block into one that ends the command.
-
-    Raises:
-        CommandError: a model or the settings cannot be loaded, or the command was stopped.
-    """
+    """Turn an error in the block, or its interruption, into a CommandError."""
     try:
         yield
     except SettingsError as exc:
@@ -98,11 +94,7 @@ def show(console: Console, question: RequestQuestion) -> None:
 def measure(
     console: Console, questions: list[RequestQuestion], models: list[str], settings: str, out: Path | None
 ) -> None:
-    """Measure each conductor and print its figures, next to those of random plans.
-
-    Raises:
-        SettingsError: a model or the settings cannot be loaded.
-    """
+    """Measure each conductor and print its figures, next to those of random plans."""
     from serving.cpu_features import computes_bfloat16  # imports torch, which `show` does not need
     from training.config import ModelConfig
     from training.curriculum.measure import figures, random_plans, write_plans

@@ -21,13 +21,9 @@ from training.curriculum.requests import Request, RequestPart, fill
 from training.curriculum.teams import SIZES, DrawnTeam, Teammate, draw_team
 
 LEAST_MADE_UP = 0.15
-"""Share of made-up teams at the end, relative to the share at first. It is above 0, so that matching words is
-not unlearned.
-"""
+"""Final over initial share of made-up teams, above 0 so that matching words is not unlearned."""
 BY_CARD, BY_CLAUSE, BY_OTHER_NAME = 0.2, 0.2, 0.25
-"""Shares of the queries that use another card of the field, a request, and another name of the field. The
-rest use the name that plans use.
-"""
+"""Shares of queries by another card, a request, and another name of the field. The rest use plans' name."""
 CHECKS = 0.2
 """Share of the queries that ask for a check, in a team with a critic."""
 ANY_FIELD = 0.15
@@ -47,14 +43,8 @@ _WORD = re.compile(r"\b[a-z]{4,}\b")
 
 
 def look_ups(seed: object, count: int, per_team: int, made_up: float) -> list[RequestQuestion]:
-    """Return `count` look-ups of the training side. Look-ups with the same team are consecutive.
-
-    Args:
-        seed: the seed. The same seed gives the same look-ups.
-        count: the number of look-ups.
-        per_team: the number of look-ups per team.
-        made_up: the share of teams with made-up specialities at first. It falls linearly to `LEAST_MADE_UP`
-            times this value.
+    """Return `count` look-ups for training, consecutive by team. `made_up` is the share of made-up teams at
+    first, and falls linearly to `LEAST_MADE_UP` times itself.
     """
     rng, materials = random.Random(f"look-ups {seed}"), load("train")
     questions: list[RequestQuestion] = []

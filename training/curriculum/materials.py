@@ -7,7 +7,6 @@ folders `cards`, `requests` and `joints` are only for training. None of them is 
 none is used for measuring.
 """
 
-import hashlib
 import random
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,6 +17,7 @@ from typing import Any, Literal, TypeVar
 
 import yaml
 
+from evaluation.synthetic.questions import split_of
 from serving.settings.workers import Frozen
 
 Side = Literal["train", "held_out"]
@@ -40,13 +40,9 @@ HELD_OUT_DOMAINS = frozenset(
     }
 )
 """Domains that no training request is about, and whose cards no training team has."""
-HELD_OUT_OF = 5
-"""In the other domains, one text in this many is held out."""
 SMALL_TALK = "small_talk"
 NARROW = 0.5
-"""Share of the training requests that are about topics. The rest are about domains, of which there are only a
-ninth as many.
-"""
+"""Share of the training requests about topics. The rest are about domains, a ninth as many."""
 
 
 class Domain(Frozen):
@@ -58,9 +54,7 @@ class Domain(Frozen):
     names: tuple[str, ...] = ()
     """Other names of the field."""
     near: tuple[str, ...] = ()
-    """Fields whose specialists might also be able to do this field's requests. They are never in the same
-    team.
-    """
+    """Fields whose specialists might do this field's requests. They are never in the same team."""
     cards: tuple[str, ...]
     slots: Mapping[str, tuple[str, ...]] = {}
     """Values for each `{name}` in the texts."""
@@ -112,9 +106,7 @@ class JoinClause(Frozen):
 
 
 class Joints(Frozen):
-    """Templates that join clauses into a request. `{a}` and `{b}` are the clauses, `{A}` is the first one
-    capitalised, and `{j}` is a clause that uses both results.
-    """
+    """Templates that join clauses `{a}` and `{b}`. `{A}` is capitalised, and `{j}` uses both results."""
 
     chain: tuple[str, ...]
     join: tuple[str, ...]
@@ -131,10 +123,7 @@ class Materials:
     """Texts of one side of the curriculum, which is either for training or held out.
 
     Args:
-        domains: the fields of requests by name, including small talk.
         roles: the workers that cover at least two domains each.
-        generalists: the cards of workers without a field.
-        joints: the templates that join clauses.
         topics: the narrow fields among `domains`, with fewer texts. Only the training side has them.
     """
 
@@ -161,22 +150,9 @@ def field_of(domain: str) -> str:
     return load(side).domains[domain].what
 
 
-def side_of(text: str) -> Side:
-    """Return whether a phrasing or card is for training or held out. This depends only on its words."""
-    digest = hashlib.sha256(text.encode()).digest()
-    return "held_out" if digest[0] % HELD_OUT_OF == 0 else "train"
-
-
 @cache
 def load(side: Side) -> Materials:
-    """Return the texts of one side.
-
-    The training side has all topics, but no held-out domain and no held-out text. The held-out side has the
-    complete held-out domains, and the held-out texts of the others.
-
-    Raises:
-        ValueError: a file is invalid. Pydantic's message has the location.
-    """
+    """Return the texts of one side. The training side has all topics, and nothing that is held out."""
     domains = [Domain.model_validate(_read(path)) for path in sorted((FOLDER / "domains").glob("*.yaml"))]
     roles = [Role.model_validate(each) for each in _read(FOLDER / "roles.yaml")]
     joints = Joints.model_validate(_read(FOLDER / "joints.yaml"))
@@ -193,7 +169,7 @@ def load(side: Side) -> Materials:
         _texts_of(
             joints, side, ("chain", "join", "check", "check_subtasks", "openers", "closers")
         ).model_copy(
-            update={"join_last": tuple(each for each in joints.join_last if side_of(each.text) == side)}
+            update={"join_last": tuple(each for each in joints.join_last if split_of(each.text) == side)}
         ),
     )
     if side == "held_out":
@@ -202,11 +178,7 @@ def load(side: Side) -> Materials:
 
 
 def _with_cards(materials: Materials) -> Materials:
-    """Add the cards that are only for training.
-
-    Each field has only a few other cards. With those alone, a model learns them by heart, and reads new cards
-    less well.
-    """
+    """Add the training cards, because the few others of a field alone would be learned by heart."""
     more = {path.stem: _read(path) for path in sorted((FOLDER / "cards").glob("*.yaml"))}
 
     def add(item: Described, name: str, kind: str) -> Described:
@@ -249,11 +221,7 @@ def _with_requests(materials: Materials) -> Materials:
 
 
 def _with_joints(materials: Materials) -> Materials:
-    """Add the templates that are only for training.
-
-    With forty templates of each kind, a model planned three steps for nearly all joins that it had learned
-    from, but only for three in five of the joins in new words.
-    """
+    """Add the training templates. With only forty of each kind, a model planned joins in new words badly."""
     joints = materials.joints.model_dump()
     for path in sorted((FOLDER / "joints").glob("*.yaml")):
         for kind, texts in _read(path).items():
@@ -267,9 +235,7 @@ def _read_topics() -> list[Domain]:
 
 
 def _with_topics(materials: Materials, topics: Sequence[Domain]) -> Materials:
-    """Add topics to the domains, and make `near` symmetric. No two workers of a team then might do the same
-    part.
-    """
+    """Add topics to the domains, and make `near` symmetric, so that no two workers might do a part."""
     near: dict[str, set[str]] = defaultdict(set)
     for topic in topics:
         for other in topic.near:
@@ -293,7 +259,7 @@ def _read(path: Path) -> Any:
 
 
 def _keep(texts: Sequence[str], side: Side) -> tuple[str, ...]:
-    return tuple(text for text in texts if side_of(text) == side)
+    return tuple(text for text in texts if split_of(text) == side)
 
 
 def _domain_of(domain: Domain, side: Side) -> Domain:
@@ -303,7 +269,7 @@ def _domain_of(domain: Domain, side: Side) -> Domain:
         update={
             "cards": _keep(domain.cards, side),
             "phrasings": _keep(domain.phrasings, side),
-            "conversations": tuple(turns for turns in domain.conversations if side_of(turns[-1]) == side),
+            "conversations": tuple(turns for turns in domain.conversations if split_of(turns[-1]) == side),
             "parts": _keep(domain.parts, side),
             "then": _keep(domain.then, side),
         }
@@ -311,10 +277,8 @@ def _domain_of(domain: Domain, side: Side) -> Domain:
 
 
 def _role_of(role: Role, side: Side) -> Role | None:
-    """Return the role as it is on one side, or None if that side does not have it.
-
-    In training, a role has only the domains that are trained on. A role is held out completely if at least
-    half of its domains are held out, or if fewer than two remain.
+    """Return the role on one side, or None. In training it has the trained domains. It is held out if at
+    least half of its domains are, or if fewer than two remain.
     """
     domains = tuple(name for name in role.domains if name not in HELD_OUT_DOMAINS)
     is_trained = 2 * len(domains) > len(role.domains) and len(domains) > 1

@@ -1,6 +1,4 @@
-"""Measure how well a conductor leads teams that it has never seen. Its plans for held-out requests are
-judged.
-"""
+"""Measure how well a conductor leads unknown teams, by its plans for held-out requests."""
 # The types of transformers and xgrammar are partial.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
@@ -30,9 +28,7 @@ BATCH = 16
 def write_plans(
     model: Any, tokenizer: Any, questions: Sequence[RequestQuestion], prompts: Prompts, subtask_chars: int
 ) -> list[str]:
-    """Return the plans that the model writes, decoded greedily and constrained by the grammar, as on the
-    server.
-    """
+    """Return the model's plans, decoded greedily and constrained by the grammar, as on the server."""
     info = xgrammar.TokenizerInfo.from_huggingface(tokenizer, vocab_size=model.config.vocab_size)
     compiler = xgrammar.GrammarCompiler(info)
     sizes = {len(question.workers) for question in questions}
@@ -58,7 +54,7 @@ def write_plans(
 
 
 def plan_prompt(prompts: Prompts, question: RequestQuestion) -> Chat:
-    """Return the prompt with which the server asks the conductor to plan for a question."""
+    """Return the server's prompt for the conductor's first plan."""
     members = [question.members[name] for name in question.workers]
     messages = prompts.plan(layout_of("steps"), members, MAX_STEPS, question.conversation)
     return [{"role": message.role, "content": message.text} for message in messages]
@@ -74,9 +70,7 @@ def random_plans(questions: Sequence[RequestQuestion]) -> list[str]:
 
 
 def figures(questions: Sequence[RequestQuestion], texts: Sequence[str]) -> dict[str, Any]:
-    """Return the figures of the plans by kind of request: for all requests, for domains that training never
-    saw, and for the rest.
-    """
+    """Return the figures by kind of request, for all, for untrained domains, and for the rest."""
     verdicts = [judge(question, text) for question, text in zip(questions, texts, strict=True)]
     pairs: list[tuple[RequestQuestion, PlanVerdict]] = list(zip(questions, verdicts, strict=True))
     groups = {

@@ -25,13 +25,8 @@ OF_SEVERAL_PARTS: dict[Kind, float] = {"chain": 0.35, "join": 0.4, "check": 0.25
 
 
 def namings(seed: object, count: int, team: DrawnTeam, longest: int | None = None) -> list[RequestQuestion]:
-    """Return `count` training requests of one part each. The team may have no worker for some of them.
-
-    Args:
-        seed: the seed. The same seed gives the same requests.
-        count: the number of requests.
-        team: the team whose cards precede the requests.
-        longest: the maximum number of characters of a request, or None for no limit.
+    """Return `count` training requests of one part, of at most `longest` characters. The team may lack a
+    worker.
     """
     rng, materials = random.Random(f"namings {seed}"), load("train")
     requests = (draw_short(partial(_draw, rng, materials, team), longest) for _ in range(count))
@@ -41,9 +36,8 @@ def namings(seed: object, count: int, team: DrawnTeam, longest: int | None = Non
 def namings_of_parts(
     seed: object, count: int, team: DrawnTeam, longest: int | None = None
 ) -> list[RequestQuestion]:
-    """Return `count` training requests of several parts, or of one part if the team cannot do more.
-
-    The list is empty for a team with made-up specialities.
+    """Return `count` training requests of several parts, or of one if the team cannot do more. The list is
+    empty for a made-up team.
     """
     rng, materials = random.Random(f"namings of parts {seed}"), load("train")
     if not any(team.best(name) for name in materials.domains if name != SMALL_TALK):

@@ -44,15 +44,8 @@ def request_questions(
     per_team: int = 1,
     longest: int | None = None,
 ) -> list[RequestQuestion]:
-    """Return `count` requests as questions.
-
-    Args:
-        seed: the seed. The same seed gives the same requests.
-        count: the number of requests.
-        side: the side of the curriculum's texts: for training or held out.
-        per_team: the number of consecutive requests per team. If they are learned together, the team's cards
-            are read once.
-        longest: the maximum number of characters of a request, or None for no limit.
+    """Return `count` requests as questions, `per_team` in a row, so that the team's cards are read once.
+    `longest` limits their characters.
     """
     rng, prefix = random.Random(f"requests {side} {seed}"), f"{SOURCE}/{side}/{seed}"
     questions = _draw(rng, prefix, side, per_team, longest)
@@ -102,11 +95,7 @@ def question_of(request: Request, team: DrawnTeam, id: str) -> RequestQuestion:
 
 
 def lesson(question: RequestQuestion) -> tuple[list[dict[str, object]], list[tuple[float, ...]]]:
-    """Return what a conductor learns from a request: the steps of the best plan, and each worker's reward in
-    each step.
-
-    Workers are written as numbers.
-    """
+    """Return the steps of the best plan, and each worker's reward in each. Workers are numbers."""
     rng = random.Random(f"plan {question.question.id}")
     steps = best_plan(rng, question.request, question.team)
     plan: list[dict[str, object]] = [

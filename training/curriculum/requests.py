@@ -20,9 +20,7 @@ from training.curriculum.teams import CHECKS_WELL, TRIES, DrawnTeam
 
 Kind = Literal["one", "small_talk", "chain", "join", "check"]
 SHARES: dict[Kind, float] = {"one": 0.5, "small_talk": 0.08, "chain": 0.14, "join": 0.08, "check": 0.2}
-"""Probability of each kind of request. If the team cannot do the kind, the request has one part. Most teams
-cannot check.
-"""
+"""Probability of each kind of request. If the team cannot do it, the request has one part."""
 LEARNED_SHARES: dict[Kind, float] = {
     "one": 0.22,
     "small_talk": 0.08,
@@ -30,15 +28,13 @@ LEARNED_SHARES: dict[Kind, float] = {
     "join": 0.22,
     "check": 0.26,
 }
-"""Probability of each kind of request in training. Kinds with several parts are more frequent than in use,
-because they need more examples.
-"""
+"""The same in training, where kinds with several parts are more frequent, as they need more examples."""
 CONVERSATIONS = 0.12
 """Share of conversations among the requests of one part."""
 WITHOUT_SPECIALIST = 0.15
 """Share of the requests of one part that only a generalist covers, if the team has one."""
 RESULT = ("it", "it", "the result", "that", "what comes out", "what you get")
-"""Words with which a clause refers to the result of another step."""
+"""Words by which a clause refers to the result of another step."""
 _SLOT = re.compile(r"\{(\w+)\}")
 
 
@@ -47,7 +43,6 @@ class RequestPart:
     """One task within a request.
 
     Args:
-        domain: the domain of the part.
         clause: the clause of the request, or "" if the part is the whole request.
         reads: the indices of the parts whose results it uses.
         checks: whether it checks the part that it reads.
@@ -64,7 +59,6 @@ class Request:
     """Request of a user, and its parts.
 
     Args:
-        kind: the kind of request; see the module's docstring.
         turns: the alternating turns of user and assistant. The first and the last are the user's.
         parts: the parts, in an order in which they can be done. The result of the last one is the answer.
     """
@@ -75,14 +69,12 @@ class Request:
 
     @property
     def text(self) -> str:
-        """The latest message."""
         return self.turns[-1]
 
 
 def draw_request(
     rng: random.Random, materials: Materials, team: DrawnTeam, shares: Mapping[Kind, float] = SHARES
 ) -> Request:
-    """Draw a request that `team` can answer. `shares` has the probability of each kind of request."""
     kinds: dict[Kind, Callable[[], Request | None]] = {
         "one": lambda: _one(rng, materials, team),
         "small_talk": lambda: _small_talk(rng, materials),
@@ -97,11 +89,7 @@ def draw_request(
 
 
 def draw_short(draw: Callable[[], Request], longest: int | None) -> Request:
-    """Call `draw` until a request has at most `longest` characters in all turns together.
-
-    If no request is short enough after `TRIES` further calls, return the last one. If `longest` is None,
-    return the first one.
-    """
+    """Call `draw` until a request has at most `longest` characters, at most `TRIES` times more."""
     request = draw()
     for _ in range(TRIES):
         if longest is None or sum(map(len, request.turns)) <= longest:
@@ -111,11 +99,8 @@ def draw_short(draw: Callable[[], Request], longest: int | None) -> Request:
 
 
 def best_plan(rng: random.Random, request: Request, team: DrawnTeam) -> list[Step]:
-    """Return a plan with the highest reward, with workers as numbers. If there are several, one of them is
-    drawn.
-
-    If the request has one part, its step has no subtask, which means that the worker gets the user's own
-    words.
+    """Return a random one of the best plans, with workers as numbers. A single step has no subtask: the
+    worker gets the user's own words.
     """
     steps: list[Step] = []
     for part in request.parts:
@@ -134,15 +119,8 @@ def best_workers(part: RequestPart, team: DrawnTeam, before: Sequence[int] = ())
 
 
 def part_rewards(part: RequestPart, team: DrawnTeam, before: Sequence[int] = ()) -> tuple[float, ...]:
-    """Return the reward of choosing each worker for `part`.
-
-    A check is for a critic. If the team has none, a check is for a worker that does such a part well and has
-    not done the part that is checked.
-
-    Args:
-        part: a part of a request that fits `team`.
-        team: the team.
-        before: the workers of the parts before it.
+    """Return the reward of each worker for `part`, after the workers `before`. Without a critic, a check is
+    for an able worker that has not done the part.
     """
     rewards = team.rewards(part.domain)
     if not part.checks:
@@ -251,9 +229,7 @@ def _clause(
     *,
     then: bool = False,
 ) -> RequestPart | None:
-    """Draw a part whose best workers are not the best ones for any part in `before`. Return None if there is
-    no such part.
-    """
+    """Draw a part whose best workers are not the best for any in `before`, or return None."""
     busy = {index for part in before for index in team.best(part.domain)}
     topics, disputed = set(team.topics), team.disputed
     usable = [

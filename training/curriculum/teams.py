@@ -19,9 +19,7 @@ SIZES = range(2, 10)
 EVERYTHING: dict[Kind, float] = {"strong": 0.75, "plain": 0.5, "weak": 0.25}
 """Probability that a worker without a field does a part correctly, by kind of worker."""
 CHATS: dict[Kind, float] = {"plain": 0.9, "weak": 1.0, "specialist": 0.4, "strong": 0.3, "critic": 0.2}
-"""Reward for answering small talk, by kind of worker, if no prices are shown. Every worker can do it, so a
-cheap one is best.
-"""
+"""Reward of small talk by kind, if no prices are shown. Every worker can, so a cheap one is best."""
 CHECKS_WELL = 0.75
 """Minimum quality that a worker needs to check another worker's result, in a team without a critic."""
 USD_PER_MTOK: dict[Kind, tuple[float, ...]] = {
@@ -44,9 +42,7 @@ TOKENS_PER_S: dict[Kind, tuple[int, ...]] = {
 DEARER = 5
 """Factor by which the second of two workers of the same field is more expensive than the first."""
 WORSE_FOR_ITS_PRICE = 0.2
-"""Amount that is subtracted from a worker's reward if it costs at least twice as much as another one that can
-do the part.
-"""
+"""Penalty of a worker that costs at least twice as much as another able one."""
 TRIES = 40
 
 
@@ -55,12 +51,8 @@ class Teammate:
     """Worker of a team: its card, and its actual abilities.
 
     Args:
-        card: the card that the conductor reads.
         kind: `specialist`, or the ability of a worker without a field.
-        can: the domains that it does well.
         might: the domains that it may be able to do. A team with this worker gets no request about them.
-        price: the price per token.
-        tokens_per_s: the output speed in tokens per second.
     """
 
     card: str
@@ -79,20 +71,13 @@ class Teammate:
 
 @dataclass(frozen=True)
 class DrawnTeam:
-    """Workers of a team, in the order in which the conductor sees them.
-
-    Args:
-        mates: the workers, from two to nine.
-        shows_facts: whether the conductor sees prices and speeds.
-    """
+    """Two to nine workers of a team, in the order and with the facts that the conductor sees."""
 
     mates: tuple[Teammate, ...]
     shows_facts: bool
 
     def reward(self, index: int, domain: str) -> float:
-        """Return the reward of choosing this worker for `domain`: its quality, minus a penalty for a high
-        price.
-        """
+        """Return the worker's quality for `domain`, minus a penalty for a high price."""
         mate = self.mates[index]
         worth = mate.quality(domain)
         if not self.shows_facts or not worth:
@@ -147,12 +132,7 @@ class DrawnTeam:
 
 
 def draw_team(rng: random.Random, materials: Materials) -> DrawnTeam:
-    """Draw a team in random order. At least one worker can answer requests.
-
-    Args:
-        rng: the random generator.
-        materials: the side of the curriculum whose cards to use.
-    """
+    """Draw a team in random order from a side's cards. At least one worker can answer requests."""
     size = rng.choice(SIZES)
     mates = _others(rng, materials, size)
     while len(mates) < size:
@@ -190,9 +170,7 @@ def _others(rng: random.Random, materials: Materials, size: int) -> list[Teammat
 def _specialists(
     rng: random.Random, materials: Materials, mates: Sequence[Teammate], room: int
 ) -> list[Teammate]:
-    """Draw a specialist that has no field in common with `mates`. Sometimes, draw two of one field at two
-    prices.
-    """
+    """Draw a specialist without a field in common with `mates`, or two of one field at different prices."""
     for _ in range(TRIES):
         sources: Sequence[Domain | Role] = materials.roles if rng.random() < 0.3 else materials.fields
         if materials.topics and rng.random() < NARROW:
@@ -216,9 +194,7 @@ def _specialists(
 
 
 def _overlap(one: Teammate, other: Teammate) -> bool:
-    """Return whether the two workers have the same card, or a domain that both can do or might be able to
-    do.
-    """
+    """Return whether the two have the same card, or a domain that both can or might do."""
     return bool(one.can & (other.can | other.might) or other.can & one.might) or one.card == other.card
 
 

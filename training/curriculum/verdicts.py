@@ -24,7 +24,6 @@ class PlanVerdict:
 
     Args:
         parsed: whether the plan can run and has no other text around it.
-        steps: the number of steps, or 0 if it is not a plan.
         has_shape: whether it has as many steps as the request has parts, and each step reads exactly what its
             part uses.
         workers: the share of parts whose worker does them as well as any in the team. It is 0 if the number
@@ -32,7 +31,6 @@ class PlanVerdict:
         about: the share of subtasks that name their part by its own words, and no other part as fully. An
             empty subtask in a plan of one step counts as well. If the number of steps is wrong, a subtask may
             name any part.
-        empty: the share of empty subtasks.
     """
 
     parsed: bool
@@ -44,7 +42,6 @@ class PlanVerdict:
 
     @property
     def is_right(self) -> bool:
-        """Whether the shape and every worker are right."""
         return self.has_shape and self.workers == 1.0
 
 
@@ -107,8 +104,8 @@ def read_steps(text: str, workers: Sequence[str], format: Format) -> Sequence[St
 
 
 def _is_able(part: RequestPart, team: DrawnTeam, worker: int, before: Sequence[int]) -> bool:
-    """Return whether no worker of the team does `part` better. For a check or small talk, none may do it as
-    well for less.
+    """Return whether no worker does `part` better. For a check or small talk, none may do it as well for
+    less.
     """
     if part.checks or part.domain == SMALL_TALK:
         rewards = part_rewards(part, team, before)

@@ -30,14 +30,8 @@ _RESULT = re.compile(r"^(\d): (\w+)$", re.MULTILINE)
 
 
 class PartWorker:
-    """SYNTHETIC worker that does the parts of one request that `mate` can do.
-
-    Args:
-        name: the worker's name in the team.
-        mate: the worker's abilities.
-        request: the request.
-        id: the id of the request, which determines results and errors.
-        price: the price per token. Words count as tokens.
+    """SYNTHETIC worker that does the parts of a request that `mate` can do. Words count as tokens. `id`
+    determines results and errors.
     """
 
     provenance = "synthetic"
@@ -91,9 +85,7 @@ class PartWorker:
         return result(self._id, number) if is_right else _digest(self._id, number, self.name)
 
     def _can(self, part: RequestPart, number: int) -> bool:
-        """Return whether the worker does the part correctly. For a worker without a field, this is random by
-        request and name.
-        """
+        """Return whether the worker does the part correctly, without a field at random by request and name."""
         return self._luck(number, "luck") < self._mate.quality(part.domain)
 
     def _luck(self, number: int, of: str) -> float:
@@ -102,7 +94,6 @@ class PartWorker:
 
 
 def result(id: str, number: int) -> str:
-    """Return the right result of a part."""
     return _digest(id, number)
 
 

@@ -33,10 +33,7 @@ def builder(files: ClusterFiles) -> list[Finding]:
 
 
 def user_configs(files: ClusterFiles) -> list[Finding]:
-    """Check that only the router has a `user_config`.
-
-    The `user_config` may change only settings that can change at run time.
-    """
+    """Check that only the router has a `user_config`, with settings that can change at run time."""
     findings: list[Finding] = []
     for name, overrides in files.serve.deployments.items():
         config = overrides.get("user_config")

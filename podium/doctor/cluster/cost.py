@@ -21,10 +21,7 @@ SECONDS_AN_HOUR = 3600
 
 @dataclass(frozen=True, slots=True)
 class NodeCost:
-    """Node counts and price of one node type.
-
-    If the price is None, it and all sums that include it are unknown.
-    """
+    """Node counts and price of one node type. Sums that include a price of None are unknown."""
 
     node: NodeType
     at_least: int
@@ -48,10 +45,7 @@ def price_of(files: ClusterFiles, node: NodeType) -> Decimal | None:
 
 
 def sums(lines: list[NodeCost]) -> tuple[Decimal | None, Decimal | None]:
-    """Return the cluster's dollars per hour at its smallest and largest size.
-
-    None means that a price is unknown.
-    """
+    """Return dollars per hour at the smallest and largest size, or None if a price is unknown."""
     smallest = total([_times(line.usd_per_h, line.at_least) for line in lines])
     return smallest, total([_times(line.usd_per_h, line.at_most) for line in lines])
 
@@ -61,10 +55,7 @@ def _times(usd: Decimal | None, count: int) -> Decimal | None:
 
 
 def unknown_prices(files: ClusterFiles) -> list[Finding]:
-    """Warn about nodes whose instance type has no known price.
-
-    The operator's own machines have no instance type.
-    """
+    """Warn about instance types without a known price. The operator's own machines have none."""
     return [
         warning(
             f"uses {line.node.instance or 'a machine'}, whose price is unknown.",
@@ -81,11 +72,7 @@ def unknown_prices(files: ClusterFiles) -> list[Finding]:
 
 
 def shares(text: str, kinds: Mapping[str, object]) -> dict[str, Decimal]:
-    """Parse a mix such as `chat=0.7,ultra=0.3`.
-
-    Raises:
-        CheckError: the text is not a mix, names an unknown kind, or does not sum to 1.
-    """
+    """Parse a mix such as `chat=0.7,ultra=0.3`. Raise CheckError if it is invalid."""
     mix: dict[str, Decimal] = {}
     for part in text.split(","):
         kind, _, share = part.strip().partition("=")
@@ -109,20 +96,12 @@ def shares(text: str, kinds: Mapping[str, object]) -> dict[str, Decimal]:
 
 
 def provider_usd_per_thousand(files: ClusterFiles, mix: Mapping[str, Decimal]) -> Decimal | None:
-    """Return the dollars that providers bill for a thousand requests, or None if a worker's price is unknown.
-
-    Args:
-        files: the cluster's files.
-        mix: share of each kind of request.
-    """
+    """Return providers' dollars for a thousand requests of a mix, or None if a price is unknown."""
     return total([_times_share(provider_usd(files, kind), share * 1000) for kind, share in mix.items()])
 
 
 def provider_usd(files: ClusterFiles, kind: str) -> Decimal | None:
-    """Return the dollars that providers bill for one request of `kind`.
-
-    Return None if a worker that it calls, or the price of one, is unknown.
-    """
+    """Return providers' dollars for a request of `kind`, or None if a worker or price is unknown."""
     prices = {worker.name: worker.price for worker in files.settings.workers}
     costs: list[Decimal | None] = []
     for call in files.prices.requests[kind]:
@@ -133,10 +112,7 @@ def provider_usd(files: ClusterFiles, kind: str) -> Decimal | None:
 
 
 def unknown_workers(files: ClusterFiles) -> list[Finding]:
-    """Warn about requests in the price table that call a worker that is not in the settings.
-
-    The cost of these requests is unknown.
-    """
+    """Warn about requests in the price table, whose worker is not in the settings and cost so unknown."""
     names = {worker.name for worker in files.settings.workers}
     return [
         warning(
@@ -161,11 +137,9 @@ def machines_per_thousand(usd_per_h: Decimal | None, rps: Decimal) -> Decimal | 
 
 
 def pace(files: ClusterFiles, mix: Mapping[str, Decimal], rps: Decimal) -> str:
-    """Describe the engine that is the bottleneck at `rps` requests per second.
-
-    The text says how many tokens per second each of its concurrent answers must reach.
-    """
-    owners = {w.name: w.deployment or w.name for w in files.settings.workers if isinstance(w, VllmSettings)}
+    """Describe the bottleneck at `rps` requests per second, and the tokens per second of its answers."""
+    settings = files.settings
+    owners = {w.name: settings.owner_of(w).name for w in settings.workers if isinstance(w, VllmSettings)}
     tokens_per_s: dict[str, Decimal] = {}
     for kind, share in mix.items():
         for call in files.prices.requests[kind]:

@@ -45,8 +45,7 @@ class Deployment:
     worker: VllmSettings | None = None
     """Worker whose engine this is, or None for the router."""
     scaling: Mapping[str, Any] | None = None
-    """`autoscaling_config` of the Serve config, which replaces that of the settings as a whole, or
-    None if the settings apply."""
+    """`autoscaling_config` of the Serve config, which replaces that of the settings, or None."""
     max_ongoing_requests: int = 0
     target_ongoing_requests: float = 0.0
     """Target number of concurrent requests per replica, if the replica count varies."""
@@ -54,8 +53,6 @@ class Deployment:
 
 @dataclass(frozen=True, slots=True)
 class ServeConfig:
-    """The first application in a Serve config."""
-
     file: str
     settings: str | None
     deployments: Mapping[str, Mapping[str, Any]]
@@ -66,11 +63,7 @@ class ServeConfig:
 
 
 def read(path: Path) -> ServeConfig:
-    """Read a Serve config from `path`, or from the RayService manifest in it.
-
-    Raises:
-        CheckError: the file is missing or is not a Serve config.
-    """
+    """Read a Serve config, or the one in a RayService manifest, or raise CheckError."""
     data = _parse(path)
     if fault := _fault(data):
         raise CheckError(f"{path} is not a Serve config: {fault}. See cluster/gpu.serve.yaml for an example.")
@@ -101,10 +94,7 @@ def _parse(path: Path) -> dict[str, Any]:
 
 
 def _fault(data: dict[str, Any]) -> str:
-    """Return why `data` has no valid application, or "" if it has one.
-
-    Ray's own schema is not used, because it imports the modules that the config names.
-    """
+    """Return why `data` has no valid application, or "". Ray's own schema would import the named modules."""
     applications = items(data.get("applications"))
     if not (application := mapping(applications[0]) if applications else {}):
         return f"it has no `applications`. Its keys are {', '.join(map(str, data))}"

@@ -23,17 +23,12 @@ T = TypeVar("T")
 
 
 class InstancePrice(FileModel):
-    """Price of a cloud's instance type."""
-
     on_demand_usd_per_h: Decimal = Field(ge=0)
     spot_usd_per_h: Decimal | None = Field(default=None, ge=0)
 
 
 class CallTokens(FileModel):
-    """Typical token counts of one of a request's calls to a worker.
-
-    Cached tokens are included in the input.
-    """
+    """Typical tokens of one of a request's calls. Cached ones are included in the input."""
 
     worker: str
     input_tokens: int = Field(ge=0)
@@ -42,8 +37,6 @@ class CallTokens(FileModel):
 
 
 class Prices(FileModel):
-    """Content of cluster/prices.yaml."""
-
     instances: dict[str, InstancePrice] = Field(default_factory=dict)
     gpu_memory_gib: dict[str, float] = Field(default_factory=dict)
     requests: dict[str, list[CallTokens]] = Field(default_factory=dict)
@@ -77,11 +70,7 @@ class ClusterFiles:
 def read_files(
     settings: Path, serve: Path, cluster: Path, prices: Path = PRICES, models: Path = MODELS
 ) -> ClusterFiles:
-    """Read and parse all files of a cluster.
-
-    Raises:
-        CheckError: a file cannot be used. The message names it.
-    """
+    """Read all files of a cluster. The CheckError names one that cannot be used."""
     config = deployments.read(serve)
     try:
         served = settings_to_serve(settings, config.model, config.conductor)

@@ -62,11 +62,7 @@ def images(files: ClusterFiles) -> list[Finding]:
 
 
 def _versions(image: str) -> dict[str, str]:
-    """Return the versions in the tag of an image.
-
-    The tag of one of Ray's own images gives the versions of `Ray` and `Python`. For another image, the version
-    is returned under the image's name.
-    """
+    """Return the `Ray` and `Python` versions of Ray's own image tags, else the version by the image's name."""
     if not (parts := re.fullmatch(r"(?P<name>[^@]+):(?P<tag>[^:/@]+)(@.*)?", image)):
         return {}
     name = "Ray" if re.search(r"(^|/)ray(-\w+)?$", parts["name"]) else parts["name"]

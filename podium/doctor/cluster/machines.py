@@ -55,11 +55,7 @@ class Machines:
 
 
 def read(path: Path) -> Machines:
-    """Read the machines of a cluster file.
-
-    Raises:
-        CheckError: the file is missing, is not YAML, or has neither of the two formats.
-    """
+    """Read the machines of a cluster file of either format, or raise CheckError."""
     try:
         documents = [
             each for each in map(mapping, yaml.safe_load_all(path.read_text(encoding="utf-8"))) if each

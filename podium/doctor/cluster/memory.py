@@ -38,9 +38,7 @@ class Fit:
 
 
 def fit(files: ClusterFiles, deployment: Deployment) -> Fit | None:
-    """Estimate the memory of a deployment's engine, or return None if its GPU, node
-    or model size is unknown.
-    """
+    """Estimate the memory of an engine, or return None if its GPU, node or model size is unknown."""
     worker, node = deployment.worker, home(deployment, files.machines.workers)
     if worker is None or node is None or node.gpu is None or not gpus_of(worker):
         return None
@@ -119,10 +117,7 @@ def _warn_of_unknown_size(files: ClusterFiles, deployment: Deployment, worker: V
 
 
 def size_of(model: str, known: dict[str, ModelSize]) -> ModelSize | None:
-    """Return the size of `model`, or None if it is unknown.
-
-    If `model` is a folder, the size is read from its files, otherwise from the table `known`.
-    """
+    """Return the size of `model` from its folder's files or the table `known`, or None."""
     folder = Path(model)
     return _of_folder(folder) if (folder / "config.json").is_file() else known.get(model)
 

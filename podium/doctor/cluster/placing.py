@@ -30,7 +30,7 @@ def names(files: ClusterFiles) -> list[Finding]:
     findings += [
         wrong(
             f"lack {name}, so the replica counts of the settings apply to it.",
-            f"Add `- name: {name}`, so that one file has all replica counts.",
+            f"Add `- name: {name}`, so that one file contains all replica counts.",
             file=files.serve.file,
             field="applications[0].deployments",
         )
@@ -120,28 +120,18 @@ def _head(files: ClusterFiles) -> list[Finding]:
 
 
 def home(deployment: Deployment, types: Iterable[NodeType]) -> NodeType | None:
-    """Return the node type on which a replica of `deployment` runs, or None if it fits on none.
-
-    It is the node type with the fewest GPUs among those on which the replica fits.
-    """
+    """Return the fitting node type with the fewest GPUs for a replica of `deployment`, or None."""
     fitting = [node for node in types if node.max_nodes and fits(deployment.needs, node.resources)]
     return min(fitting, key=lambda node: node.resources.get("GPU", 0), default=None)
 
 
 def fits(needs: Amounts, room: Amounts) -> bool:
-    """Return whether the free resources `room` are enough for `needs`."""
     return all(room.get(key, 0) + SLACK >= amount for key, amount in needs.items())
 
 
 def nodes_wanted(files: ClusterFiles, *, largest: bool) -> dict[str, int]:
-    """Return the number of nodes of each type that the replicas need.
-
-    Replicas are packed onto nodes first-fit, starting with those with the most GPUs. Each type has at least
-    its minimum number of nodes.
-
-    Args:
-        files: the cluster's files.
-        largest: whether to count the maximum number of replicas instead of the minimum.
+    """Return the nodes of each type for the `largest` or smallest number of replicas, packed first-fit, most
+    GPUs first, and at least the minimum.
     """
     packed: dict[str, list[dict[str, float]]] = {node.name: [] for node in files.machines.workers}
     for deployment in sorted(files.deployments, key=lambda d: -d.needs.get("GPU", 0)):

@@ -16,12 +16,10 @@ class FileModel(BaseModel):
 
 
 def mapping(data: object) -> dict[str, Any]:
-    """Return `data` if it is a mapping, else an empty one."""
     return cast("dict[str, Any]", data) if isinstance(data, dict) else {}
 
 
 def items(data: object) -> list[Any]:
-    """Return `data` if it is a list, else an empty one."""
     return cast("list[Any]", data) if isinstance(data, list) else []
 
 

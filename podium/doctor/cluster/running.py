@@ -13,10 +13,9 @@ from serving.settings.workers import API_SETTINGS, places_of
 
 HARD_STOP = "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S"
 HARD_STOP_S = 120
-"""Ray's default time, in seconds, after which a reloaded HAProxy stops (ray/serve/_private/constants.py,
-2.60)."""
+"""Ray's default seconds until a reloaded HAProxy stops (ray/serve/_private/constants.py, 2.60)."""
 SLOWEST_TOKENS_PER_S = 10
-"""Minimum speed of a busy engine, with which the time of its longest answer is estimated."""
+"""Minimum speed of a busy engine, for estimating the time of its longest answer."""
 
 
 def keys(files: ClusterFiles) -> list[Finding]:
@@ -63,7 +62,7 @@ def store(files: ClusterFiles) -> list[Finding]:
 
 
 def _webhook_secret(files: ClusterFiles) -> list[Finding]:
-    """Check that the nodes get the secret with which webhooks are signed."""
+    """Check that the nodes get the secret for signing webhooks."""
     webhooks = files.settings.webhooks
     if webhooks.url is None or webhooks.secret_env in files.machines.environment:
         return []
@@ -78,10 +77,7 @@ def _webhook_secret(files: ClusterFiles) -> list[Finding]:
 
 
 def prices(files: ClusterFiles) -> list[Finding]:
-    """Check that each worker of a paid provider has a price, in the settings or in the price table.
-
-    Without a price, budgets cannot be enforced.
-    """
+    """Check that each worker of a paid provider has a price. Without one, budgets cannot be enforced."""
     return [
         wrong(
             "is not set and not in the price table, so the cost of its calls is unknown.",
@@ -135,10 +131,7 @@ def _longest_s(deployment: Deployment, longest_run: float) -> float:
 
 
 def spot(files: ClusterFiles) -> list[Finding]:
-    """Check how spot nodes are used.
-
-    Workers on spot nodes need fallbacks. The router and the conductor must not run on spot nodes.
-    """
+    """Check that workers on spot nodes have fallbacks, and that router and conductor are not there."""
     findings: list[Finding] = []
     conductor = files.settings.conductor.worker if files.settings.conductor else None
     for deployment in files.deployments:

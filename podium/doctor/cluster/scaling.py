@@ -13,8 +13,7 @@ from podium.doctor.finding import Finding, warning, wrong
 from serving.deployments.autoscaling import POLICY, autoscaling
 
 IN_SETTINGS = {"metrics_interval_s": "look_back_period_s"}
-"""Setting from which a field with another name is derived. Loads are reported four times per look-back
-period."""
+"""Setting from which another field is derived. Loads are reported four times per look-back period."""
 
 
 def policies(files: ClusterFiles) -> list[Finding]:
@@ -44,11 +43,7 @@ def _policy(files: ClusterFiles, deployment: Deployment) -> Finding | None:
 
 
 def counts(files: ClusterFiles) -> list[Finding]:
-    """Check the replica counts and request limits of each deployment.
-
-    A deployment must be allowed at least one replica. A replica must accept at least its target number of
-    requests.
-    """
+    """Check that a deployment may have a replica, which accepts at least its target number of requests."""
     findings: list[Finding] = []
     for each in files.deployments:
         least = 1 if each.name == ROUTER else 0  # only a running router can trigger the start of an engine

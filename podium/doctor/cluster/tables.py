@@ -10,12 +10,8 @@ from podium.doctor.cluster.files import ClusterFiles
 
 
 def show_tables(files: ClusterFiles, mix: dict[str, Decimal], rps: Decimal | None) -> None:
-    """Print the tables of engines and machines, and the cost of requests.
-
-    Args:
-        files: the cluster's files.
-        mix: share of each kind of request.
-        rps: requests per second, which share the cost of the machines, or None if the rate is unknown.
+    """Print tables of engines, machines and costs. Machines are shared by `rps` requests per second, if
+    known.
     """
     terminal.console().print(
         engines_table(files), machines_table(files), *price_lines(files, mix, rps), sep="\n"

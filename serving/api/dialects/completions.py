@@ -124,9 +124,7 @@ class CompletionsDialect(Dialect):
 
 
 class CompletionEncoder(ChatEncoder):
-    """Encoder of a stream in the format of OpenAI's Completions. It works like that of a chat, but its chunks
-    differ.
-    """
+    """Encoder of a stream of OpenAI's Completions: like that of a chat, but its chunks differ."""
 
     def __init__(self, run: Run, request: ApiRequest, call_id: CallId) -> None:
         super().__init__(run, request, call_id)
@@ -164,12 +162,7 @@ def completion_id(workflow_id: str) -> str:
 
 
 def text_logprobs_json(tokens: Sequence[TokenLogprob], begins_at: int = 0) -> dict[str, Any] | None:
-    """Return `logprobs` of a choice, or None if there are none.
-
-    Args:
-        tokens: tokens in order.
-        begins_at: number of characters of the answer before the first of `tokens`.
-    """
+    """Return `logprobs` of a choice, or None. `begins_at` is the number of characters before `tokens`."""
     if not tokens:
         return None
     offsets = accumulate((len(each.token) for each in tokens), initial=begins_at)

@@ -1,4 +1,4 @@
-"""OpenAI's Embeddings as a dialect: one call of the worker that `model` names.
+"""OpenAI's Embeddings as a dialect: one call to the worker that `model` names.
 
 Wire format: https://platform.openai.com/docs/api-reference/embeddings/create.
 """

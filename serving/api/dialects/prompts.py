@@ -55,5 +55,4 @@ Prompts = Annotated[
 
 
 def messages(texts: Sequence[str]) -> tuple[Message, ...]:
-    """Return one user message for each text."""
     return tuple(Message.of("user", text) for text in texts)

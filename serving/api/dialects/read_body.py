@@ -21,23 +21,19 @@ MOST_STRINGS, MOST_BRACKETS, MOST_VALUES = 200_000, 500_000, 300_000
 """Limits for one body, counted before it is parsed.
 
 Strings include field names, and brackets include those in text. Values are what commas outside of strings
-separate. A body with a million tokens of text has a tenth of these counts. Ten times as many would block the
-event loop for too long.
+separate. A body with a million tokens of text reaches a tenth of these counts. Ten times as many would block
+the event loop for too long.
 """
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
 """Pattern of a JSON string. The last string of a body may be unterminated."""
 MOST_FAULTS = 1_000
-"""Maximum number of validation errors among which to look for the one to report. Listing each of them takes
-time.
-"""
+"""Maximum validation errors among which to find the one to report. Listing them takes time."""
 MOST_NOTED = 16
 """Maximum number of ignored fields that the record lists by name."""
 NEUTRAL: tuple[object, ...] = (None, {}, [], False)
 """Values that request nothing."""
 Remedy = Callable[[str, object], str]
-"""Function that returns advice to append to an error message, given the invalid field and its value. The
-advice begins with a space, or is empty.
-"""
+"""Returns advice about an invalid field and its value, with a leading space, or ""."""
 
 
 class ExtraFields(BaseModel):
@@ -69,11 +65,7 @@ def give_no_remedy(param: str, value: object) -> str:
 
 
 def read_body(kind: type[Body], body: bytes, remedy: Remedy = give_no_remedy) -> Body:
-    """Parse `body` as a model of the type `kind`.
-
-    Raises:
-        BadTask: the body is not valid. The message names the field and says what it may be.
-    """
+    """Parse `body` as a `kind`. The BadTask names the field and says what it may be."""
     check_parts(body)
     body = with_whole_escapes(body)
     try:
@@ -91,18 +83,12 @@ def read_body(kind: type[Body], body: bytes, remedy: Remedy = give_no_remedy) ->
 
 
 def check_parts(body: bytes) -> None:
-    """Check that a body does not have too many parts to parse.
-
-    Raises:
-        BadTask: the body has too many.
-    """
+    """Check that a body does not have too many parts to parse, or raise BadTask."""
     PartCount().add(body)
 
 
 class BoundedRoute(APIRoute):
-    """Route class for an `APIRouter` whose routes declare their bodies. FastAPI would otherwise parse a body
-    before its parts are counted.
-    """
+    """Route class with declared bodies, whose parts are counted before FastAPI parses them."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Return FastAPI's handler, with the bound checked first."""
@@ -122,11 +108,7 @@ class PartCount:
         self._strings = self._brackets = self._values = 0
 
     def add(self, body: bytes) -> None:
-        """Count the parts of `body` before it is parsed.
-
-        Raises:
-            BadTask: the total exceeds a limit.
-        """
+        """Count the parts of `body` before it is parsed. Raise BadTask beyond a limit."""
         self._strings += (body.count(b'"') - body.count(b'\\"')) // 2
         self._brackets += body.count(b"{") + body.count(b"[")
         has_many = self._strings > MOST_STRINGS or self._brackets > MOST_BRACKETS
@@ -150,9 +132,7 @@ def _not_json(reason: str) -> str:
 
 
 def innermost(faults: list[ErrorDetails], body: object) -> tuple[str, ErrorDetails]:
-    """Return the first error with its place. For a field of several possible types, choose the error of the
-    type that the value matches best.
-    """
+    """Return the first error with its place. In a union, it is the error of the best matching type."""
     placed = [(place(fault, body), fault) for fault in faults]
     first = placed[0][0]
     near = (each for each in placed if each[0].startswith(first))
@@ -224,7 +204,6 @@ class MarkFields(LenientModel):
 
     @property
     def mark(self) -> CacheMark:
-        """The mark, or "" if there is none."""
         if self.cache_control is not None:
             return self.cache_control.ttl or "ephemeral"
         if self.prompt_cache_breakpoint is not None:
@@ -248,7 +227,6 @@ class CacheFields(LenientModel):
 
     @property
     def prompt_cache(self) -> PromptCache | None:
-        """The options, or None if no field is set."""
         options = self.prompt_cache_options or CacheOptions()
         retention = (self.prompt_cache_retention or "").replace("-", "_")
         options_sent = PromptCache(
@@ -258,9 +236,7 @@ class CacheFields(LenientModel):
 
 
 def mark_last(messages: Sequence[Message], mark: CacheMark) -> tuple[Message, ...]:
-    """Return `messages` with `mark` on the last part of the last message, unless that part already has a
-    mark.
-    """
+    """Return `messages` with `mark` on the last part of the last one, if that has none."""
     if not mark or not messages or not messages[-1].parts or messages[-1].parts[-1].cache:
         return tuple(messages)
     *parts, last = messages[-1].parts

@@ -15,14 +15,8 @@ MOST_DEGREE, MOST_COEFFICIENT_BITS = 8, 200
 
 
 def polynomial_answer(match: re.Match[str]) -> ExactAnswer:
-    """Answer a command about an expression or equation in one variable.
-
-    Args:
-        match: match of the question. Its groups are `what` (the command), `e` (the expression or equation)
-            and `letter` (the variable, which may be missing if there is only one).
-
-    Raises:
-        NotForProgram: the question cannot be read, is too large, or has no exact answer.
+    """Answer a command (group `what`) about an expression or equation (`e`) in a variable (`letter`, or the
+    only one).
     """
     text, what = match["e"], match["what"].casefold()
     letter = match["letter"] or _only_letter(text)

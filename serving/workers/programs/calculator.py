@@ -376,11 +376,8 @@ def _join_match(match: re.Match[str]) -> re.Match[str]:
 
 
 class Calculator(ProgramWorker):
-    """Program that computes exactly."""
-
     topic = "arithmetic, percentages, comparisons of numbers and algebra"
     packages = ("sympy",)
 
     def answer(self, question: PlainQuestion) -> ExactAnswer:
-        """Return the result; see `ProgramWorker.answer`."""
         return answer_by(RULES, question)

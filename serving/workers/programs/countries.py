@@ -27,9 +27,7 @@ _CAPITALS = {
     "SG": "Singapore", "MX": "Mexico City", "CO": "Bogotá", "BO": "", "ZA": "", "SZ": "", "IL": "", "PS": "", "EH": "",
     "HK": "", "MO": "", "GQ": "", "NR": "", "MS": "", "AN": "", "CS": "", "GE": "", "IO": "", "BQ": "", "TK": "",
 }  # fmt: skip
-"""Corrections of countryinfo's capitals. An empty value means that the country has no capital, several, or a
-disputed one, or is moving it.
-"""
+"""Corrections of countryinfo's capitals. Empty: none, several, disputed, or moving."""
 _PARTS_OF_UK = {
     "england": "London",
     "scotland": "Edinburgh",
@@ -407,5 +405,4 @@ class Atlas(ProgramWorker):
     packages = ("babel", "countryinfo", "pycountry", "phonenumbers")
 
     def answer(self, question: PlainQuestion) -> ExactAnswer:
-        """Return the fact; see `ProgramWorker.answer`."""
         return answer_by(RULES, question)

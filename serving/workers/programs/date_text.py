@@ -111,13 +111,7 @@ def calendar_day(year: int, month: int, day: int) -> date:
 
 
 def read_date(text: str, today: date, *, past: bool = False) -> date:
-    """Read `text` as a date.
-
-    A date without a year is the next such date from `today` on. If `past`, it is the most recent one.
-
-    Raises:
-        NotForProgram: the text is not a date, or can be read as two dates.
-    """
+    """Read `text` as a date. Without a year it is the next one from `today` on, or if `past` the most recent."""
     bare = re.sub(rf"^(?:{'|'.join(WEEKDAYS)}),? ", "", text.strip(), flags=re.IGNORECASE)
     found = _PARTS.fullmatch(bare)
     if found is None:

@@ -50,9 +50,7 @@ def _plural(count: int, noun: str) -> str:
 
 @cache
 def _cities() -> dict[str, str]:
-    """Return the time zones by the name of their city, in lower case, for cities that belong to exactly one
-    zone.
-    """
+    """Return the time zones by lower-case city, for cities in exactly one zone."""
     zones = [
         zone
         for zone in available_timezones()
@@ -65,11 +63,7 @@ def _cities() -> dict[str, str]:
 
 
 class Calendar(ProgramWorker):
-    """Program that answers questions about dates and times.
-
-    Attributes:
-        clock: function that returns the current time with its zone.
-    """
+    """Program that answers questions about dates and times."""
 
     topic = "dates, weekdays, holidays and time zones"
 
@@ -80,7 +74,6 @@ class Calendar(ProgramWorker):
         self.clock = clock
 
     def answer(self, question: PlainQuestion) -> ExactAnswer:
-        """Return the date, distance or time; see `ProgramWorker.answer`."""
         return answer_by(self._rules, question)
 
     @property

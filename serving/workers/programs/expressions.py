@@ -15,9 +15,7 @@ from serving.workers.programs.program import NotForProgram
 
 MOST_TOKENS, MOST_DEPTH, MOST_DIGITS, MOST_BITS, MOST_FACTORIAL = 120, 20, 40, 3000, 200
 SHOWN_DIGITS = 12
-"""Maximum number of digits after the point of an exact decimal. A longer one is shown as a fraction and an
-approximation.
-"""
+"""Maximum decimals of an exact number. Others are shown as a fraction and an approximation."""
 
 _UNITS = [
     "zero",
@@ -86,11 +84,7 @@ _PRECEDENCE = {"+": 1, "-": 1, "*": 2, "/": 2, "mod": 2, "^": 4}
 
 
 def read_number(text: str) -> Fraction:
-    """Read `text` as a number, such as `1,250.5`, `-3`, `twenty-five`, `half` or `3/4`.
-
-    Raises:
-        NotForProgram: the text is not a number, or is too long.
-    """
+    """Read a number such as `1,250.5`, `-3`, `twenty-five`, `half` or `3/4`, or raise NotForProgram."""
     text = text.strip().casefold()
     sign = -1 if text.startswith("-") else 1
     body = text.lstrip("-")
@@ -145,9 +139,7 @@ def show(value: Fraction) -> str:
 
 
 def approximate(value: Fraction, digits: int = 6) -> str:
-    """Return `value` rounded to significant digits, without trailing zeros. Digits before the point are not
-    rounded.
-    """
+    """Return `value` in significant digits without trailing zeros. Digits before the point are not rounded."""
     with localcontext(prec=MOST_BITS):
         exact = Decimal(value.numerator) / Decimal(value.denominator)
     whole = len(str(abs(int(exact)))) if abs(exact) >= 1 else 0
@@ -159,11 +151,7 @@ def approximate(value: Fraction, digits: int = 6) -> str:
 
 
 def check_bits(value: Fraction) -> Fraction:
-    """Return `value` unchanged if it is not too large.
-
-    Raises:
-        NotForProgram: the value has too many digits.
-    """
+    """Return `value`. Raise NotForProgram if it has too many digits."""
     if max(value.numerator.bit_length(), value.denominator.bit_length()) > MOST_BITS:
         raise NotForProgram(
             f"The result is too large. Its numerator and denominator must have at most {MOST_BITS:,} bits."
@@ -172,11 +160,7 @@ def check_bits(value: Fraction) -> Fraction:
 
 
 def power(base: Fraction, exponent: Fraction) -> Fraction:
-    """Return `base ** exponent` for a whole exponent.
-
-    Raises:
-        NotForProgram: the exponent is not whole, or the result would have too many digits.
-    """
+    """Return `base ** exponent`. Raise NotForProgram unless the exponent is whole and the result short."""
     if exponent.denominator != 1:
         raise NotForProgram("The exponent must be an integer.")
     size = max(base.numerator.bit_length(), base.denominator.bit_length())
@@ -190,11 +174,7 @@ def power(base: Fraction, exponent: Fraction) -> Fraction:
 
 
 def root(value: Fraction, degree: int) -> Fraction:
-    """Return the exact root of `value`.
-
-    Raises:
-        NotForProgram: the root is not rational, or `value` is negative.
-    """
+    """Return the exact root of `value`. Raise NotForProgram if it is not rational."""
     if value < 0:
         raise NotForProgram("Roots of negative numbers are not supported.")
     parts = [_whole_root(part, degree) for part in (value.numerator, value.denominator)]
@@ -217,11 +197,9 @@ class Expression:
     """Parser and calculator of one expression, by precedence climbing.
 
     Args:
-        text: expression in signs and words.
         variable: function that returns the value of the letter `x`, for polynomials. If it is None, `x`
             between numbers means "times".
         lift: function that converts a number to the kind of value to compute with.
-        raise_to: function that raises a value to a power.
     """
 
     def __init__(
@@ -237,11 +215,7 @@ class Expression:
         self.n_operations = 0
 
     def value(self) -> Any:
-        """Compute the whole expression.
-
-        Raises:
-            NotForProgram: the text is not one expression, or is too large.
-        """
+        """Compute the whole expression. Raise NotForProgram if the text is no expression or too large."""
         result = self._binary(0)
         if self._at != len(self._tokens):
             raise NotForProgram("The text is not a single expression.")
@@ -318,9 +292,7 @@ class Expression:
         return self._function(text)
 
     def _times_variable(self, value: Any) -> Any:
-        """Return the product of `value` and the factor that follows it without a sign, as in `2x` and `3(x +
-        1)`.
-        """
+        """Return `value` times the factor that follows without a sign, as in `2x` and `3(x + 1)`."""
         if self._variable and self._peek()[1] in ("x", "("):
             return self._compute("*", value, self._raise_power(self._atom()))
         return value
@@ -363,9 +335,7 @@ class Expression:
         return self._compute("*", part, self._operand())
 
     def _operand(self) -> Any:
-        """Return the operand of a function in words. `half of 10 plus 2` is rejected, because it has two
-        meanings.
-        """
+        """Return the operand of a function in words. `half of 10 plus 2` is ambiguous and rejected."""
         operand = self._binary(3)
         self._depth -= 1
         kind, text = self._peek()
@@ -406,10 +376,6 @@ def _with_scale(text: str) -> Fraction:
 
 
 def compute(text: str) -> tuple[Fraction, int]:
-    """Return the exact value of an expression and the number of its operations.
-
-    Raises:
-        NotForProgram: the expression cannot be read, or cannot be computed exactly.
-    """
+    """Return the exact value of an expression and the number of its operations, or raise NotForProgram."""
     expression = Expression(text)
     return expression.value(), expression.n_operations

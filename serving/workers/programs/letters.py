@@ -22,9 +22,7 @@ _ONLY = r"(?:(?: and)? nothing (?:else|more|around it)| only| alone| once| exact
 
 
 def with_one_name(match: re.Match[str]) -> re.Match[str]:
-    """Return a match with one group for each name. A pattern may have several groups for the same name, which
-    differ in their suffix.
-    """
+    """Return a match with one group per name. Groups of one name may differ in their suffix."""
     groups = {name: text for name, text in match.groupdict().items() if text is not None}
     values = {re.sub(r"(?:_[bc]|2)$", "", name): text for name, text in groups.items()}
     parts = "\n".join(f"(?P<{name}>{re.escape(text)})" for name, text in values.items())

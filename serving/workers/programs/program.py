@@ -28,7 +28,7 @@ MOST_TEXT_CHARS = 20_000
 MOST_CHARS = 400
 """Maximum length of a question in characters. The limit bounds the time for matching each pattern below."""
 TOKEN = re.compile(r"\s*\S+|\s+$")
-"""Pattern of a token, by which output limits are counted: a word with the whitespace before it."""
+"""Pattern of a token, the unit of output limits: a word with the whitespace before it."""
 
 _QUOTES = str.maketrans({"‘": "'", "’": "'", "“": '"', "”": '"', "`": "'", "„": '"', "«": '"', "»": '"'})
 _BEFORE = re.compile(
@@ -96,9 +96,7 @@ class PlainQuestion:
     Args:
         text: question as one line, without a greeting, polite phrases and closing punctuation, and with plain
             quotation marks.
-        raw: text of the user as it was sent, without control characters.
         is_brief: whether the user wants only the value, as in "Just the number".
-        outputs: outputs of the earlier steps that this step reads.
     """
 
     text: str
@@ -107,7 +105,6 @@ class PlainQuestion:
     outputs: tuple[str, ...] = field(default=())
 
     def match(self, *patterns: re.Pattern[str]) -> re.Match[str] | None:
-        """Return the match of the first pattern that matches the whole question, or None."""
         return next((found for each in patterns if (found := each.fullmatch(self.text))), None)
 
 
@@ -117,11 +114,7 @@ def pattern(text: str) -> re.Pattern[str]:
 
 
 def read_question(raw: str, outputs: Sequence[str] = ()) -> PlainQuestion:
-    """Read the question in `raw`, without greetings, polite phrases and wishes about the form of the answer.
-
-    Raises:
-        NotForProgram: the text is empty or too long.
-    """
+    """Read the question in `raw` without polite phrases and wishes about form, or raise NotForProgram."""
     if len(raw) > MOST_TEXT_CHARS:
         raise NotForProgram(f"The text must have at most {MOST_TEXT_CHARS:,} characters.")
     raw = "".join(
@@ -156,13 +149,8 @@ def _without_politeness(text: str) -> str:
 
 
 def questions_of(call: Call) -> list[PlainQuestion]:
-    """Return the possible questions of `call`: the user's own words, and the subtask of its step if there is
-    one.
-
-    The user's words come first, because a conductor may change a number or a name in its subtask.
-
-    Raises:
-        NotForProgram: the call has no text of a user, or requires something that a program cannot do.
+    """Return the user's own words and any subtask, in that order, because a conductor may change a number.
+    Raise NotForProgram for what a program cannot do.
     """
     if call.site.operation != "chat" or call.grammar is not None or call.answer_format is not None:
         raise NotForProgram("The program cannot write plans, create embeddings or return structured answers.")
@@ -198,11 +186,7 @@ class ProgramWorker:
     """Maximum length in characters of a text that the program reads."""
 
     def __init__(self, name: str, price: Price | None = FREE) -> None:
-        """Create the worker.
-
-        Raises:
-            ValueError: a package is not installed.
-        """
+        """Create the worker. Raise ValueError if a package is not installed."""
         self.name, self._price = name, price or FREE
         self._lock = threading.Lock()
         if missing := [package for package in self.packages if find_spec(package) is None]:
@@ -212,18 +196,12 @@ class ProgramWorker:
             )
 
     def answer(self, question: PlainQuestion) -> ExactAnswer:
-        """Return the answer to a question.
-
-        Raises:
-            NotForProgram: the question is not for this program, or has no certain answer.
-        """
+        """Return the answer to a question. Raise NotForProgram if there is no certain one."""
         raise NotImplementedError
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
-        """Answer `call` in a thread, because the first call loads the packages.
-
-        Raises:
-            WorkerRefused: the question is not for this program.
+        """Answer `call` in a thread, because the first call loads the packages. Raise WorkerRefused if it
+        cannot.
         """
         return open_reply(self.name, f"{self.name} (program)", self._deltas(call), self._price)
 
@@ -240,7 +218,6 @@ class ProgramWorker:
         yield Delta(finish=FinishReason.LENGTH if is_cut else FinishReason.STOP, usage=Usage(), model=model)
 
     def _answer(self, call: Call) -> str:
-        """Return the answer to the first question of `call` that has one."""
         reasons: list[str] = []
         try:
             for question in questions_of(call):
@@ -255,10 +232,8 @@ class ProgramWorker:
         raise WorkerRefused(message, worker=self.name, only_this_call=True)
 
     def reply(self, question: PlainQuestion) -> str:
-        """Return the text of the answer. It is the value alone if the user wants nothing else.
-
-        Raises:
-            NotForProgram: the question is too long, is not for this program, or has no certain answer.
+        """Return the answer, or its value alone if the user wants nothing else. Raise NotForProgram if there
+        is none.
         """
         if len(question.raw) > self.most_chars:
             raise NotForProgram(f"The text must have at most {self.most_chars:,} characters.")
@@ -271,10 +246,7 @@ class ProgramWorker:
 
 
 def load(module: str) -> Any:
-    """Import a package's module when the first question needs it, because some imports take a second.
-
-    The module is returned without types.
-    """
+    """Import a package when the first question needs it, because some imports take a second. It has no types."""
     return import_module(module)
 
 
@@ -283,10 +255,8 @@ Rule = tuple[re.Pattern[str], Callable[[re.Match[str]], ExactAnswer]]
 
 
 def answer_by(rules: Sequence[Rule], question: PlainQuestion) -> ExactAnswer:
-    """Return the answer of the first rule that matches the whole question and does not raise `NotForProgram`.
-
-    Raises:
-        NotForProgram: no rule answers. The reason comes from the first rule that matched.
+    """Return the answer of the first rule that matches and has one. NotForProgram has the reason of the first
+    match.
     """
     reasons: list[str] = []
     for each, rule in rules:

@@ -1,6 +1,4 @@
-"""Tables for the text tools. CSV, JSON and Markdown are converted into each other. Digits and order stay the
-same.
-"""
+"""Tables of the text tools: CSV, JSON and Markdown. Digits and order stay the same."""
 
 import csv
 import io
@@ -67,12 +65,7 @@ def _no_constant(name: str) -> Any:
 
 
 def format_json(text: str, *, is_compact: bool) -> str:
-    """Format JSON: change only the whitespace between its tokens. Strings and numbers are left as they are
-    written.
-
-    Raises:
-        NotForProgram: the text is not valid JSON.
-    """
+    """Change only the whitespace between the tokens of JSON. Raise NotForProgram if it is invalid."""
     read_json(text)
     pieces: list[str] = []
     depth, before = 0, ""

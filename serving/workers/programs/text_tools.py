@@ -275,7 +275,6 @@ class TextTools(ProgramWorker):
     most_chars = MOST_TEXT_CHARS
 
     def answer(self, question: PlainQuestion) -> ExactAnswer:
-        """Return the transformed text; see `ProgramWorker.answer`."""
         reasons: list[str] = []
         for head, text in _splits(question):
             command = read_question(head).text
@@ -291,10 +290,7 @@ class TextTools(ProgramWorker):
 
 
 def _splits(question: PlainQuestion) -> list[tuple[str, str]]:
-    """Return the ways to split a question into a command and a text.
-
-    The command may come first or last, and the text may be in quotation marks.
-    """
+    """Return the ways to split a question into a command, first or last, and a text, maybe quoted."""
     raw = question.raw.strip()
     splits: list[tuple[str, str]] = []
     for separator in (":\n", ":", "\n"):

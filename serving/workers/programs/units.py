@@ -29,13 +29,8 @@ MOST_VALUE = 10**30
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Meaning of a unit's name.
-
-    Args:
-        pint: Pint's name.
-        one: singular name.
-        many: plural name.
-        meaning: qualifier if the name has several meanings, such as `US`.
+    """Meaning of a unit's name: Pint's name, singular and plural, and a qualifier such as `US` if it has
+    several.
     """
 
     pint: str
@@ -44,7 +39,6 @@ class Unit:
     meaning: str = ""
 
     def name(self, count: Fraction) -> str:
-        """Return the singular or plural name that follows `count`."""
         return self.one if count == 1 else self.many
 
 
@@ -154,9 +148,7 @@ _PLAIN_COUNTS = {
     ("penny", "british pound"): 100, ("dime", "dollar"): 10, ("nickel", "dollar"): 20, ("quarter", "dollar"): 4,
     ("zero", "million"): 6, ("zero", "thousand"): 3, ("zero", "billion"): 9, ("year", "score"): 20,
 }  # fmt: skip
-"""Numbers that Pint does not convert, such as the items in a dozen: how many of the first make one of the
-second.
-"""
+"""Numbers that Pint does not convert: how many of the first make one of the second."""
 _SINGULAR = {
     "centuries": "century",
     "millennia": "millennium",
@@ -205,11 +197,7 @@ def _registry() -> Any:
 
 
 def convert(value: Fraction, source: Unit, target: Unit) -> Fraction:
-    """Convert `value` from the unit `source` to the unit `target`, exactly.
-
-    Raises:
-        NotForProgram: the units measure different things, or the value is too large.
-    """
+    """Convert `value` exactly. Raise NotForProgram for units of different things."""
     if abs(value) > MOST_VALUE:
         raise NotForProgram("The absolute value of the number must be at most 10^30.")
     registry = _registry()
@@ -371,11 +359,8 @@ RULES: tuple[Rule, ...] = (
 
 
 class UnitConverter(ProgramWorker):
-    """Program that converts units and currencies."""
-
     topic = "units of measurement and exchange rates"
     packages = ("pint", "currency_converter")
 
     def answer(self, question: PlainQuestion) -> ExactAnswer:
-        """Return the converted amount; see `ProgramWorker.answer`."""
         return answer_by(RULES, question)

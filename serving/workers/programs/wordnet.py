@@ -31,9 +31,6 @@ class Sense:
     Args:
         part_of_speech: `n`, `v`, `a` or `r`.
         count: number of times that the word has this sense in WordNet's tagged texts.
-        synonyms: other words with this sense.
-        antonyms: words that are direct opposites of the word.
-        definition: definition on one line.
     """
 
     part_of_speech: str
@@ -45,9 +42,7 @@ class Sense:
 
 @cache
 def senses() -> dict[str, tuple[Sense, ...]]:
-    """Return the senses of every word, ordered by part of speech and then by frequency, the most frequent
-    first.
-    """
+    """Return every word's senses by part of speech, the most frequent first."""
     words: dict[str, list[Sense]] = defaultdict(list)
     with lzma.open(FILE, "rt", encoding="utf-8") as lines:
         for line in lines:

@@ -210,5 +210,4 @@ class Dictionary(ProgramWorker):
     packages = ("lemminflect",)
 
     def answer(self, question: PlainQuestion) -> ExactAnswer:
-        """Return the word or number; see `ProgramWorker.answer`."""
         return answer_by(RULES, question)

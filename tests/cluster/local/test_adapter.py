@@ -23,7 +23,7 @@ def test_the_command_prints_where_the_adapter_is_under_its_name(tmp_path: Path) 
     verify(where, where.name)
 
 
-@pytest.mark.parametrize(("hidden", "config", "why"), [(4, {}, "another model"), (8, {"use_dora": True}, "DoRA")])  # fmt: skip
+@pytest.mark.parametrize(("hidden", "config", "why"), [(4, {}, "a different model"), (8, {"use_dora": True}, "DoRA")])  # fmt: skip
 def test_an_adapter_that_no_engine_can_serve_is_not_published(
     tmp_path: Path, hidden: int, config: dict[str, bool], why: str
 ) -> None:

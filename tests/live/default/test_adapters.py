@@ -101,7 +101,7 @@ FAULTY: dict[str, Callable[[Path], str]] = {
     ),
     "DoRA": lambda where: str(publish(adapter(where / "x", use_dora=True), where / "s", "conductor")),
     "Its rank is 64": lambda where: str(publish(adapter(where / "x", r=64), where / "s", "conductor")),
-    "trained on another model": lambda where: str(
+    "trained on a different model": lambda where: str(
         publish(adapter(where / "x", lora(hidden=512)), where / "s", "conductor")
     ),
     "must end in a name": lambda where: str(where),

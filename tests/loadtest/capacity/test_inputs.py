@@ -135,6 +135,14 @@ def test_the_command_line_refuses_wrong_inputs_and_wrong_rates(
     assert "'many'" in capsys.readouterr().err
 
 
+def test_a_folder_that_cannot_be_made_is_named_before_the_simulations(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a file").touch()
+    assert main(["--out", str(tmp_path / "a file")]) == 2
+    assert "--out: cannot write to" in capsys.readouterr().err
+
+
 def test_poisson_traffic_has_its_rate_and_exponential_gaps() -> None:
     times = poisson(50, 400, np.random.default_rng(0))
     gaps = np.diff(times)

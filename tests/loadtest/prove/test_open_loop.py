@@ -9,6 +9,7 @@ from aiohttp import ClientSession, web
 
 from loadtest.rig.fake_openai import chunk, event
 from loadtest.rig.open_loop import OpenLoopResult, send
+from loadtest.rig.routers import ask
 
 WORDS, DONE = chunk("m", {"content": "It is"}), b"data: [DONE]\n\n"
 TOO_LONG = event({"error": {"message": "Too many before it.", "code": "line_too_long", "type": "x"}})
@@ -17,6 +18,7 @@ STREAMS = {
     "refused late": b": podium\n\n" + TOO_LONG + DONE,
     "broken after words": WORDS + event({"error": {"message": "Gone.", "code": "worker_unavailable"}}) + DONE,
     "cut": WORDS,
+    "cut inside an event": WORDS + WORDS[: len(WORDS) // 2],
     "speaks of errors": chunk("m", {"content": '{"error": {"code": "x"}}'}) + DONE,
 }
 
@@ -69,3 +71,14 @@ async def test_a_status_is_named_with_its_code_and_a_429_is_a_refusal(url: str) 
 async def test_a_request_that_is_refused_after_it_was_let_in_is_no_oddity(url: str) -> None:
     load = await _what_comes_of(url, "whole", "refused", "refused late", "cut")
     assert (load.n, load.odd, load.others_text) == (4, Counter(cut=1), "1 line_too_long, 1 cut")
+
+
+async def test_a_stream_that_ends_early_is_no_clear_error_even_inside_an_event(url: str) -> None:
+    async with ClientSession() as session:
+        answers = {each: await ask(session, url, each, stream=True) for each in STREAMS}
+    assert {each for each, answer in answers.items() if answer.is_whole} == {"whole", "speaks of errors"}
+    assert {each: answer.code for each, answer in answers.items() if answer.code} == {
+        "refused late": "line_too_long",
+        "broken after words": "worker_unavailable",
+    }
+    assert {each for each, answer in answers.items() if answer.ends_early} == {"cut", "cut inside an event"}

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from conductor.model.terms import EFFORTS, Permit, lowest_effort
 from serving.accounts.account_policy import ANY_POLICY, AccountPolicy, Policies, permit_of
 from serving.dispatch.fitting import limit_effort
+from serving.settings.access import overlay
 from serving.settings.settings import parse
 from tests.serving.api.served import scripted, team
 
@@ -67,8 +68,8 @@ def test_nothing_is_allowed_that_one_of_them_forbids(one: AccountPolicy, two: Ac
 @given(policies)
 def test_a_policy_is_read_as_it_was_written(policy: AccountPolicy) -> None:
     assert AccountPolicy.model_validate(policy.stated()) == policy
-    assert ANY_POLICY.change(policy) == policy
-    assert policy.change(AccountPolicy()) == policy
+    assert overlay(ANY_POLICY, policy) == policy
+    assert overlay(policy, AccountPolicy()) == policy
 
 
 names = st.none() | st.lists(st.sampled_from("abc"), unique=True).map(tuple)

@@ -140,11 +140,11 @@ SECTION = """
 
 The table above uses short timeouts. This one shows streams from workers with default settings. Each worker has a fallback that cannot continue a given text (no prefill), except in the row "once", which has no fallback.
 
-The last column is the longest silence after the first word. During the silence, the client gets heartbeats only. If a model falls silent in its answer, the fallback continues after `stall_timeout_s` (120 s). Once [20 pauses are known](decisions/0060-a-worker-that-is-down-costs-little.md), the fallback continues earlier.
+The last column is the longest silence after the first word. During the silence, the client gets heartbeats only. If a model stops sending in the middle of its answer, the fallback continues after `stall_timeout_s` (120 s). Once [20 pauses are known](decisions/0060-a-worker-that-is-down-costs-little.md), the fallback continues earlier.
 
 {table}
 
-A worker that fails every call costs little if it has a fallback. All of {requests} requests are answered. If they are sent in sequence, {alone} of them reach the failing worker. If they are sent concurrently, {together} do.
+A worker that fails every call has little effect if it has a fallback. All of {requests} requests are answered. If they are sent in sequence, {alone} of them reach the failing worker. If they are sent concurrently, {together} of them do.
 
 [What a kill costs](operations/durable-runs.md#what-a-kill-costs) shows the same for Podium's own components.
 """

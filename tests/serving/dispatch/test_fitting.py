@@ -21,6 +21,7 @@ from conductor.plan.grammars import grammar
 from serving.dispatch import stop_sequences
 from serving.dispatch.fitting import ModelProfile, fit
 from serving.dispatch.stop_sequences import UNREAD, cut_at
+from serving.settings.access import overlay
 from serving.settings.known_models import LEVELS, Accepts, accepts_by_name
 from serving.settings.settings import parse
 from serving.settings.worker_profile import accepts_of
@@ -238,8 +239,8 @@ def test_an_effort_becomes_the_nearest_that_the_model_knows(
 
 def test_the_settings_say_more_than_the_name():
     own = Accepts(stop_sequences=2)
-    assert accepts_by_name("openai", "gpt-5").overlay(own).stop_sequences == 2
-    assert accepts_by_name("openai", "gpt-5").overlay(own).sampling == "never"
+    accepts = overlay(accepts_by_name("openai", "gpt-5"), own)
+    assert (accepts.stop_sequences, accepts.sampling) == (2, "never")
 
 
 @pytest.mark.parametrize(

@@ -51,11 +51,7 @@ SHOWS_PICTURES = ("user", "tool")
 
 
 def to_message(index: int, message: ChatMessage) -> Message:
-    """Convert the message at `index`.
-
-    Raises:
-        BadTask: the message is empty, or has parts or calls that its role must not have.
-    """
+    """Convert the message at `index`. Raise BadTask if it is empty or does not fit its role."""
     role = "system" if message.role == "developer" else message.role
     calls = _calls(index, message)
     if role == "tool":
@@ -70,7 +66,6 @@ def to_message(index: int, message: ChatMessage) -> Message:
 
 
 def _thoughts(message: ChatMessage) -> dict[str, Any]:
-    """Return the reasoning in a message, by the names of its fields."""
     kinds = {"reasoning_content": str, "reasoning": str, "reasoning_details": list}
     named = {name: getattr(message, name) for name in kinds}
     return {name: value for name, value in named.items() if value and isinstance(value, kinds[name])}
@@ -165,14 +160,12 @@ class ChatDialect(Dialect):
 
 
 def logprobs_json(tokens: Sequence[TokenLogprob]) -> dict[str, Any] | None:
-    """Return `logprobs` of a choice, or None if there are none."""
     if not tokens:
         return None
     return {"content": content_json(tokens), "refusal": None}
 
 
 def content_json(tokens: Sequence[TokenLogprob]) -> list[dict[str, Any]]:
-    """Return the log probabilities of each token."""
     return [_likely(each) | {"top_logprobs": [*map(_likely, each.top)]} for each in tokens]
 
 
@@ -222,9 +215,7 @@ HEARTBEAT = b": still working\n\n"
 
 
 class ChatEncoder(Encoder):
-    """Encodes events as `chat.completion.chunk`s. It does not use Pydantic, because a chunk is only a few
-    dictionaries.
-    """
+    """Encodes events as `chat.completion.chunk`s of a few dictionaries, without Pydantic."""
 
     def __init__(self, run: Run, request: ApiRequest, call_id: CallId) -> None:
         super().__init__(run, request.podium, call_id)
@@ -279,9 +270,7 @@ class ChatEncoder(Encoder):
         return self._delta({"reasoning_content": text})
 
     def last_chunks(self, choice: Json) -> bytes:
-        """Return the end of the stream: the last chunk of the choice, the summary of the run, and the usage
-        if requested.
-        """
+        """Return the end of the stream: the choice's last chunk, the run's summary, and any usage."""
         record = self._run.record
         last = self.chunk(
             {
@@ -300,7 +289,6 @@ class ChatEncoder(Encoder):
         )
 
     def chunk(self, rest: Json) -> bytes:
-        """Return one chunk that contains `rest`."""
         return _data(self.head | rest | ({"usage": None} if self._with_usage else {}))
 
 

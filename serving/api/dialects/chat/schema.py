@@ -36,7 +36,7 @@ LEGACY = {
 
 @dataclass(frozen=True, slots=True)
 class Neutral:
-    """Values with which an unsupported field does not change the answer. Empty values (null, false, 0, "",
+    """Values of an unsupported field that do not change the answer. Empty values (null, false, 0, "",
     [], {}) never do.
     """
 
@@ -153,7 +153,7 @@ class WireFields(LenientModel):
 
 class SamplerFields(LenientModel):
     """Sampling options of vLLM and OpenRouter that OpenAI does not have. A model that does not support an
-    option ignores it, and the record has a note.
+    option ignores it, and the record contains a note.
     """
 
     top_k: Annotated[int, Field(ge=-1, lt=2**31)] | None = None

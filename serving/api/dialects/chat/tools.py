@@ -17,12 +17,7 @@ HostedTools = Mapping[str, str]
 def toolset(
     tools: Sequence[Tool], hosted: HostedTools, choice: ToolChoice, *, parallel: bool
 ) -> tuple[Toolset, tuple[str, ...]]:
-    """Return the supported tools, and a note for each tool that is left out.
-
-    Raises:
-        BadTask: two tools have the same name, or `choice` names an unknown tool or requires one that is not
-            supported.
-    """
+    """Return the supported tools, and a note for each tool that is left out."""
     names = Counter((tool.namespace, tool.name) for tool in tools)
     if double := next((name for (_, name), count in names.items() if count > 1), None):
         raise BadTask(f"tools: two tools are named {quote(double)}. Rename one of them.", param="tools")
@@ -59,13 +54,9 @@ MOST_TOOLS = 1024
 """Maximum number of tools of a request, and of calls in a message."""
 Json = dict[str, Any]
 ToolName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.:-]{1,128}$")]
-"""Name of a tool. The pattern allows every name that any provider allows. The workers' clients check each
-provider's own rules.
-"""
+"""Name of a tool that any provider allows. The workers' clients check each provider's rules."""
 CalledName = Annotated[str, Field(min_length=1)]
-"""Name of a tool in a call. It may be any text: a model may call a tool that does not exist, and the client
-sends that call back.
-"""
+"""Name of a tool in a call. A model may call a tool that does not exist, and the client sends that back."""
 
 
 class FunctionFields(LenientModel):
@@ -123,7 +114,7 @@ class CustomTool(MarkFields):
 
 
 class HostedTool(LenientModel):
-    """Tool of another type, which a provider would run."""
+    """Tool of any other type, which a provider would run."""
 
     type: str = Field(max_length=128)
 
@@ -198,8 +189,8 @@ class ChatToolFields(LenientModel):
 
     @property
     def toolset(self) -> tuple[Toolset, tuple[str, ...]]:
-        """The supported tools, and a note for each tool that is left out. Raises `BadTask` if `tool_choice`
-        contradicts them.
+        """The supported tools, and a note for each tool left out. Raises `BadTask` for a contradictory
+        `tool_choice`.
         """
         tools: Sequence[AnyTool] = self.tools or ()
         own = [tool.to_tool() for tool in tools if not isinstance(tool, HostedTool)]
@@ -231,7 +222,7 @@ class _FunctionOfCall(LenientModel):
 
 
 class FunctionCall(LenientModel):
-    """Call of a function by an assistant."""
+    """Function call by an assistant."""
 
     id: str = Field(min_length=1, max_length=1024)
     type: Literal["function"] = "function"
@@ -248,7 +239,7 @@ class _CustomOfCall(LenientModel):
 
 
 class CustomCall(LenientModel):
-    """Call of a custom tool by an assistant."""
+    """Custom tool call by an assistant."""
 
     id: str = Field(min_length=1, max_length=1024)
     type: Literal["custom"]

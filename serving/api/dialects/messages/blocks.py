@@ -2,7 +2,7 @@
 
 Clients send reasoning back, with the signature that this server gave it. The reasoning is passed on only to a
 worker that is called by its name and needs the reasoning that led to tool calls. Reasoning that a provider
-has signed returns to that provider in another way (`Native`).
+has signed returns to that provider in a different way (`Native`).
 """
 
 import json
@@ -102,7 +102,6 @@ class ImageBlock(Marked):
 
     @property
     def parts(self) -> tuple[Image, ...]:
-        """The picture."""
         assert not isinstance(self.source, Unserved)
         return (Image(self.source.url, cache=self.mark),)
 
@@ -135,7 +134,6 @@ class ContentSource(LenientModel):
 
     @property
     def parts(self) -> tuple[Text | Image, ...]:
-        """The parts of all blocks."""
         if isinstance(self.content, str):
             return (Text(self.content),)
         return tuple(
@@ -180,7 +178,7 @@ class AddressSource(LenientModel):
 
 
 class DocumentBlock(Marked):
-    """Document: text, blocks or a file."""
+    """Document that contains text, other blocks or a file."""
 
     type: Literal["document"]
     source: Annotated[
@@ -224,7 +222,6 @@ class SearchResultBlock(Marked):
 
     @property
     def parts(self) -> tuple[Text, ...]:
-        """The result as text."""
         words = "\n".join([self.title, self.source, *(block.text for block in self.content)])
         return (Text(words, self.mark),)
 
@@ -237,12 +234,11 @@ class ToolReferenceBlock(Marked):
 
     @property
     def parts(self) -> tuple[Text, ...]:
-        """The result as text."""
         return (Text(f"The tool {self.tool_name} can be called.", self.mark),)
 
 
 class ToolUseBlock(Marked):
-    """Call of a tool that the client runs."""
+    """Tool call that the client runs."""
 
     type: Literal["tool_use"]
     id: Id
@@ -251,7 +247,6 @@ class ToolUseBlock(Marked):
 
     @property
     def parts(self) -> tuple[ToolCall, ...]:
-        """The call."""
         arguments = json.dumps(
             self.input, ensure_ascii=False, separators=(",", ":")
         )  # not orjson, which rejects integers beyond 64 bits
@@ -279,7 +274,6 @@ class ToolResultBlock(Marked):
 
     @property
     def parts(self) -> tuple[ToolResult, ...]:
-        """The result."""
         if isinstance(self.content, str):
             content: tuple[Text | Image | File, ...] = (Text(self.content),) if self.content else ()
         else:

@@ -17,11 +17,7 @@ from serving.api.dialects.messages.schema import MessageParam, Prompt
 
 
 def conversation(prompt: Prompt) -> dict[str, tuple[Message, ...]]:
-    """Return the messages of a prompt by their place in the request, beginning with `system`.
-
-    Raises:
-        BadTask: a message is empty, or has content that its role must not have.
-    """
+    """Return a prompt's messages by their place, from `system` on. Raise BadTask for invalid content."""
     turns = {
         f"messages[{index}].content": tuple(_turns(index, message))
         for index, message in enumerate(prompt.messages)
@@ -30,9 +26,7 @@ def conversation(prompt: Prompt) -> dict[str, tuple[Message, ...]]:
 
 
 def notes_of_blocks(prompt: Prompt) -> tuple[str, ...]:
-    """Return a note for each block that a provider's own tool left in the conversation. No worker sees these
-    blocks.
-    """
+    """Return a note for each block of a provider's own tool, which no worker sees."""
     return tuple(
         f"messages[{index}].content[{number}] was ignored, because blocks of type {quote(block.type)} are not supported."
         for index, message in enumerate(prompt.messages)

@@ -90,8 +90,6 @@ def _to_request(prompt: Prompt) -> ApiRequest:
 
 
 def _thoughts(record: Record) -> str:
-    """Return what a stream would have shown as reasoning: the plan, and the reasoning of the answering
-    worker.
-    """
+    """Return what a stream would have shown as reasoning: the plan, and the answering worker's."""
     reasoning = record.answering.reasoning if record.answering else ""
     return plan_in_words(record.answering_plan) + reasoning

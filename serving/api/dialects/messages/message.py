@@ -48,13 +48,8 @@ TOO_LONG = "prompt is too long: "
 
 
 def message(records: RunRecords, call_id: CallId, thoughts: str, *, trace: bool) -> Json:
-    """Return the answer of a run that has finished or waits for tool results.
-
-    Args:
-        records: records of the run.
-        call_id: function that returns the client's id of a tool call.
-        thoughts: reasoning to show before the answer.
-        trace: whether to include the steps in full.
+    """Return the answer of a run that has finished or waits for tool results, with `thoughts` before it. With
+    `trace`, it has all steps in full.
     """
     record = records.record
     content: list[Json] = []
@@ -62,7 +57,10 @@ def message(records: RunRecords, call_id: CallId, thoughts: str, *, trace: bool)
         content.append({"type": "thinking", "thinking": thoughts, "signature": signature(record)})
     if text := record.shown:
         content.append({"type": "text", "text": text, "citations": NO_CITATIONS})
-    content += [tool_use(call_id, pending) | {"input": _input(pending.call)} for pending in record.pending]
+    content += [
+        tool_use(call_id, pending) | {"input": orjson.loads(input_json(pending.call))}
+        for pending in record.pending
+    ]
     return head(record) | {
         "content": content,
         **stop_of(record),
@@ -72,9 +70,7 @@ def message(records: RunRecords, call_id: CallId, thoughts: str, *, trace: bool)
 
 
 def stop_of(record: Record) -> Json:
-    """Return the fields that say why a message ends. A stop sequence that the client did not send belongs to
-    a worker, and is not shown.
-    """
+    """Return the fields that say why a message ends. A worker's own stop sequence is not shown."""
     if record.pending:
         return {"stop_reason": "tool_use", "stop_sequence": None}
     stop = record.answering.stop_sequence if record.answering else None
@@ -84,7 +80,7 @@ def stop_of(record: Record) -> Json:
 
 
 def head(record: Record) -> Json:
-    """Return the message with which a stream begins. It has no content and no stop reason yet."""
+    """Return the message at the start of a stream. It has no content and no stop reason yet."""
     return {
         "id": "msg_" + record.id.removeprefix("wf_"),
         "type": "message",
@@ -100,10 +96,8 @@ def head(record: Record) -> Json:
 
 
 def usage(record: Record) -> Json:
-    """Return the tokens of the answering step, or of the newest step that waits for tools.
-
-    Tokens that are read from a cache or written to one are counted separately. The record has the tokens of
-    the whole run.
+    """Return the tokens of the answering step, or of the newest step that waits for tools, with cached ones
+    counted separately.
     """
     tokens = record.answering_usage
     return {
@@ -123,7 +117,6 @@ def usage(record: Record) -> Json:
 
 
 def tool_use(call_id: CallId, pending: PendingCall) -> Json:
-    """Return a tool call without its input."""
     return {
         "type": "tool_use",
         "id": call_id(pending.number),
@@ -134,9 +127,7 @@ def tool_use(call_id: CallId, pending: PendingCall) -> Json:
 
 
 def input_json(call: ToolCall) -> str:
-    """Return the input of a tool call as the JSON text of an object. Input that is not an object is wrapped
-    in one.
-    """
+    """Return a tool call's input as JSON text of an object, wrapped in one if it is none."""
     try:
         is_object = isinstance(orjson.loads(call.arguments or "{}"), dict)
     except orjson.JSONDecodeError:
@@ -146,14 +137,8 @@ def input_json(call: ToolCall) -> str:
     return orjson.dumps({"INVALID_JSON": call.arguments}).decode()
 
 
-def _input(call: ToolCall) -> Json:
-    return orjson.loads(input_json(call))
-
-
 def signature(record: Record) -> str:
-    """Return the signature for the thinking blocks of a run. It names the run. Clients send it back, and it
-    is not checked.
-    """
+    """Return the signature of a run's thinking blocks. It names the run. Clients send it back unchecked."""
     return base64.b64encode(f"podium:{record.id}".encode()).decode()
 
 

@@ -38,9 +38,7 @@ IN_DELTA = (
 
 
 class MessagesEncoder(Encoder):
-    """Encodes events as Anthropic's stream. It does not use Pydantic, because an event is only a few
-    dictionaries.
-    """
+    """Encodes events as Anthropic's stream of a few dictionaries, without Pydantic."""
 
     def __init__(self, run: Run, request: ApiRequest, call_id: CallId) -> None:
         super().__init__(run, request.podium, call_id)

@@ -11,9 +11,7 @@ from serving.api.dialects.messages.blocks import Json, Marked
 from serving.api.dialects.read_body import LenientModel, NullableText
 
 NOT_HOSTED = ("custom", "function")
-"""Types of tools that the client runs. `function` belongs to Chat Completions; such a tool is rejected for
-its wrong fields.
-"""
+"""Types of tools that the client runs. `function` is of Chat Completions, and rejected by its fields."""
 
 
 class ClientTool(Marked):
@@ -85,8 +83,8 @@ class ToolFields(LenientModel):
 
     @property
     def toolset(self) -> tuple[Toolset, tuple[str, ...]]:
-        """The supported tools, and a note for each tool that is left out. Raises `BadTask` if `tool_choice`
-        contradicts them.
+        """The supported tools, and a note for each tool left out. Raises `BadTask` for a contradictory
+        `tool_choice`.
         """
         tools: Sequence[AnyTool] = self.tools or ()
         own = [tool.to_tool() for tool in tools if isinstance(tool, ClientTool)]

@@ -28,22 +28,15 @@ MOST_ITEMS = 4
 
 
 def pack(messages: tuple[Message, ...]) -> str:
-    """Return `messages` as the content of a compaction item."""
     data = json.dumps(codec.dump(messages), separators=(",", ":")).encode("utf-8", "surrogatepass")
     return MARK + base64.urlsafe_b64encode(zlib.compress(data, 9)).decode()
 
 
 def unpack(content: str, at: str, count: PartCount | None = None) -> tuple[Message, ...]:
-    """Return the messages that `pack` packed.
+    """Return the messages that `pack` packed. `at` is the item's place. Raise BadTask if the content is not
+    from here.
 
-    Args:
-        content: content of the item.
-        at: place of the item in the request.
-        count: count of the JSON parts of the request so far, to which those of the content are added. A few
-            compressed kB may contain hundreds of thousands of parts.
-
-    Raises:
-        BadTask: the content was not created here, or has too many parts.
+    The parts inside are added to `count`, because a few compressed kB may have hundreds of thousands.
     """
     try:
         if not content.startswith(MARK):

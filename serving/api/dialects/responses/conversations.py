@@ -167,7 +167,6 @@ async def delete_item(request: Request, conversation_id: str, item_id: str) -> R
 
 
 def conversation_json(conversation: Conversation) -> Json:
-    """Return a conversation in OpenAI's format."""
     return {
         "id": conversation.id,
         "object": "conversation",
@@ -177,17 +176,12 @@ def conversation_json(conversation: Conversation) -> Json:
 
 
 def page_json(items: list[Json], *, has_more: bool) -> Json:
-    """Return a page of items in OpenAI's format."""
     ends = {"first_id": items[0]["id"], "last_id": items[-1]["id"]} if items else {"first_id": "", "last_id": ""}  # fmt: skip
     return {"object": "list", "data": items, "has_more": has_more} | ends
 
 
 async def _find(request: Request, id: str) -> Conversation:
-    """Return a conversation.
-
-    Raises:
-        UnknownName: the caller has no such conversation.
-    """
+    """Return a conversation. Raise UnknownName if the caller has no such one."""
     return await CallersRuns(request.app.state.service, caller_of(request)).conversation(id)
 
 
@@ -199,11 +193,7 @@ async def _find_item(request: Request, id: str, item_id: str) -> Json:
 
 
 async def _check_room(store: ConversationStore, caller: Caller, new: int = 0) -> None:
-    """Check that the caller's team may store more.
-
-    Raises:
-        TooLarge: the team has reached its limit.
-    """
+    """Check that the caller's team may store more. Raise TooLarge at its limit."""
     n, n_bytes = await store.usage(caller.account)
     if n + new > MOST_OF_TEAM or n_bytes > MOST_BYTES_OF_TEAM:
         raise TooLarge(
@@ -219,16 +209,12 @@ def _store(request: Request) -> ConversationStore:
 
 
 def new_id(prefix: str) -> str:
-    """Return a unique id."""
     return f"{prefix}_{uuid.uuid4().hex}"
 
 
 async def new_items(items: Sequence[Json], caller: Caller) -> list[Json]:
-    """Return `items` as they will be stored. Redaction runs in slices, so that other keys get their turns in
-    between.
-
-    Raises:
-        BadTask: an item is invalid, not supported or cannot be stored. The message names its place.
+    """Return `items` as they will be stored. Redaction runs in slices, so that other keys get turns. The
+    BadTask names an invalid one's place.
     """
     redact = redactor_of(caller.policies)
     redacted_items, _ = await in_turns(json_in_steps(list(items), redact), caller.account.key_id)
@@ -237,9 +223,7 @@ async def new_items(items: Sequence[Json], caller: Caller) -> list[Json]:
 
 
 def redact_metadata(metadata: Mapping[str, str] | None, policies: Policies) -> dict[str, str]:
-    """Return the metadata of a conversation as it will be stored. It is redacted, because it may contain any
-    text.
-    """
+    """Return a conversation's metadata, which may be any text, redacted for storage."""
     return dict(map_texts(metadata or {}, redactor_of(policies)))
 
 

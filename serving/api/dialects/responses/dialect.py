@@ -87,7 +87,7 @@ class ResponsesDialect(Dialect):
         )
 
     def check_resumes(self, request: ApiRequest, record: Record) -> None:
-        """Check that the request names the conversation of its run, if any; see `Dialect.check_resumes`."""
+        """Check that the request's `conversation`, if it has one, is that of the waiting run."""
         wanted = _conversation(request.echo)
         if wanted is None or wanted == (current := _conversation(record.task.echo)):
             return
@@ -102,7 +102,6 @@ class ResponsesDialect(Dialect):
         return show(records, request.echo, request.tools, request.podium, call_id)
 
     def background_response(self, records: RunRecords, request: ApiRequest) -> tuple[int, dict[str, Any]]:
-        """Return a response that is in progress; see `Dialect.background_response`."""
         return 200, self.body(records, request, str)
 
     def encoder(self, run: Run, request: ApiRequest, call_id: CallId) -> ResponsesEncoder:
@@ -130,15 +129,12 @@ class ResponsesDialect(Dialect):
 
 
 def _conversation(echo: Mapping[str, Any]) -> str | None:
-    """Return the id of the conversation in an echo, or None."""
     conversation = echo.get("response", {}).get("conversation")
     return conversation["id"] if conversation else None
 
 
 def _without_effect(body: ResponsesRequest) -> list[str]:
-    """Return a note for the record if the request sets `text.verbosity`, which agents always send and which
-    has no effect.
-    """
+    """Return a note if the request sets `text.verbosity`, as agents do without effect."""
     asks = body.text.verbosity not in (None, "medium")
     return ["text.verbosity was ignored, because it has no effect on this server."] if asks else []
 

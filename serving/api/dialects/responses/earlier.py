@@ -1,6 +1,4 @@
-"""Lookup of the earlier responses, conversations and items that a request refers to. Responses are rebuilt
-from the records of their runs.
-"""
+"""Lookup of responses, conversations and items that a request refers to. Responses are rebuilt from records."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -43,53 +41,30 @@ class CallersRuns:
         self._service, self._caller = service, caller
 
     async def find(self, id: str) -> RunRecords | None:
-        """Return a run, or None if the caller has no such run.
-
-        Raises:
-            StoreUnavailable: the store is unreachable.
-        """
+        """Return a run, or None if the caller has no such run."""
         records = await self._service.records(id, self._caller)
         return records if records is not None and self._caller.reads(records.record.account) else None
 
     async def call_id(self, id: str) -> CallId:
-        """Return a function that gives the client's id of each tool call of a run. It raises the same errors
-        as `find`.
-        """
+        """Return a function for the client's ids of a run's tool calls. It raises as `find` does."""
         ids = await self._service.store.call_ids()
         return lambda number: ids.sign(CallName(id, number))
 
     async def items(self, conversation: str) -> list[Json]:
-        """Return the items of a conversation, oldest first.
-
-        Raises:
-            UnknownName: the caller has no such conversation.
-            NotAllowed: the caller's policy does not allow texts to be stored.
-            TooLarge: the conversation is full.
-            StoreUnavailable: the store is unreachable.
-        """
+        """Return a conversation's items, oldest first, if the caller has it and may store texts."""
         self.check_keeps()
         check_room(await self.own_conversation(conversation, "conversation"), "conversation")
         return await self._service.conversations.items(conversation)
 
     async def conversation(self, id: str, param: str = "conversation_id") -> Conversation:
-        """Return a conversation. A conversation of another team counts as missing.
-
-        Raises:
-            UnknownName: the caller has no such conversation.
-            StoreUnavailable: the store is unreachable.
-        """
+        """Return a conversation. Raise UnknownName if it is missing or another team's."""
         stored = await self._service.conversations.get(id)
         if stored is None or not self._caller.reads(stored.account):
             raise UnknownName(f"{param}: conversation {quote(id)} not found.", param=param)
         return stored
 
     async def own_conversation(self, id: str, param: str = "conversation_id") -> Conversation:
-        """Return a conversation that the caller may change.
-
-        Raises:
-            UnknownName: the caller has no such conversation.
-            NotAllowed: the conversation belongs to another team, and the caller is an administrator.
-        """
+        """Return a conversation that the caller may change. An administrator may not change another team's."""
         stored = await self.conversation(id, param)
         if not self._caller.owns(stored.account):
             message = (
@@ -100,11 +75,7 @@ class CallersRuns:
         return stored
 
     def check_keeps(self) -> None:
-        """Check that the caller's policy allows storing text, which conversations need.
-
-        Raises:
-            NotAllowed: a policy of the caller forbids it.
-        """
+        """Check that the policy allows storing text, which conversations need, or raise NotAllowed."""
         if whose := self._caller.policies.whose(lambda policy: policy.store_content):
             raise NotAllowed(
                 f"conversation: the policy of this {whose} does not allow storing text, which conversations require. "
@@ -114,25 +85,15 @@ class CallersRuns:
 
 
 def check_room(conversation: Conversation, param: str) -> None:
-    """Check that a conversation can take more items.
-
-    Raises:
-        TooLarge: the conversation is full.
-    """
+    """Check that a conversation can take more items, or raise TooLarge."""
     if conversation.is_full:
         message = f"{param}: conversation {quote(conversation.id)} is full. Start a new one with the items that you need."
         raise TooLarge(message, param=param)
 
 
 async def find_response(response: str, earlier: CallersRuns, *, is_over: bool = False) -> RunRecords | None:
-    """Return the run of a response as it was when the response ended, or None if the caller has no such
-    response.
-
-    Another replica may have sent the response and not stored it yet. This waits up to half a second until it
-    is stored and, with `is_over`, until it has ended.
-
-    Raises:
-        StoreUnavailable: the store is unreachable.
+    """Return the run of a response as it was at its end, or None if the caller has none. Wait up to half a
+    second until another replica has stored it and, with `is_over`, until it has ended.
     """
     named = run_of(response)
     if named is None:
@@ -155,11 +116,8 @@ def _is_stored(records: RunRecords) -> bool:
 
 
 async def conversation_of(request: Referred, earlier: CallersRuns) -> tuple[tuple[Message, ...], int]:
-    """Return all messages of the conversation, earlier turns first, and the number of earlier messages.
-
-    Raises:
-        BadTask: something that the request refers to is missing or still in progress.
-        StoreUnavailable: the store is unreachable.
+    """Return the conversation's messages, earlier turns first, and their number. Raise BadTask if a reference
+    is missing or in progress.
     """
     transcript = Transcript()
     if request.conversation and request.previous_response_id is not None:
@@ -180,9 +138,7 @@ async def conversation_of(request: Referred, earlier: CallersRuns) -> tuple[tupl
 
 
 def answerable(items: Sequence[Json]) -> list[Json]:
-    """Return `items` without tool results whose call is missing. A call is missing if it is too old or was
-    deleted.
-    """
+    """Return `items` without tool results whose call was deleted or is too old."""
     calls = {
         item["call_id"] for item in items if str(item.get("type")).endswith("_call") and "call_id" in item
     }
@@ -237,15 +193,12 @@ async def _find_items(response: str, ids: Sequence[str], earlier: CallersRuns) -
 
 
 def show_again(records: RunRecords, call_id: CallId) -> Json:
-    """Rebuild a response from the record of its run."""
     request = request_of(records)
     return show(records, request.echo, request.tools, request.podium, call_id)
 
 
 def request_of(records: RunRecords, after: int = -1) -> ApiRequest:
-    """Rebuild the request of a run from its record, with the fields that responses repeat. For `after`, see
-    `ResponseWriter`.
-    """
+    """Rebuild a run's request with the echo from its record. For `after`, see `ResponseWriter`."""
     task = records.record.task
     newest = echo_of_newest(records.record)
     podium, echo = Podium(progress=newest["progress"]), {**newest, "after": after}
@@ -272,11 +225,7 @@ def input_items(records: RunRecords, call_id: CallId) -> list[Json]:
 
 
 def _find_referenced(references: References, id: str, at: str) -> Sequence[Message]:
-    """Return the messages of the item that a reference names.
-
-    Raises:
-        BadTask: the item is missing, and is not reasoning.
-    """
+    """Return the messages of a referenced item. Raise BadTask if it is missing, and not reasoning."""
     messages = references.get(id, ())
     if not messages and not id.startswith("rs_"):
         raise BadTask(f"{at}.id: item {quote(id)} not found.", param=f"{at}.id")

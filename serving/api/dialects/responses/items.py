@@ -38,9 +38,7 @@ HOSTED = frozenset(
         "web_search_call",
     }
 )
-"""Types of items that the tools of other servers leave in a conversation. The messages around these items
-have the results.
-"""
+"""Items of other servers' tools. The messages around them have the results."""
 PREFIXES = {"message": "msg", "custom_tool_call": "ctc", "custom_tool_call_output": "ctc"}
 
 
@@ -100,12 +98,8 @@ class _Compaction(LenientModel):
 class Transcript:
     """Messages of a conversation, built from input items one by one.
 
-    Args:
-        messages: messages so far.
-
     Attributes:
         left_out: a note for each item that is not supported and was left out.
-        n_compactions: number of compaction items.
         packed: count of the JSON parts inside the compaction items.
     """
 
@@ -117,11 +111,7 @@ class Transcript:
     """Text of the reasoning items since the last turn."""
 
     def add(self, items: str | Sequence[Json], refer: Refer) -> None:
-        """Add the `input` of a request.
-
-        Raises:
-            BadTask: an item is invalid or not supported. The message names its place.
-        """
+        """Add the `input` of a request. The BadTask names an invalid item's place."""
         if isinstance(items, str):
             self.messages.append(Message.of("user", items))
             return
@@ -261,14 +251,8 @@ def _file_json(file: File) -> Json:
 
 
 def items_of(message: Message, index: int, run_id: str, part: int, custom: Collection[str]) -> list[Json]:
-    """Return the input items that a message of a response was made from, as far as they can be reconstructed.
-
-    Args:
-        message: the message.
-        index: index of its first item in the input of the response.
-        run_id: id of the run.
-        part: number of the response in the run.
-        custom: ids of calls of custom tools.
+    """Return the input items that a message was made from, as far as possible. `index` is that of its first
+    item, `part` that of the response in the run, `custom` has ids of calls of custom tools.
     """
     items: list[Json] = []
     content: list[Json] = []
@@ -301,7 +285,6 @@ def _text_json(part: Text, role: str) -> Json:
 
 
 def call_item(call: ToolCall, call_id: str) -> Json:
-    """Return a call as an item, without the item's id."""
     namespace = {"namespace": call.namespace} if call.namespace else {}
     if call.kind == "custom":
         kind: Json = {

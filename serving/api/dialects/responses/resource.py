@@ -21,13 +21,8 @@ INCOMPLETE = {FinishReason.LENGTH: "max_output_tokens", FinishReason.CONTENT_FIL
 
 
 def echo_of(request: ResponsesRequest, progress: str, n_earlier: int) -> Json:
-    """Return the request fields that responses repeat (the echo), except the tools. The echo also has the
-    values that are needed to rebuild the responses later.
-
-    Args:
-        request: the request as sent.
-        progress: how the plan and its progress are shown (`podium.progress`).
-        n_earlier: number of messages that belong to earlier turns and were not in the request.
+    """Return the echo: the request fields that responses repeat, except tools, and the values that rebuild
+    them later.
     """
     fmt = request.text.format
     text: Json = {"format": {"type": fmt.type}}
@@ -126,11 +121,8 @@ def error_of(failure: Failure | PodiumError, record: Record) -> Json:
 
 
 def usage(record: Record) -> Json:
-    """Return the tokens of the answering step. `total_tokens` has those of the whole run, and the details
-    have the rest.
-
-    A response that ends with tool calls has no answering step yet. Its usage has all tokens since the
-    previous response.
+    """Return the tokens of the answering step, or without one those since the previous response.
+    `total_tokens` and the details have the run's.
     """
     if record.status == "waiting":
         return _whole_usage(record.segments)

@@ -1,6 +1,4 @@
-"""Routes for stored responses, and for counting the tokens of a conversation and compacting it. None of them
-starts a run.
-"""
+"""Routes for stored responses, and for counting and compacting a conversation. None starts a run."""
 
 import time
 import uuid
@@ -64,8 +62,8 @@ class ReplayResponse(RunResponse, Response):
         segment: number of the replayed segment, from 0.
         is_same: whether to replay the stored events of a background run, which are the same for all readers.
         is_accepted: function that returns whether the key is still accepted.
-        args, named: as for `RunResponse`. `request` is the earlier request, with the fields that its response
-            repeats.
+        args, named: arguments of `RunResponse`. `request` is the earlier request, with the fields that its
+            response repeats.
     """
 
     def __init__(
@@ -229,12 +227,8 @@ async def items(
 
 
 async def _find(request: Request, id: str, *, is_over: bool = False) -> tuple[RunRecords, CallId]:
-    """Return the run of a response, and a function that gives the client's ids of its tool calls. With
-    `is_over`, wait up to half a second for the end of the response.
-
-    Raises:
-        UnknownName: the caller has no such response.
-        StoreUnavailable: the store is unreachable.
+    """Return the run of a response and its call ids, or raise UnknownName. With `is_over`, wait up to half a
+    second for its end.
     """
     service: Service = request.app.state.service
     caller = caller_of(request)

@@ -26,9 +26,7 @@ def part_of(record: Record) -> int:
 
 
 def echo_changes(first: Mapping[str, Any], echo: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the differences between the echo (`resource.echo_of`) of a later request and that of the run's
-    first request.
-    """
+    """Return how a later request's echo (`resource.echo_of`) differs from the first one's."""
     fields = {name: value for name, value in echo["response"].items() if value != first["response"].get(name)}
     return {name: echo[name] for name in ("progress", "shows_encrypted")} | {"response": fields}
 
@@ -43,9 +41,7 @@ def echo_of_newest(record: Record) -> Mapping[str, Any]:
 
 
 def as_of(records: RunRecords, part: int) -> RunRecords | None:
-    """Return the run as it was when the response with the number `part` ended, or None if that response has
-    not begun.
-    """
+    """Return the run as it was when the response `part` ended, or None if that has not begun."""
     record = records.record
     if part > part_of(record):
         return None
@@ -57,9 +53,7 @@ def as_of(records: RunRecords, part: int) -> RunRecords | None:
 
 
 def own_conversation(record: Record) -> tuple[Message, ...]:
-    """Return the conversation that a run began with, without its instructions, which apply to one request
-    only.
-    """
+    """Return a run's first conversation without instructions, which apply to one request only."""
     has_instructions = bool(record.task.echo["response"]["instructions"])
     return record.task.conversation[has_instructions:]
 
@@ -108,21 +102,17 @@ def response_id(run_id: str, part: int = 0) -> str:
 
 
 def run_of(response: str) -> tuple[str, int] | None:
-    """Return the id of a response's run and the number of the response, or None if `response` has another
-    format.
-    """
+    """Return a response's run and number, or None if `response` has another format."""
     match = RESPONSE.fullmatch(response)
     return (f"wf_{match[1]}", int(match[2], 16)) if match else None
 
 
 def item_id(kind: str, response: str, index: int, *, is_input: bool = False) -> str:
-    """Return the id of an item of a response: `kind` is its prefix, `index` its place in the output or the
-    input.
-    """
+    """Return the id of a response's item: prefix `kind`, and `index` in the output or the input."""
     return f"{kind}_{response.removeprefix('resp_')}_{'i' if is_input else ''}{index}"
 
 
 def response_of(item: str) -> str | None:
-    """Return the id of an item's response, or None if the id has another format."""
+    """Return the id of an item's response, or None if the id does not have this format."""
     match = ITEM.fullmatch(item)
     return f"resp_{match[2]}{match[3]}" if match else None

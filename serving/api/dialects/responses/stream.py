@@ -34,10 +34,8 @@ class ResponsesEncoder(Encoder):
         return self._state("created", "in_progress") + self._state("in_progress", "in_progress")
 
     def heartbeat(self) -> bytes:
-        """Send the state again, because clients count events and ignore comments.
-
-        In a background stream, it repeats the number of the last event, so that events keep their numbers on
-        replay.
+        """Send the state again, because clients ignore comments. In a background stream it has the number of
+        the last event, so that replayed events keep theirs.
         """
         write = self._writer.again if self._echo["response"]["background"] else self._writer.event
         return write("response.in_progress", response=self._resource("in_progress"))
@@ -82,9 +80,7 @@ class ResponsesEncoder(Encoder):
 
 
 def show(records: RunRecords, echo: Any, tools: Toolset, podium: Podium, call_id: CallId) -> Json:
-    """Return the newest response of a run in its current state. `echo` has the request fields that it
-    repeats; see `echo_of`.
-    """
+    """Return a run's newest response in its current state. For `echo`, see `echo_of`."""
     record = records.record
     id = response_id(record.id, part_of(record))
     writer = ResponseWriter(id, shows_encrypted=echo["shows_encrypted"])

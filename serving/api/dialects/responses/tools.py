@@ -35,11 +35,7 @@ class _Choice(LenientModel):
 def read_tools(
     items: Sequence[Json] | None, choice: str | Json | None, *, parallel: bool
 ) -> tuple[Toolset, tuple[str, ...]]:
-    """Return the supported tools, and a note for each tool that is left out.
-
-    Raises:
-        BadTask: a tool is invalid, or the choice requires one that is not supported.
-    """
+    """Return the supported tools, and a note for each tool left out. Raise BadTask if one is invalid."""
     tools: list[Tool] = []
     hosted: dict[str, str] = {}
     for at, item, namespace in _flat(items or ()):

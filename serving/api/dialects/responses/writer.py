@@ -39,14 +39,11 @@ class ResponseWriter:
         self._likely: list[TokenLogprob] = []
 
     def event(self, kind: str, **fields: Any) -> bytes:
-        """Write an event with the next number."""
         self._seq += 1
         return self._write(kind, fields) if self._seq > self._after else b""
 
     def again(self, kind: str, **fields: Any) -> bytes:
-        """Write an event with the same number as the last one. A client that does not receive it misses
-        nothing.
-        """
+        """Write an event with the last number again. A client that misses it misses nothing."""
         return self._write(kind, fields)
 
     def _write(self, kind: str, fields: Json) -> bytes:
@@ -54,7 +51,6 @@ class ResponseWriter:
         return b"event: " + kind.encode() + b"\ndata: " + dumps(data) + b"\n\n"
 
     def think(self, text: str) -> bytes:
-        """Write a piece of reasoning."""
         begin = self._begin("reasoning")
         self._texts.append(text)
         return begin + self._in_item("reasoning_summary_text.delta", summary_index=0, delta=text)
@@ -152,5 +148,4 @@ class ResponseWriter:
 
 
 def output_text(text: str, logprobs: Sequence[TokenLogprob] = ()) -> Json:
-    """Return a text part of a message."""
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": content_json(logprobs)}

@@ -1,0 +1,18 @@
+"""The types of all packages, checked beside the other tests: that takes two minutes of one core."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+
+
+@pytest.mark.timeout(900)
+def test_the_types_are_right() -> None:
+    checker = Path(sys.executable).with_name("basedpyright")
+    checked = subprocess.run(
+        [checker, "--level", "error"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert checked.returncode == 0, checked.stdout + checked.stderr
