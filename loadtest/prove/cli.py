@@ -37,6 +37,14 @@ PROOFS = {
         "loadtest.prove.first_token",
         "time to first token, compared with calling the worker's server directly",
     ),
+    "conversations": (
+        "loadtest.prove.conversations",
+        "long conversations cost hardly more than at the provider, because they keep its prompt cache",
+    ),
+    "affinity": (
+        "loadtest.prove.affinity",
+        "conversations stay at their deployment on every router, and return after it has failed",
+    ),
     "lists": (
         "loadtest.prove.run_lists",
         "lists of runs are fast with 1,000,000 stored runs, with every filter",

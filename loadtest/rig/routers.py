@@ -70,8 +70,11 @@ async def running_router(
     has_keys: bool = True,
     clock: Path | None = None,
     watch: bool = False,
+    root: Path = ROOT,
 ) -> AsyncGenerator[RouterProcess]:
-    """Run a router with the log build/prove/NAME.log. `clock` is the file with the shift of its clock."""
+    """Run a router of the checkout `root`. Its log is build/prove/NAME.log. `clock` is the file with the shift of its
+    clock.
+    """
     LOGS.mkdir(parents=True, exist_ok=True)
     orders: Json = {"address": url_of(address), "settings": settings, "has_keys": has_keys}
     if watch:
@@ -83,7 +86,7 @@ async def running_router(
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             *("-m", "loadtest.rig.router"),
-            cwd=ROOT,
+            cwd=root,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=output,
