@@ -93,7 +93,9 @@ def test_values_of_an_example_reach_every_object(name: str, tmp_path: Path) -> N
 def test_images_of_ours_have_the_version_of_the_project(name: str) -> None:
     version = re.search(r'^version = "(.+)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
     assert version
-    assert set(re.findall(r"image: registry\.example\.com/podium\S*:(\S+)", render(FOLDER / name))) == {version[1]}
+    assert set(re.findall(r"image: registry\.example\.com/podium\S*:(\S+)", render(FOLDER / name))) == {
+        version[1]
+    }
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
