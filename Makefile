@@ -133,7 +133,7 @@ fuzz-streams fuzz-policy: setup-dev
 
 fuzz: fuzz-streams fuzz-api ## providers' answers, damaged, and requests made up from the OpenAPI description: ten minutes each
 
-clients: setup-learning ## other people's clients, unchanged, against scripted workers: CLIENTS="codex opencode" (docs/clients)
+clients: setup-learning ## other people's clients, unchanged, against scripted workers: CLIENTS="codex opencode" (docs/clients.md)
 	@$(BIN)/python -m tests.clients $(CLIENTS)
 
 load: setup-dev ## load a running server (PORT=8000): SCENARIO=open-mixed DURATION=10m; report in build/load/SCENARIO

@@ -1,4 +1,4 @@
-"""The programs of docs/clients: how each is started, what it prints, and the server they are run against."""
+"""The programs of docs/clients.md: how each is started, what it prints, and the server they are run against."""
 
 import subprocess
 import sys
@@ -20,7 +20,7 @@ class Program:
     """One program.
 
     Args:
-        client: it shows; the name of its environment and of its page.
+        client: it shows; the name of its environment.
         words: the command; `{url}` becomes the server's address.
         shows: what it prints.
         packages: of its environment.
@@ -73,7 +73,7 @@ LUCEBENCH = Program(
     "sweep complete",
     ("lucebench==0.3.3", "httpx"),
 )  # fmt: skip
-"""It has no page; it writes into the folder that it is started in."""
+"""It is not on the page; it writes into the folder that it is started in."""
 
 
 def run(program: Program, url: str, home: Path, binaries: Path | None = None, at: Path = PROGRAMS) -> str:

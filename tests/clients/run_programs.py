@@ -1,4 +1,4 @@
-"""`make clients`: the programs of docs/clients that need packages of their own, each in its environment."""
+"""`make clients`: the programs of docs/clients.md that need packages of their own, each in its environment."""
 
 import asyncio
 import shutil
@@ -56,7 +56,7 @@ def main(words: list[str]) -> int:
     failed = 0
     for program in chosen:
         fault = asyncio.run(run_one(program))
-        print(f"{program.client}: {fault or 'as its page says'}", flush=True)
+        print(f"{program.client}: {fault or 'as the page says'}", flush=True)
         failed += bool(fault)
     print(f"{len(chosen) - failed} of {len(chosen)} programs passed")
     return min(failed, 1)
