@@ -34,15 +34,14 @@ QUESTIONS = (
     "First list three uses of a brick, then write one sentence that names all of them.",
 )
 WORKFLOW_HEADER = "x-podium-workflow-id"
-SHOWN = 170
+SHOWN = 110
 """Maximum characters of an answer in the table."""
 HEADER = """\
 # Ten questions
 
-This page shows ten answers of {model}, asked one after another by `python -m evaluation.transcript` ({day}). Next to each answer is what the same worker answers when it is called by name.
-The first words came after {first:.2f} s through the conductor and {alone:.2f} s by name (medians). The call by name comes second, when the worker has read the question once.
-Answers have at most 120 tokens and are cut at " ..." here. They differ from run to run, because each worker has its own temperature.
-Both columns show what models of that size can do: many answers are wrong either way, and the `needs` of a step is sometimes wrong.
+This page shows ten answers of {model}, asked one after another by `python -m evaluation.transcript` ({day}), next to those of the same worker when it is called by name.
+The first words came after {first:.2f} s through the conductor and {alone:.2f} s by name (medians; the call by name comes second, when the worker has read the question once).
+Answers have at most 120 tokens, are cut at " ..." here, and differ from run to run. Many are wrong either way, and the `needs` of a step is sometimes wrong.
 
 | question | plan | answer | first word, s | the same worker by name | first word, s |
 | --- | --- | --- | --: | --- | --: |

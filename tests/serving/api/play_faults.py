@@ -295,13 +295,10 @@ The test makes one worker faulty in four places:
 
 To read the table:
 
-* A cell shows the HTTP status, and then the answer or the `code` of the error.
-* If the result of a streamed request differs, it follows after a slash. `…` marks the place where the stream broke.
+* A cell shows the HTTP status, and then the answer or the `code` of the error. If the result of a streamed request differs, it follows after a slash. `…` marks the place where the stream broke.
 * An *early* fault comes before the first word, a *late* fault after it.
 * A 400 replaces a 502 if a call was already billed. It tells clients not to retry.
-* The last column is the slowest first word of {at_once} concurrent clients. Use it only to compare rows.
-
-The workers had two attempts per call and a `stall_timeout_s` of {stall_s:.0f} s.
+* The last column is the slowest first word of {at_once} concurrent clients, to compare rows. Workers had two attempts per call and a `stall_timeout_s` of {stall_s:.0f} s.
 
 {table}
 
