@@ -41,10 +41,6 @@ def test_a_command_of_the_page_is_read_and_names_what_there_is(command: str):
         )
 
 
-def test_every_source_and_strategy_is_on_the_page():
-    assert [name for name in (*SOURCES, *STRATEGIES) if f"`{name}" not in PAGE] == []
-
-
 @pytest.mark.parametrize(
     ("replies", "answer"),
     [
