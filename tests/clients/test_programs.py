@@ -28,4 +28,4 @@ def test_every_client_that_is_run_is_on_the_page_with_its_program_and_version() 
         for name, _, version in (package.partition("==") for package in program.packages[:1]):
             assert re.search(rf"\b{re.escape(name.partition('[')[0])}\b.* {re.escape(version)}\b", PAGE), name
     for agent in AGENTS:
-        assert f"{agent.package}@{agent.version}" in PAGE
+        assert re.search(rf"npm install -g \S*{agent.name}\S*@{re.escape(agent.version)}\n", PAGE), agent.name
