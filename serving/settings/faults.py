@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
 from conductor.errors import PodiumError, did_you_mean
+from serving.settings.workers import Kind
 
 Loc = Sequence[int | str]
 """Path of a setting: keys and positions from the top of the file. In a list, an entry's `name` may replace
@@ -102,12 +103,9 @@ def describe(fault: ErrorDetails, data: object, root: yaml.Node | None, model: t
 
 def place_of(loc: Loc) -> str:
     """Return the path of a setting, such as `workers[0].name`, without pydantic's kind of worker."""
-    kinds = {"vllm", "openai", "anthropic", "gemini", "scripted", "python"}
-    return re.sub(
-        r"\.\[",
-        "[",
-        ".".join(f"[{part}]" if isinstance(part, int) else part for part in loc if part not in kinds),
-    )
+    kinds = get_args(Kind)
+    names = (f"[{part}]" if isinstance(part, int) else part for part in loc if part not in kinds)
+    return ".".join(names).replace(".[", "[")
 
 
 def say(fault: ErrorDetails, fields: Sequence[str] = ()) -> str:
