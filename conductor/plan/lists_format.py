@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from conductor.errors import InvalidPlan, Reason
-from conductor.plan.plan import Nesting, Plan, PlanBuilder, Step, read_step
+from conductor.plan.plan import Plan, PlanBuilder, Step, read_step
+from conductor.plan.steps_format import Nesting
 
 
 @dataclass(slots=True)

@@ -21,7 +21,8 @@ from conductor.model.worker import PoolMember
 from conductor.plan.grammars import SUBTASK_CHARS, grammar
 from conductor.plan.instructions import Layout, layout_of
 from conductor.plan.lists_format import ListsParser
-from conductor.plan.plan import Format, Parser, Plan, Step, StepsParser
+from conductor.plan.plan import Format, Parser, Plan, Step
+from conductor.plan.steps_format import StepsParser
 from conductor.run.call_holds import open_call
 from conductor.run.ledger import Ledger
 
