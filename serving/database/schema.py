@@ -233,6 +233,7 @@ run_text = Table(
     metadata,
     Column("run_id", Text, primary_key=True),
     Column("text", Text, nullable=False, comment="question and answer in lower case"),
+    Column("question", Text, comment="beginning of the newest question, for lists"),
     comment="text of a run for searches; removed with the texts of the run",
 )
 run_feedback = Table(
