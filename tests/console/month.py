@@ -21,6 +21,7 @@ from serving.accounts.directory import Directory
 from serving.database.address import Address
 from tests.serving.api.served import Json, Served, scripted, team
 from tests.serving.store.stores import replicas
+from tests.states import until
 
 DAY_S = 86_400
 RATES: dict[str, dict[str, str]] = {
@@ -28,14 +29,18 @@ RATES: dict[str, dict[str, str]] = {
     "gpt-5-mini": {"input_usd_per_mtok": "0.25", "output_usd_per_mtok": "2", "cached_input_usd_per_mtok": "0.025"},
     "haiku": {"input_usd_per_mtok": "1", "output_usd_per_mtok": "5", "cached_input_usd_per_mtok": "0.1", "cache_write_usd_per_mtok": "1.25"},
 }  # fmt: skip
-BASELINE: Json = {"model": "gpt-5", "price": {"input_usd_per_mtok": "1.25", "output_usd_per_mtok": "10", "cached_input_usd_per_mtok": "0.125"}}  # fmt: skip
+BASELINE: Json = {"model": "claude-opus", "price": {"input_usd_per_mtok": "5", "output_usd_per_mtok": "25", "cached_input_usd_per_mtok": "0.5"}}  # fmt: skip
 KEYS = {"help desk": "support", "chat widget": "support", "coding agent": "engineering", "admin": None}
+LEDGER = """INSERT INTO ledger (kind, run_id, key_id, team_id, day, month, worker, amount, exact, above_hold, at_us)
+    SELECT 'call', run_id, key_id, team_id, day, 0, worker, cost, 1, 0, 0 FROM run_cost"""
+"""Statement that enters what the runs cost into the ledger."""
 QUESTIONS = (
     "The invoice of October is missing. Where do I find it?",
     "Why does the login fail after the update?",
     "Rename the module and fix its imports.",
     "Write a test for the parser of dates.",
 )
+FURTHER = ("And on the phone?", "Please do the same for the other one.", "Why?", "Thanks. Shorter, please.")
 
 
 def month(accounts: list[Account], now_s: float, n: int = 600) -> Iterator[RunRecords]:
@@ -52,6 +57,7 @@ def month(accounts: list[Account], now_s: float, n: int = 600) -> Iterator[RunRe
         for turn in range(rng.randrange(1, 9)):
             at_s = min(began_s + 90 * turn, now_s - 1)
             source = "conversation" if turn else "conductor"
+            question = rng.choice(FURTHER) if turn else question
             yield RunRecords(
                 turn_of(n, account, model, worker, conversation, question, (length, cached), source, at_s)
             )
@@ -108,7 +114,8 @@ async def spent(address: Address) -> AsyncGenerator[tuple[Served, dict[str, str]
         async with replicas(address, settings, n=1, directory=directory) as (router,):
             for run in month(accounts, time.time()):
                 await router.records.put(replace(run, record=replace(run.record, owner=router.records.owner)))
-            await router.records.aclose()  # so that the store has them
+            await until(lambda: not list(router.records.waiting()))
+            await router.change(LEDGER)
             yield router.api, secrets
     finally:
         await directory.aclose()

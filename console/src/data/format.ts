@@ -9,8 +9,12 @@ export function dollars(amount: number | null | undefined): string {
   return cents >= 0.1 ? `${cents.toFixed(2)} ¢` : `${cents.toPrecision(2)} ¢`;
 }
 
-/** Format a sum of money, which may be nothing. */
-export function sum(amount: number): string {
+/** Format a sum of money, which may be nothing.
+ *
+ * @param most largest of the amounts that are shown together, so that all have the same unit.
+ */
+export function sum(amount: number, most = amount): string {
+  if (Math.abs(most) >= 1 && Math.abs(amount) < 1 && amount) return `${amount < 0 ? "−" : ""}$${Math.abs(amount).toFixed(2)}`;
   return amount ? dollars(amount) : "$0";
 }
 

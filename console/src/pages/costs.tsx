@@ -100,7 +100,7 @@ function Pictures(props: { report: ApiCosts; by: CostField; view: View; onView: 
     { view: "cached", name: "Cached", value: percent(cachedShare(total)), note: `of ${compact(total.input)} input tokens` },
     { view: "saved", name: "Saved by caches", value: sum(total.saved_usd), note: total.saved_usd ? `${percent(total.saved_usd / (total.cost_usd + total.saved_usd))} of the cost without them` : "" },
   ];
-  if (report.baseline !== null) cards.push({ view: "baseline", name: `Saved against ${report.baseline}`, value: `≈ ${sum(total.baseline_usd - total.cost_usd)}`, note: `estimate: ${sum(total.baseline_usd)} with it alone` });
+  if (report.baseline !== null) cards.push({ view: "baseline", name: `Saved against ${report.baseline}`, value: sum(total.baseline_usd - total.cost_usd), note: `estimate: ${sum(total.baseline_usd)} with it alone` });
   const groups = [...byGroup(rows)].map(([name, own]) => ({ name, sums: sumCosts(own) })).sort((a, b) => b.sums.cost_usd - a.sums.cost_usd || b.sums.runs - a.sums.runs);
   return (
     <>

@@ -3,7 +3,7 @@ import { useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
 import { administers, may, whyNot } from "../data/access";
 import { get, words } from "../data/api";
-import { ago, brief, compact, dollars, plural, seconds, when } from "../data/format";
+import { ago, brief, compact, dollars, percent, plural, seconds, when } from "../data/format";
 import { loadModels, models, ofKind } from "../data/models";
 import { keyName, loadNames, teamName, teams } from "../data/names";
 import type { ApiRun } from "../data/record";
@@ -258,6 +258,7 @@ function Question(props: { run: ApiRun }) {
         {run.model}
         {workers.length && !(workers.length === 1 && workers[0] === run.model) ? ` · ${steps}${workers.join(", ")}` : ""}
         {!text && OVER.has(run.status) ? " · question not stored" : ""}
+        {run.cached_share ? ` · ${percent(run.cached_share)} cached` : ""}
         {run.cached_from ? " · from the cache" : ""}
       </span>
     </>

@@ -20,14 +20,14 @@ export interface PlotSeries extends Series {
  *
  * @param label what a screen reader says of it. The figures are in a table.
  */
-export function Plot(props: { label: string; series: PlotSeries[]; span: Span; isStacked: boolean; format: (value: number) => string; time: (unix_s: number) => string }) {
+export function Plot(props: { label: string; series: PlotSeries[]; span: Span; isStacked: boolean; format: (value: number, most?: number) => string; time: (unix_s: number) => string }) {
   const { ref, width } = useWidth(760);
   const under = useSignal<number | null>(null);
   const n = Math.round((props.span.to_s - props.span.from_s) / props.span.step_s);
   const values = props.isStacked ? Array.from({ length: n }, (_, bar) => stack(props.series, bar)).flat() : props.series.flatMap((each) => each.values.map((value) => value ?? 0));
   const marks = ticks(Math.max(0, ...values), Math.min(0, ...values));
   const [least, most] = [marks[0]!, marks.at(-1)!];
-  const left = Math.max(...marks.map((mark) => props.format(mark).length)) * CHAR + 10;
+  const left = Math.max(...marks.map((mark) => props.format(mark, most).length)) * CHAR + 10;
   const slot = Math.max(1, width - left - RIGHT) / n;
   const x = (bar: number) => left + bar * slot;
   const y = (value: number) => ABOVE + ((most - value) / (most - least)) * (HEIGHT - ABOVE - BELOW);
@@ -43,15 +43,18 @@ export function Plot(props: { label: string; series: PlotSeries[]; span: Span; i
           <g key={mark}>
             <line class="grid" x1={left} x2={width - RIGHT} y1={y(mark)} y2={y(mark)} />
             <text x={left - 8} y={y(mark) + 4} text-anchor="end">
-              {props.format(mark)}
+              {props.format(mark, most)}
             </text>
           </g>
         ))}
-        {timeMarks(n, width - left).filter((each) => x(each) + slot / 2 < width - 28).map((each) => (
-          <text key={each} x={x(each) + slot / 2} y={HEIGHT - 6} text-anchor="middle">
-            {props.time(props.span.from_s + each * props.span.step_s)}
-          </text>
-        ))}
+        {timeMarks(n, width - left).filter((each) => x(each) + slot / 2 < width - 28).map((each) => {
+          const text = props.time(props.span.from_s + each * props.span.step_s);
+          return (
+            <text key={each} x={Math.max(x(each) + slot / 2, (text.length * CHAR) / 2)} y={HEIGHT - 6} text-anchor="middle">
+              {text}
+            </text>
+          );
+        })}
         {bar === null ? null : <rect class="under" x={x(bar)} y={ABOVE} width={slot} height={HEIGHT - ABOVE - BELOW} />}
         {props.isStacked ? <Bars series={props.series} n={n} x={x} y={y} slot={slot} /> : props.series.map((each) => <Line key={each.name} series={each} x={(index) => x(index) + slot / 2} y={y} />)}
       </svg>
@@ -89,7 +92,7 @@ function stack(series: readonly Series[], bar: number): [number, number] {
 
 /** Dot in the colour of a series. */
 export function Dot(props: { hue: number | null }) {
-  return <span class={props.hue === null ? "dot" : "dot hued"} style={props.hue === null ? undefined : { "--hue": `${props.hue}` }} aria-hidden="true" />;
+  return <span class={props.hue === null ? "dot accent" : "dot hued"} style={props.hue === null ? undefined : { "--hue": `${props.hue}` }} aria-hidden="true" />;
 }
 
 function Bars(props: { series: PlotSeries[]; n: number; x: (bar: number) => number; y: (value: number) => number; slot: number }) {
