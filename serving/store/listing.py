@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Row, Select, case, func, literal, select, tuple_
 
 from serving.accounts.caller import Caller
-from serving.database.schema import ledger, run, run_text
+from serving.database.schema import ledger, run, run_text, suspended_run
 from serving.store.queries import among, conditions, visible
 from serving.store.run_filter import RunFilter
 from serving.store.store import Place
@@ -70,8 +70,18 @@ async def _end_of_window(
 def _newest_first(*where: ColumnElement[bool]) -> Select[*tuple[Any, ...]]:
     billed = select(func.sum(ledger.c.amount)).where(ledger.c.run_id == run.c.id).scalar_subquery()
     is_lost = case((run.c.status == "lost", billed)).label("billed")
-    question = select(run_text.c.question).where(run_text.c.run_id == run.c.id).scalar_subquery()
-    columns = (run.c.status, run.c.numbers, run.c.made_us, run.c.id, is_lost, question.label("question"))
+    ended, waiting = (
+        select(table.c.question).where(table.c.run_id == run.c.id).scalar_subquery()
+        for table in (run_text, suspended_run)
+    )
+    columns = (
+        run.c.status,
+        run.c.numbers,
+        run.c.made_us,
+        run.c.id,
+        is_lost,
+        func.coalesce(ended, waiting).label("question"),
+    )
     query = select(*columns).where(*where)
     return query.order_by(run.c.made_us.desc(), run.c.id.desc())
 

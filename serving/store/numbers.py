@@ -99,10 +99,13 @@ def with_question(records: RunRecords, question: str) -> RunRecords:
 
 def question_of(records: RunRecords) -> str:
     """Return the beginning of the newest question, or "" if texts are not stored."""
-    if not records.has_content:
-        return ""
-    questions = (each.text for each in reversed(records.record.task.conversation) if each.role == "user")
-    return next(filter(None, questions), "")[:QUESTION_CHARS]
+    return newest_question(records.record.task)[:QUESTION_CHARS] if records.has_content else ""
+
+
+def newest_question(task: Task) -> str:
+    """Return the text of the newest user message that has one, or ""."""
+    questions = (message.text for message in reversed(task.conversation) if message.role == "user")
+    return next(filter(None, questions), "")
 
 
 def event_numbers(event: Event) -> Event:

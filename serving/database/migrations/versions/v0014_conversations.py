@@ -24,6 +24,10 @@ def upgrade() -> None:
     op.add_column(
         "run_text", sa.Column("question", sa.Text, comment="beginning of the newest question, for lists")
     )
+    op.add_column(
+        "suspended_run",
+        sa.Column("question", sa.Text, comment="beginning of the newest question, redacted, for lists"),
+    )
     op.drop_index("run_cost", "run")  # an index must not have the name of a table
     op.create_index("run_by_cost", "run", ["cost"])
     op.create_table(
