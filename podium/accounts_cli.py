@@ -8,6 +8,7 @@ Modules that read settings and databases are imported only after the options are
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import sys
@@ -28,7 +29,7 @@ from podium.policy_cli import check_against, read_fields, show_policy
 from podium.store_cli import SettingsFile, address_of, errors_in_one_line
 from serving.accounts.caller import DEFAULT_SCOPES, Scope, join, parse_scopes
 from serving.accounts.hold import Period, key_subject, team_subject
-from serving.accounts.key_info import US, KeyInfo, TeamInfo, iso
+from serving.accounts.key_info import US, KeyEdit, KeyInfo, TeamInfo, iso
 from serving.accounts.keys import ApiKey
 
 if TYPE_CHECKING:
@@ -57,6 +58,12 @@ def duration_s(text: str) -> float:
     if (duration := int(match[1]) * UNITS_S[match[2]]) > MOST_S:
         raise ValueError(f"{text!r} is longer than 100 years")
     return float(duration)
+
+
+@option
+def lifetime_s(text: str) -> float:
+    """Parse a duration, or `never`."""
+    return math.inf if text == "never" else duration_s(text)
 
 
 @option
@@ -154,7 +161,7 @@ Fields = Annotated[
 PolicyJson = Annotated[bool, Option("--json", help="print one JSON object")]
 keys = Program(
     "podium keys",
-    help="Create, list, revoke and rotate API keys.",
+    help="Create, list, edit, revoke and rotate API keys.",
     epilog="Example: podium keys create search-app --team search --expires 90d",
 )
 teams = Program(
@@ -217,6 +224,34 @@ async def list_keys(
         else "No keys exist yet. Create one with `podium keys create NAME`."
     )
     _show([_row(key, now_us) for key in shown], f"{none} ({where})", as_json=as_json)
+    return 0
+
+
+@keys.command("edit", epilog="Example: podium keys edit search-app --scopes read --expires 30d")
+async def edit_key(
+    key: KeyName,
+    place: AccountsPlace,
+    scopes: Annotated[
+        frozenset[Scope] | None,
+        Option(parser=option(parse_scopes), metavar="SCOPES", help="all scopes of the key from now on"),
+    ] = None,
+    expires: Annotated[
+        float | None,
+        Option(parser=lifetime_s, metavar="TIME", help="lifetime from now, such as 90d, or `never`"),
+    ] = None,
+) -> int:
+    """Change the scopes or the expiry of a key. Every server applies this within 10 s."""
+    if scopes is None and expires is None:
+        raise ClientError("Nothing to change. Use --scopes or --expires.")
+    edit: KeyEdit = {} if scopes is None else {"scopes": scopes}
+    if expires is not None:
+        edit["expires_us"] = None if expires == math.inf else int((time.time() + expires) * US)
+    async with place.open() as (directory, _):
+        info = await directory.change_key(key, edit)
+    until = iso(info.expires_us)
+    print(
+        f"Changed key {_describe(info)}. It {f'expires at {until}' if until else 'never expires'}. Servers apply this within 10 s."
+    )
     return 0
 
 

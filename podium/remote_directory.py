@@ -17,7 +17,7 @@ from serving.accounts.account_policy import AccountPolicy
 from serving.accounts.budget_limits import Spending
 from serving.accounts.caller import Scope
 from serving.accounts.hold import Period
-from serving.accounts.key_info import US, KeyInfo, TeamInfo, iso
+from serving.accounts.key_info import US, KeyEdit, KeyInfo, TeamInfo, iso
 from serving.accounts.keys import ApiKey
 
 Json = dict[str, Any]
@@ -71,6 +71,12 @@ class RemoteDirectory:
     async def key(self, reference: str) -> KeyInfo:
         key = _key(self._client.get(f"/v1/admin/keys/{path_part(reference)}"))
         return replace(key, policy=self._policy(f"/v1/admin/keys/{path_part(key.id)}"))
+
+    async def change_key(self, reference: str, edit: KeyEdit) -> KeyInfo:
+        body: Json = {"scopes": sorted(edit["scopes"])} if "scopes" in edit else {}
+        if "expires_us" in edit:
+            body["expires_at"] = iso(edit["expires_us"])
+        return _key(self._client.post(f"/v1/admin/keys/{path_part(reference)}", body))
 
     async def revoke(self, reference: str) -> KeyInfo:
         return _key(self._client.delete(f"/v1/admin/keys/{path_part(reference)}"))

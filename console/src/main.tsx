@@ -7,6 +7,7 @@ import { access, identify, keyChanges, myKey } from "./data/access";
 import { parts } from "./data/route";
 import { THEMES, type Theme, chooseTheme, theme } from "./data/theme";
 import { Ask, Compare } from "./pages/ask";
+import { Costs } from "./pages/costs";
 import { Evaluation } from "./pages/evaluation";
 import { Keys } from "./pages/keys";
 import { Overview } from "./pages/overview";
@@ -21,6 +22,7 @@ const PAGES: readonly (readonly [IconName, string, string])[] = [
   ["ask", "ask", "Ask"],
   ["runs", "runs", "Runs"],
   ["overview", "overview", "Overview"],
+  ["costs", "costs", "Costs"],
   ["pool", "pool", "Pool"],
   ["compare", "evaluation", "Compare"],
   ["keys", "keys", "Keys"],
@@ -97,6 +99,8 @@ function Body(props: { name: string; rest: string[] }) {
       return <Ask key={rest[0] ?? ""} from={rest[0] ?? null} run={null} />;
     case "overview":
       return <Overview />;
+    case "costs":
+      return <Costs />;
     case "pool":
       return <Pool />;
     case "evaluation":

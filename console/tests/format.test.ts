@@ -19,7 +19,8 @@ test("a brief text is one line", () => {
 });
 
 test("a sum of nothing is not free, and large numbers are short", () => {
-  assert.deepEqual([0, 0.0123, 2].map(sum), ["$0", "1.23 ¢", "$2.00"]);
+  assert.deepEqual([0, 0.0123, 2, -2, -0.01].map((amount) => sum(amount)), ["$0", "1.23 ¢", "$2.00", "−$2.00", "−1.00 ¢"]);
+  assert.deepEqual([-0.5, 0, 0.5, 1].map((amount) => sum(amount, 1)), ["−$0.50", "$0", "$0.50", "$1.00"]);
   assert.deepEqual([7, 999, 12_345, 2_000_000].map(compact), ["7", "999", "12.3K", "2M"]);
   assert.deepEqual([null, 0, 0.004, 0.31, 1].map(percent), ["–", "0 %", "0.4 %", "31 %", "100 %"]);
   assert.deepEqual([plural(1, "step"), plural(2, "step")], ["1 step", "2 steps"]);

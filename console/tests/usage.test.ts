@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { factOf, rowsOf, seriesOf, spanOf, ticks, totalsOf, valueOf } from "../src/data/usage.ts";
+import { seriesOf, spanOf, ticks } from "../src/data/series.ts";
+import { factOf, figureOf, rowsOf, totalsOf, valueOf } from "../src/data/usage.ts";
 
 const usage = (input_tokens: number, output_tokens: number, cached_input_tokens = 0) => ({ input_tokens, output_tokens, cached_input_tokens, reasoning_tokens: 0 });
 const step = (worker: string, more: object = {}) => ({ worker, served_by: worker, status: "done", started_s: 1, ended_s: 3, usage: usage(10, 5, 4), cost_usd: 0.5, attempts: [], reused_from: null, inner: null, ...more });
@@ -37,9 +38,9 @@ test("series have a value for each bar, the largest group first, and the rest to
   const span = spanOf(119, 10, 3);
   assert.deepEqual(span, { from_s: 90, to_s: 120, step_s: 10 });
   const facts = [run({ model: "x" }), run({ model: "y" }), run({ model: "y", created: 111 }), run({ model: "z", created: 5 })];
-  const series = seriesOf(rowsOf(facts, "model"), "requests", span, 2);
+  const series = seriesOf(rowsOf(facts, "model"), figureOf("requests"), span, 2);
   assert.deepEqual(series, [{ name: "y", values: [0, 1, 1] }, { name: "others", values: [0, 1, 0] }]);
-  assert.deepEqual(seriesOf(rowsOf(facts, "all"), "latency", span, 1)[0]!.values, [null, 2, 2]);
+  assert.deepEqual(seriesOf(rowsOf(facts, "all"), figureOf("latency"), span, 1)[0]!.values, [null, 2, 2]);
 });
 
 test("days begin at midnight of the local time", () => {
@@ -52,4 +53,6 @@ test("ticks are round numbers that reach the largest value", () => {
   assert.deepEqual(ticks(7), [0, 2, 4, 6, 8]);
   assert.deepEqual(ticks(0.031), [0, 0.01, 0.02, 0.03, 0.04]);
   assert.equal(ticks(1000).at(-1), 1000);
+  assert.deepEqual(ticks(3, -1), [-1, 0, 1, 2, 3]);
+  assert.deepEqual(ticks(0, -0.7), [-0.8, -0.6, -0.4, -0.2, 0]);
 });

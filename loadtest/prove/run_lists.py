@@ -49,7 +49,7 @@ SERIES = {
 FILL = (
     "{series} INSERT INTO run ({columns}) SELECT {values} FROM s",
     "{series} INSERT INTO run_worker (run_id, worker, made_us) SELECT 'wf_' || n, 'w' || (n % 5), {made} + n * 1000 FROM s",
-    "{series} INSERT INTO run_text (run_id, text) SELECT 'wf_' || n, 'question number ' || n || ' about the sky' FROM s",
+    "{series} INSERT INTO run_text (run_id, text, question) SELECT 'wf_' || n, 'question number ' || n || ' about the sky', 'Question number ' || n FROM s",
 )
 
 

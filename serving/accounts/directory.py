@@ -20,7 +20,7 @@ from serving.accounts.account_rows import KEYS, read_key, read_team
 from serving.accounts.budget_limits import Spending, read_spending, set_budget
 from serving.accounts.caller import DEFAULT_SCOPES, Scope
 from serving.accounts.hold import Period
-from serving.accounts.key_info import LAST_US, US, KeyInfo, TeamInfo, check_in_force
+from serving.accounts.key_info import LAST_US, US, KeyEdit, KeyInfo, TeamInfo, check_in_force
 from serving.accounts.keys import ApiKey
 from serving.accounts.replica_store import ReplicaStore
 from serving.database.address import Address
@@ -209,21 +209,15 @@ class Directory:
             raise BadTask(f"{len(chosen)} keys are named {quote(reference)}. Use the id of one: {ids}.", param="key")  # fmt: skip
         return chosen[0]
 
-    async def change_key(self, reference: str, scopes: Collection[Scope], expires_us: int | None) -> KeyInfo:
-        """Replace the scopes and the expiry of a key. Every replica applies the change within 10 s.
-
-        Args:
-            reference: see `key`.
-            scopes: operations that the key permits from now on.
-            expires_us: new expiry. See `create_key`.
+    async def change_key(self, reference: str, edit: KeyEdit) -> KeyInfo:
+        """Change the scopes or the expiry of a key. Every replica applies the change within 10 s.
 
         Raises:
             UnknownName: there is no such key.
             BadTask: the key is revoked, would be unusable, or would have both the scope `admin` and a team.
         """
         info = await self.key(reference)
-        if info.revoked_us is not None:
-            raise BadTask(f"The key {info.id} is revoked. Create a new one.", param="key")
+        scopes = edit.get("scopes", info.scopes)
         if Scope.ADMIN in scopes and info.team is not None:
             raise BadTask(
                 "A key with the scope 'admin' cannot belong to a team. Create a key without a team.",
@@ -231,11 +225,17 @@ class Directory:
             )
         if not scopes:
             raise BadTask("A key needs at least one scope.", param="scopes")
-        if expires_us != info.expires_us:
-            self._check_expiry(expires_us)
-        change = update(api_key).where(api_key.c.id == info.id)
+        if edit.get("expires_us", info.expires_us) != info.expires_us:
+            self._check_expiry(edit.get("expires_us"))
+        # only the columns of the edit, so that a concurrent edit of the other field stays
+        values: dict[str, Any] = {"id": info.id, **edit}
+        if "scopes" in edit:
+            values["scopes"] = _scopes_json(scopes)
+        change = update(api_key).where(api_key.c.id == info.id, api_key.c.revoked_us.is_(None)).values(values)
         async with (await self.open()).writing() as connection:
-            await connection.execute(change.values(scopes=_scopes_json(scopes), expires_us=expires_us))
+            is_changed = (await connection.execute(change)).rowcount > 0
+        if not is_changed:
+            raise BadTask(f"The key {info.id} is revoked. Create a new one.", param="key")
         return await self.key(info.id)
 
     async def revoke(self, reference: str) -> KeyInfo:

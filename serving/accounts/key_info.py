@@ -3,10 +3,11 @@
 It does not contain the keys themselves, only their last characters.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import Literal
+from typing import Literal, TypedDict
 
 from conductor.errors import Unauthenticated
 from conductor.run.record import Account
@@ -73,6 +74,17 @@ class KeyInfo:
     @property
     def policies(self) -> Policies:
         return Policies(self.team.policy if self.team else ANY_POLICY, self.policy)
+
+
+class KeyEdit(TypedDict, total=False):
+    """Change of a key. A field that is left out keeps its value.
+
+    Args:
+        expires_us: new expiry. None: the key never expires.
+    """
+
+    scopes: Collection[Scope]
+    expires_us: int | None
 
 
 def iso(time_us: int | None) -> str | None:

@@ -123,18 +123,17 @@ async def get_key(request: Request, id: str) -> Key:
 async def change_key(request: Request, caller: Admin, id: str, body: KeyChange) -> Key:
     """Change the scopes or the expiry of a key. Its secret, team, budgets and policy stay the same.
 
-    All replicas apply the change within 10 s. Open runs of the key continue to their end.
+    All replicas apply the change within 10 s. Open runs of the key continue to their end. If it loses a scope, its
+    event streams end.
     """
-    key = await _directory(request).key(id)
-    scopes, expires_us = body.applied_to(key)
-    changed = await _directory(request).change_key(key.id, scopes, expires_us)
+    changed = await _directory(request).change_key(id, body.edit)
     _note(
         request,
         caller,
         "key changed",
         changed_key_id=changed.id,
         scopes=sorted(changed.scopes),
-        expires=iso(expires_us),
+        expires=iso(changed.expires_us),
     )
     return Key.of(changed)
 

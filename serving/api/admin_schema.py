@@ -12,7 +12,7 @@ from serving.accounts.budget_limits import Spending
 from serving.accounts.caller import DEFAULT_SCOPES, Scope
 from serving.accounts.directory import NAME_CHARS
 from serving.accounts.hold import Period
-from serving.accounts.key_info import US, KeyInfo, KeyState, TeamInfo
+from serving.accounts.key_info import US, KeyEdit, KeyInfo, KeyState, TeamInfo
 from serving.accounts.money import MAX_USD
 
 MOST_OVERLAP_S = 30 * 24 * 3600
@@ -74,10 +74,15 @@ class KeyChange(_Body):
         default=None, description="Time from which the key is rejected, with a time zone. null: never."
     )
 
-    def applied_to(self, key: KeyInfo) -> tuple[frozenset[Scope], int | None]:
-        """Return the scopes and the expiry of `key` after this change."""
-        scopes = self.scopes if "scopes" in self.model_fields_set else key.scopes
-        return scopes, _us(self.expires_at) if "expires_at" in self.model_fields_set else key.expires_us
+    @property
+    def edit(self) -> KeyEdit:
+        """Fields that the request names."""
+        edit: KeyEdit = {}
+        if "scopes" in self.model_fields_set:
+            edit["scopes"] = self.scopes
+        if "expires_at" in self.model_fields_set:
+            edit["expires_us"] = _us(self.expires_at)
+        return edit
 
 
 class Reloaded(_Body):

@@ -213,7 +213,7 @@ async def authenticate(authenticator: Authenticator, scope: Scope) -> None:
     server = (scope.get("server") or ("",))[0]
     try:
         scope[CALLER] = await _find_caller(authenticator, server, headers)
-        scope[STILL] = _check_again(authenticator, server, headers)
+        scope[STILL] = _check_again(authenticator, server, headers, scope[CALLER])
     except (NotAllowed, StoreUnavailable):
         if path != READY:
             raise
@@ -238,14 +238,14 @@ async def _find_caller(authenticator: Authenticator, server: str, headers: Heade
 
 
 def _check_again(
-    authenticator: Authenticator, server: str, headers: Headers
+    authenticator: Authenticator, server: str, headers: Headers, caller: Caller
 ) -> Callable[[], Awaitable[bool]]:
     async def is_accepted() -> bool:
         try:
-            await _find_caller(authenticator, server, headers)
+            now = await _find_caller(authenticator, server, headers)
         except (NotAllowed, StoreUnavailable):
             return False
-        return True
+        return now.scopes >= caller.scopes
 
     return is_accepted
 
@@ -276,7 +276,9 @@ def caller_in(scope: Scope) -> Caller:
 
 
 async def is_still_accepted(request: Request) -> bool:
-    """Return whether a long request's key is still accepted, with a look-up every few seconds."""
+    """Return whether a long request's key is still accepted and has lost no scope. The key is looked up every few
+    seconds.
+    """
     look: Callable[[], Awaitable[bool]] = request.scope[STILL]
     return await look()
 

@@ -72,8 +72,9 @@ async def workflows(
 ) -> Response:
     """List the newest runs of the caller's team, including those that are still running.
 
-    The list contains only the lengths of texts; `GET /v1/workflows/{id}` returns the texts. If `has_more` is
-    true, pass `next_after` as `after` to read the next page. A page may have a next page even if it has fewer
+    The list contains the beginning of the newest question in `messages`, unless the run is running on another
+    replica. Of all other texts it contains only the lengths; `GET /v1/workflows/{id}` returns the texts. If
+    `has_more` is true, pass `next_after` as `after` to read the next page. A page may have a next page even if it has fewer
     runs than `limit`, because one request searches for at most about 0.3 s.
     """
     service: Service = request.app.state.service

@@ -233,6 +233,7 @@ run_text = Table(
     metadata,
     Column("run_id", Text, primary_key=True),
     Column("text", Text, nullable=False, comment="question and answer in lower case"),
+    Column("question", Text, comment="beginning of the newest question, for lists"),
     comment="text of a run for searches; removed with the texts of the run",
 )
 run_feedback = Table(
@@ -277,6 +278,7 @@ suspended_run = Table(
     Column("drop_us", BigInteger, nullable=False, comment="end of the wait"),
     Column("seq", BigInteger, nullable=False, comment="number of the newest event"),
     Column("body", LargeBinary, nullable=False, comment="records of the run, without redaction"),
+    Column("question", Text, comment="beginning of the newest question, redacted, for lists"),
     Index("suspended_run_drop_us", "drop_us"),
     comment="runs that wait for tool results; a row is deleted when its run is resumed",
 )

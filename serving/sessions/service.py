@@ -18,7 +18,7 @@ from serving.settings.settings import Settings
 from serving.shares import in_slices
 from serving.store.conversations import ConversationStore, MemoryConversations
 from serving.store.memory_store import page_of, place
-from serving.store.numbers import without_content
+from serving.store.numbers import listed, without_content
 from serving.store.prompt_caches import PromptCaches, row_of
 from serving.store.run_filter import ANY_RUN, RunFilter
 from serving.store.store import RunPage, StoreFactory
@@ -159,8 +159,8 @@ class Service:
     async def newest(
         self, limit: int, caller: Caller, after: str | None = None, run_filter: RunFilter = ANY_RUN
     ) -> RunPage:
-        """Return the newest runs that `caller` may see, older than `after`, without texts. Raise UnknownName
-        if there is no `after`.
+        """Return the newest runs that `caller` may see, older than `after`, as lists show them. Raise
+        UnknownName if there is no `after`.
         """
         before = None
         if after is not None:
@@ -176,5 +176,5 @@ class Service:
             record = run.record
             is_seen = caller.sees(record.account) and page.covers(place(record), before)
             if is_seen and run_filter.matches(run.records):
-                runs[record.id] = without_content(run.records)
+                runs[record.id] = listed(self.sessions.find_kept(record.id) or without_content(run.records))
         return page_of(runs.values(), limit, page.end)

@@ -22,9 +22,16 @@ from conductor.run.events import (
 )
 from conductor.run.fold import after
 from conductor.run.record import Record, RunRecords
+from conductor.run.task import Task
 from serving.redaction.secrets import Redactor, StreamRedactor
 from serving.redaction.texts import KnownTexts, map_texts, redactor_of
-from serving.store.numbers import event_numbers, record_numbers, without_content
+from serving.store.numbers import (
+    QUESTION_CHARS,
+    event_numbers,
+    newest_question,
+    record_numbers,
+    without_content,
+)
 
 T = TypeVar("T")
 
@@ -37,6 +44,13 @@ def kept_part(records: RunRecords) -> RunRecords:
     redact = redactor_of(permit)
     inner = {id: map_texts(record, redact) for id, record in records.inner.items()}
     return replace(records, record=map_texts(records.record, redact), inner=inner)
+
+
+def kept_question(task: Task) -> str:
+    """Return the beginning of the newest question in the form in which it may be stored, or ""."""
+    if not task.permit.stores:
+        return ""
+    return map_texts(newest_question(task), redactor_of(task.permit))[:QUESTION_CHARS]
 
 
 class ContentJournal:

@@ -24,14 +24,15 @@ from serving.accounts.replica_store import ReplicaStore
 from serving.database.address import StoreError
 from serving.database.clock import now_us
 from serving.settings.sections import LimitSettings, StoreSettings
+from serving.store.content import kept_question
 from serving.store.feedback import GIVE_FEEDBACK, Feedback
 from serving.store.idempotency import CLAIM, FREE_CLAIM, KEEP_ANSWER, RELEASE_CLAIM, CachedAnswer, Claim
 from serving.store.journal import BATCH_S, RunJournal
 from serving.store.memory_store import page_of, place
-from serving.store.numbers import without_content
+from serving.store.numbers import listed
 from serving.store.retention import REMOVE, REMOVE_TEXTS, Retention
 from serving.store.rows import load_records, pack_records
-from serving.store.run_filter import ANY_RUN, RunFilter
+from serving.store.run_filter import ANY_RUN, RunFilter, storable
 from serving.store.signing_secrets import READ_SECRETS, SECRETS_S
 from serving.store.statements import CANCEL_RUN, LEAVE_RUN, LOSE_DEAD, TAKE_OVER, WATCH_RUN, TakeOver
 from serving.store.store import Place, RunPage, StoreListener
@@ -150,7 +151,7 @@ class DatabaseStore(RunJournal, StoredRuns):
                 and run_filter.matches(records)
                 and page.covers(place(record), before)
             ):
-                runs[record.id] = without_content(records)
+                runs[record.id] = listed(records)
         return page_of(runs.values(), limit, page.end)
 
     async def watch(self, id: str) -> None:
@@ -177,7 +178,8 @@ class DatabaseStore(RunJournal, StoredRuns):
 
     async def suspend(self, records: RunRecords, wait_s: float) -> None:
         body = await to_thread(pack_records, records)
-        await self.write_suspended(records, now_us() + int(wait_s * 1_000_000), body)
+        question = storable(kept_question(records.record.task))
+        await self.write_suspended(records, now_us() + int(wait_s * 1_000_000), body, question)
 
     async def resume(self, id: str) -> RunRecords | None:
         taken = await self._store.write(TAKE_SUSPENDED, Take(id, self.owner))

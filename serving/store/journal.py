@@ -194,15 +194,15 @@ class RunJournal:
         if self._is_away:
             self._drop_oldest()
 
-    async def write_suspended(self, records: RunRecords, drop_us: int, body: bytes) -> None:
-        """Write a run that waits until `drop_us`. `records` are redacted, `body` is packed without redaction.
+    async def write_suspended(self, records: RunRecords, drop_us: int, body: bytes, question: str) -> None:
+        """Write a run that waits until `drop_us`. `body` is packed without redaction, `question` is redacted.
 
         On StoreUnavailable, the journal keeps the run.
         """
         id = records.record.id
         run = self._runs.setdefault(id, UnflushedRun())
         items = pack_items(id, run)
-        row = SuspendedRow(id, drop_us, run.seq, body)
+        row = SuspendedRow(id, drop_us, run.seq, body, question)
         write = SuspendWrite(run_write(records, tuple(run.rows), kept=True), row)
         written = await self._store.write(SUSPEND, write)
         run.is_begun = True

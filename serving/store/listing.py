@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Row, Select, case, func, literal, select, tuple_
 
 from serving.accounts.caller import Caller
-from serving.database.schema import ledger, run
+from serving.database.schema import ledger, run, run_text, suspended_run
 from serving.store.queries import among, conditions, visible
 from serving.store.run_filter import RunFilter
 from serving.store.store import Place
@@ -39,7 +39,7 @@ async def list_rows(
     """Return the newest runs that `caller` may see, before `before`, and where the next page starts, or None
     at the end.
 
-    The rows have the columns `status`, `numbers`, `made_us`, `id` and `billed`. After `enough_s`, no further
+    The rows have the columns `status`, `numbers`, `made_us`, `id`, `billed` and `question`. After `enough_s`, no further
     window is searched.
     """
     base = (visible(caller), *among(run_filter))
@@ -70,7 +70,19 @@ async def _end_of_window(
 def _newest_first(*where: ColumnElement[bool]) -> Select[*tuple[Any, ...]]:
     billed = select(func.sum(ledger.c.amount)).where(ledger.c.run_id == run.c.id).scalar_subquery()
     is_lost = case((run.c.status == "lost", billed)).label("billed")
-    query = select(run.c.status, run.c.numbers, run.c.made_us, run.c.id, is_lost).where(*where)
+    ended, waiting = (
+        select(table.c.question).where(table.c.run_id == run.c.id).scalar_subquery()
+        for table in (run_text, suspended_run)
+    )
+    columns = (
+        run.c.status,
+        run.c.numbers,
+        run.c.made_us,
+        run.c.id,
+        is_lost,
+        func.coalesce(ended, waiting).label("question"),
+    )
+    query = select(*columns).where(*where)
     return query.order_by(run.c.made_us.desc(), run.c.id.desc())
 
 

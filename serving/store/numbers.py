@@ -1,6 +1,7 @@
 """Removal of the texts from a run's records and events.
 
-The numbers and names remain. Lists show them, and they are stored longer than the texts.
+The numbers and names remain. Lists show them with the beginning of the question, and they are stored longer than the
+texts.
 """
 
 from collections.abc import Mapping
@@ -10,7 +11,7 @@ from msgspec.structs import replace
 
 from conductor.model.call import Sampling
 from conductor.model.failure import Attempt, Failure
-from conductor.model.messages import NO_TOOLS, ToolCall
+from conductor.model.messages import NO_TOOLS, Message, ToolCall
 from conductor.model.reply import CallResult
 from conductor.model.value import Value
 from conductor.plan.plan import Step
@@ -31,6 +32,8 @@ from conductor.run.task import Task
 from conductor.run.turns import Given, Segment, StepTurn
 from serving.redaction.failures import facts_without_words
 
+QUESTION_CHARS = 200
+"""Number of characters of the question in lists."""
 LENGTHS: Mapping[type[Value], tuple[str, ...]] = {
     Attempt: ("message",),
     CallQueued: ("why",),
@@ -78,6 +81,31 @@ def without_content(records: RunRecords) -> RunRecords:
         return records
     inner = {id: record_numbers(record) for id, record in records.inner.items()}
     return RunRecords(record_numbers(records.record), inner, has_content=False)
+
+
+def listed(records: RunRecords) -> RunRecords:
+    """Return the records of a run as lists show them: without texts, but with the beginning of the question."""
+    return with_question(without_content(records), question_of(records))
+
+
+def with_question(records: RunRecords, question: str) -> RunRecords:
+    """Return records without texts, with `question` as their conversation. "" changes nothing."""
+    if not question:
+        return records
+    conversation = (Message.of("user", question),)
+    task = replace(records.record.task, conversation=conversation)
+    return replace(records, record=replace(records.record, task=task))
+
+
+def question_of(records: RunRecords) -> str:
+    """Return the beginning of the newest question, or "" if texts are not stored."""
+    return newest_question(records.record.task)[:QUESTION_CHARS] if records.has_content else ""
+
+
+def newest_question(task: Task) -> str:
+    """Return the text of the newest user message that has one, or ""."""
+    questions = (message.text for message in reversed(task.conversation) if message.role == "user")
+    return next(filter(None, questions), "")
 
 
 def event_numbers(event: Event) -> Event:

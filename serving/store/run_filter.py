@@ -70,9 +70,12 @@ def text_of(records: RunRecords) -> str:
         return ""
     record = records.record
     question = "\n".join(_questions(record))
-    # PostgreSQL text cannot contain NUL or lone surrogates
-    text = f"{question[-MOST_CHARS:]}\n{record.answer[:MOST_CHARS]}".casefold().replace("\0", " ")
-    return text.encode(errors="replace").decode()
+    return storable(f"{question[-MOST_CHARS:]}\n{record.answer[:MOST_CHARS]}".casefold())
+
+
+def storable(text: str) -> str:
+    """Return `text` without NUL and lone surrogates, which PostgreSQL text cannot contain."""
+    return text.replace("\0", " ").encode(errors="replace").decode()
 
 
 def _questions(record: Record) -> Iterator[str]:

@@ -16,9 +16,10 @@ from serving.database.clock import NOW_US
 from serving.database.inserts import RowInsert
 from serving.database.schema import ledger, replica, run, run_cost, run_event, run_text, run_worker
 from serving.database.writer import Operation
+from serving.store.numbers import question_of
 from serving.store.rows import EventRow, RunRow, run_row
 from serving.store.run_costs import COST_COLUMNS, RunCostRow, rows_of
-from serving.store.run_filter import text_of, workers_of
+from serving.store.run_filter import storable, text_of, workers_of
 
 RUN_COLUMNS = [field.name for field in fields(RunRow)]
 EVENT_COLUMNS = [field.name for field in fields(EventRow)]
@@ -45,7 +46,7 @@ PUT_RUNS = RowInsert(
 PUT_EVENTS = RowInsert(run_event, EVENT_COLUMNS)
 PUT_WORKERS = RowInsert(run_worker, ["run_id", "worker", "made_us"])
 PUT_COSTS = RowInsert(run_cost, COST_COLUMNS)
-PUT_TEXTS = RowInsert(run_text, ["run_id", "text"])
+PUT_TEXTS = RowInsert(run_text, ["run_id", "text", "question"])
 IS_ORPHAN = (
     run.c.ended_us.is_(None)
     & (run.c.status != "waiting")
@@ -87,6 +88,7 @@ class RunWrite:
         events: rows with the events since the last write.
         workers: names of the workers that an ended run has called, for filters.
         text: text of an ended run in which filters search for words, or "".
+        question: beginning of the question of an ended run, or "".
         costs: rows with the cost of a run that has ended or waits for tool results.
     """
 
@@ -94,6 +96,7 @@ class RunWrite:
     events: tuple[EventRow, ...]
     workers: tuple[str, ...] = ()
     text: str = ""
+    question: str = ""
     costs: tuple[RunCostRow, ...] = ()
 
     @property
@@ -107,9 +110,9 @@ def run_write(records: RunRecords, events: tuple[EventRow, ...], *, kept: bool) 
     costs = tuple(rows_of(records)) if row.ended_us is not None or row.status == "waiting" else ()
     if row.ended_us is None:
         return RunWrite(row, events, costs=costs)
-    text = text_of(records)
-    row = replace(row, body_bytes=row.body_bytes + len(text.encode()))
-    return RunWrite(row, events, tuple(workers_of(records)), text, costs)
+    text, question = text_of(records), storable(question_of(records))
+    row = replace(row, body_bytes=row.body_bytes + len(text.encode()) + len(question.encode()))
+    return RunWrite(row, events, tuple(workers_of(records)), text, question, costs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +147,7 @@ def write_runs(connection: Connection, items: Sequence[RunWrite]) -> list[Writte
     mine = [item for item in items if item.row.id in results]
     PUT_EVENTS.execute(connection, [EVENT_VALUES(row) for item in mine for row in item.events])
     PUT_WORKERS.execute(connection, [row for item in mine for row in item.worker_rows])
-    PUT_TEXTS.execute(connection, [(item.row.id, item.text) for item in mine if item.text])
+    PUT_TEXTS.execute(connection, [(item.row.id, item.text, item.question) for item in mine if item.text])
     if waited := [item.row.id for item in mine if item.costs and item.row.kept]:
         connection.execute(delete(run_cost).where(run_cost.c.run_id.in_(waited)))
     PUT_COSTS.execute(connection, [COST_VALUES(row) for item in mine for row in item.costs])

@@ -108,8 +108,8 @@ class Records(Protocol):
     async def newest(
         self, limit: int, caller: Caller, before: Place | None = None, run_filter: RunFilter = ANY_RUN
     ) -> RunPage:
-        """Return the newest runs that `caller` may see, without their texts. `before` is the previous page's
-        `end`.
+        """Return the newest runs that `caller` may see, with only the beginning of their questions as texts.
+        `before` is the previous page's `end`.
         """
         ...
 

@@ -7,10 +7,10 @@ that does not exist yet, queries return nothing and do not create it.
 import asyncio
 import json
 from decimal import Decimal
-from typing import cast
+from typing import Any, cast
 
 from msgspec.structs import replace
-from sqlalchemy import func, select
+from sqlalchemy import Row, func, select
 
 from conductor.run.record import RunRecords, RunStatus
 from serving.accounts.caller import Caller
@@ -31,6 +31,7 @@ from serving.redaction.slices import READS, turn
 from serving.shares import in_slices
 from serving.store.feedback import OF_RUN, Feedback, load_feedback
 from serving.store.listing import list_rows
+from serving.store.numbers import with_question
 from serving.store.retention import ContentDays
 from serving.store.rows import fold_items, load_items, load_records, mark_lost
 from serving.store.run_costs import CostQuery, CostReport, LedgerSum, groups_query, ledger_query, load_group
@@ -77,11 +78,7 @@ class StoredRuns:
     ) -> RunPage:
         """See `RecordStore.newest`. The page contains only stored runs."""
         rows, end = await list_rows(self._store.read, limit, caller, before, run_filter)
-        runs = [
-            _with_status(row.status, load_records(row.numbers, has_content=False), _usd(row.billed))
-            async for row in in_slices(rows)
-        ]
-        return RunPage(runs, end)
+        return RunPage([_listed(row) async for row in in_slices(rows)], end)
 
     async def costs(self, query: CostQuery, caller: Caller) -> CostReport:
         """See `RecordStore.costs`. The report contains only stored runs."""
@@ -169,6 +166,12 @@ class StoredRuns:
 def _usd(pico: Decimal | int | None) -> Decimal | None:
     """Convert the sum of a column to dollars. PostgreSQL returns sums as `Decimal`."""
     return None if pico is None else to_usd(int(pico))
+
+
+def _listed(row: Row[Any]) -> RunRecords:
+    """Return the run of a row from `list_rows`, as lists show it."""
+    records = load_records(row.numbers, has_content=False)
+    return _with_status(row.status, with_question(records, row.question or ""), _usd(row.billed))
 
 
 def _with_status(status: str, records: RunRecords, billed_usd: Decimal | None) -> RunRecords:

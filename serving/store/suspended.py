@@ -1,6 +1,6 @@
 """Storage of runs that wait for tool results.
 
-A suspended run is stored completely and can be resumed once. It is the only data that is stored without
+A suspended run is stored completely and can be resumed once. Its `body` is the only data that is stored without
 redaction, because providers check byte by byte that their own messages come back unchanged. The row is
 deleted when the run is resumed, is cancelled or expires.
 """
@@ -26,6 +26,7 @@ class SuspendedRow:
     seq: int
     """Number of the run's newest event."""
     body: bytes
+    question: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,8 @@ class Taken:
 
 
 WAITING = suspended_run.c
-PUT = RowInsert(suspended_run, ["run_id", "drop_us", "seq", "body"], update=["drop_us", "seq", "body"])
+COLUMNS = ["drop_us", "seq", "body", "question"]
+PUT = RowInsert(suspended_run, ["run_id", *COLUMNS], update=COLUMNS)
 OWN = (
     update(run)
     .where(run.c.id == bindparam("of_id"))

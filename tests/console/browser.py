@@ -33,6 +33,8 @@ from tests.console.chromium import (
     violations,
 )
 from tests.console.cutting import Cutter
+from tests.console.month import spent
+from tests.databases import make_file
 from tests.serving.api.calling_team import calling_team
 from tests.serving.api.keyed import Keyed, keyed
 from tests.serving.api.served import ASK, Json, Served, plan, scripted, served, step, team
@@ -52,6 +54,7 @@ PAGES_AND_DIALOGS = (
     ("ask/{id}", "finished", ""),
     ("runs", "finished", ""),
     ("overview", "Requests over time", ""),
+    ("costs", "Cost per day", ""),
     ("pool", "Workers in the pool", "Test a"),
     ("keys", "Ledger", "New key"),
     ("keys", "Ledger", "New team"),
@@ -307,7 +310,7 @@ async def test_a_page_offers_only_what_the_key_may_do_and_no_request_of_it_fails
             return
         await enter_key(page, it.secrets[who])
         missing = {"only run": "read", "only read": "run"}.get(who)
-        for path in ("ask", "runs", f"runs/{run}", "overview", "pool", "evaluation", "keys"):
+        for path in ("ask", "runs", f"runs/{run}", "overview", "costs", "pool", "evaluation", "keys"):
             await page.goto(f"{it.api.url}/console/#/{path}")
             await expect(page.locator("main")).not_to_be_empty()
             await page.wait_for_timeout(500)
@@ -370,6 +373,94 @@ async def test_the_overview_counts_requests_calls_and_costs_and_plots_them() -> 
             await expect(page.locator(".plot")).to_be_visible()
         await page.get_by_role("button", name="1 hour").click()
         await expect(rows).to_have_count(4)
+        assert seen.faults == []
+
+
+async def test_the_costs_of_a_month_are_drawn_by_model_worker_team_and_key(tmp_path: Path) -> None:
+    async with spent(make_file(tmp_path / "podium.db")) as (api, secrets), browsing() as browser:
+        headers = {"authorization": f"Bearer {secrets['admin']}"}
+        days = (await api.http.get("/v1/costs?by=day", headers=headers)).json()["data"]
+        cost, saved, estimate = (sum(Decimal(day[name]) for day in days) for name in ("cost_usd", "saved_usd", "baseline_usd"))  # fmt: skip
+        async with open_page(browser, api.url) as seen:
+            page = seen.page
+            await enter_key(page, secrets["admin"])
+            await page.locator("nav").get_by_role("link", name="Costs").click()
+            figures = page.locator(".figure")
+            await expect(figures.filter(has_text="per day")).to_contain_text(f"${cost:.2f}")
+            await expect(figures.filter(has_text="Saved by caches")).to_contain_text(f"${saved:.2f}")
+            await expect(figures.filter(has_text="Saved against claude-opus")).to_contain_text(re.compile(rf"\${estimate - cost:.2f}.*estimate: \${estimate:.2f}"))  # fmt: skip
+            for group, names in (
+                ("Worker", ["claude-sonnet", "gpt-5-mini", "haiku"]),
+                ("Team", ["support", "engineering"]),
+                ("Key", ["help desk", "chat widget", "coding agent"]),
+                ("Model", ["podium-mini", "podium-ultra"]),
+            ):
+                await page.get_by_role("group", name="Group by").get_by_role("button", name=group).click()
+                await expect(page.locator("tbody tr")).to_have_count(len(names))
+                for name in names:
+                    await expect(page.locator("tbody")).to_contain_text(name)
+                await expect(page.locator(".plot .bar-fill").first).to_be_visible()
+            for name, title in (("Cached", "Share of input"), ("Saved by", "per day"), ("Saved against", "(estimate)")):  # fmt: skip
+                await page.get_by_role("button", name=re.compile(f"^{name}")).click()
+                await expect(page.locator(".card h2")).to_contain_text(title)
+                assert await violations(page) == []
+            await expect(page.locator("main")).to_contain_text(
+                f"The ledger has ${cost:.2f} for these requests."
+            )
+            await page.get_by_role("button", name="7 days").click()
+            await expect(figures.filter(has_text="per day")).not_to_contain_text(f"${cost:.2f}")
+            assert seen.faults == []
+        async with open_page(browser, api.url) as seen:
+            await enter_key(seen.page, secrets["help desk"])
+            await seen.page.goto(f"{api.url}/console/#/costs")
+            await seen.page.get_by_role("group", name="Group by").get_by_role("button", name="Team").click()
+            await expect(seen.page.locator("tbody tr")).to_have_count(1)
+            await expect(seen.page.locator("tbody tr")).to_contain_text("support")
+            await expect(seen.page.locator("main")).not_to_contain_text("The ledger has")
+            assert (seen.faults, [url for url in seen.urls if "/v1/admin" in url]) == ([], [])
+
+
+async def test_costs_begin_with_one_empty_page() -> None:
+    async with served(pool()) as api, browsing() as browser, open_page(browser, api.url) as seen:
+        await seen.page.goto(f"{api.url}/console/#/costs")
+        await expect(seen.page.locator(".empty")).to_contain_text("No costs in this time.")
+        assert await seen.page.locator(".figure, table, .plot").count() == 0
+        assert seen.faults == []
+
+
+async def test_a_turn_of_a_conversation_shows_why_it_has_no_plan_and_what_its_cache_saved(
+    tmp_path: Path,
+) -> None:
+    async with spent(make_file(tmp_path / "podium.db")) as (api, secrets), browsing() as browser:
+        headers = {"authorization": f"Bearer {secrets['admin']}"}
+        runs = (await api.http.get("/v1/workflows?limit=1000", headers=headers)).json()["data"]
+        run = next(run for run in runs if run["cached_share"] and run["plans"][0]["source"] == "conversation")
+        turns = [each for each in runs if each["conversation"] == run["conversation"]]
+        async with open_page(browser, api.url) as seen:
+            page = seen.page
+            await enter_key(page, secrets["admin"])
+            await page.goto(f"{api.url}/console/#/runs/{run['id']}")
+            await expect(page.locator(".plan")).to_contain_text("answers without a plan. Reading this conversation again would cost")  # fmt: skip
+            await expect(page.locator(".facts")).to_contain_text(re.compile(r"\d+ % cached, (saved|cost) "))
+            await expect(node(page, 1)).to_contain_text("% cached")
+            await node(page, 1).click()
+            await expect(page.locator(".details")).to_contain_text(re.compile(r"Cache\s*\d+"))
+            await page.get_by_role("link", name="runs of this conversation").click()
+            await expect(page.locator("tbody tr")).to_have_count(len(turns))
+            await expect(page.locator("tbody tr").first).to_contain_text(run["messages"][0]["content"])
+            assert seen.faults == []
+
+
+async def test_a_page_of_runs_is_one_request() -> None:
+    async with served(pool()) as api, browsing() as browser, open_page(browser, api.url) as seen:
+        for n in range(5):
+            await api.ok({"model": "c", "messages": [{"role": "user", "content": f"Question {n}?"}]})
+        seen.urls.clear()
+        await seen.page.locator("nav").get_by_role("link", name="Runs").click()
+        await seen.page.get_by_role("button", name="Live").click()
+        for n in range(5):
+            await expect(seen.page.locator("tbody")).to_contain_text(f"Question {n}?")
+        assert len([url for url in seen.urls if "/v1/workflows" in url]) == 1
         assert seen.faults == []
 
 

@@ -9,7 +9,7 @@ import random
 import sys
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from decimal import Decimal
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,6 +22,8 @@ from evaluation.outcome import RunOutcome
 from evaluation.results import Result
 from tests.conftest import ROOT
 from tests.console.chromium import ask, browsing, enter_key, node, open_page, until_finished
+from tests.console.month import spent
+from tests.databases import make_file
 from tests.serving.api.calling_team import calling_team
 from tests.serving.api.keyed import Keyed, keyed
 from tests.serving.api.served import Json, plan, scripted, served, step, team
@@ -189,6 +191,26 @@ async def traffic(it: Keyed) -> None:
         await it.ask(who, "POST", "/v1/chat/completions", body)
 
 
+async def costs() -> None:
+    """A month of costs, and a turn of a conversation, of made-up runs."""
+    async with AsyncExitStack() as stack:
+        folder = Path(stack.enter_context(TemporaryDirectory()))
+        api, secrets = await stack.enter_async_context(spent(make_file(folder / "podium.db")))
+        browser = await stack.enter_async_context(browsing())
+        page = (await stack.enter_async_context(open_page(browser, api.url, **SIZE))).page
+        await enter_key(page, secrets["admin"])
+        await page.goto(f"{api.url}/console/#/costs")
+        await page.get_by_role("group", name="Group by").get_by_role("button", name="Worker").click()
+        await expect(page.locator("tbody tr")).to_have_count(3)
+        await shot(page, "costs")
+        headers = {"authorization": f"Bearer {secrets['admin']}"}
+        runs = (await api.http.get("/v1/workflows?limit=1000", headers=headers)).json()["data"]
+        run = max(runs, key=lambda run: run["saved_usd"] or 0)
+        await page.goto(f"{api.url}/console/#/runs/{run['id']}")
+        await node(page, 1).click()
+        await shot(page, "conversation")
+
+
 async def compare() -> None:
     """An evaluation beside live traffic."""
     rows = [
@@ -231,7 +253,7 @@ async def shot(page: Page, name: str) -> None:
         picture.convert("RGB").quantize(160).save(path, optimize=True)
 
 
-PICTURES: tuple[Callable[[], Awaitable[None]], ...] = (live, replay, failover, tools, admin, compare)
+PICTURES: tuple[Callable[[], Awaitable[None]], ...] = (live, replay, failover, tools, admin, costs, compare)
 
 
 async def main() -> None:

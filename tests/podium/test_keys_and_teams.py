@@ -64,6 +64,11 @@ def test_a_day_in_the_life_of_a_key(podium: Podium) -> None:
     assert second.out != first
     assert "stays valid until" in second.err
     assert listed(podium)[0]["id"] == row["id"]
+    assert "Servers apply this" in podium("keys", "edit", "app", "--scopes", "read,run").out
+    (edited,) = listed(podium)
+    assert edited == row | {"scopes": "run,read", "hint": edited["hint"]}
+    assert "It never expires" in podium("keys", "edit", "app", "--expires", "never").out
+    assert listed(podium) == [edited | {"expires": "never"}]
     assert "Servers reject it within 10 s" in podium("keys", "revoke", row["id"]).out
     assert listed(podium) == []
     assert listed(podium, "--all")[0]["state"] == "revoked"
@@ -145,6 +150,9 @@ async def test_with_a_url_a_servers_teams_keys_budgets_and_policies_are_changed_
         await podium("teams", "budget", it.ids["search"], "--per-day", "7")
         told = (await it.ask("admin", "GET", f"/v1/admin/teams/{it.ids['search']}/budget")).json()
         assert told["day"]["limit_usd"] == "7"
+        edited = (await podium("keys", "edit", "app", "--scopes", "read", "--expires", "never")).out
+        assert ("scopes read" in edited, "It never expires" in edited) == (True, True)
+        assert (await it.api.http.get("/v1/workflows", headers=headers)).status_code == 200
         rotated = ApiKey((await podium("keys", "rotate", "app")).out.strip())
         await podium("teams", "disable", "growth")
         assert '"state": "disabled"' in (await podium("teams", "list", "--json")).out
@@ -174,6 +182,8 @@ async def test_with_a_url_a_servers_teams_keys_budgets_and_policies_are_changed_
         (["revoke", "nobody"], "No active key is named 'nobody'"),
         (["create", "app", "--team", "nobody"], "No team has the id or name 'nobody'"),
         (["create", " "], "name must have"),
+        (["edit", "nobody", "--scopes", "run"], "No active key is named 'nobody'"),
+        (["edit", "app"], "Nothing to change"),
         (["list", "--settings", "nowhere.yaml"], "nowhere.yaml cannot be read"),
     ],
 )

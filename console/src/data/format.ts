@@ -3,13 +3,18 @@
 export function dollars(amount: number | null | undefined): string {
   if (amount === null || amount === undefined) return "unknown";
   if (amount === 0) return "free";
+  if (amount < 0) return `−${dollars(-amount)}`;
   if (amount >= 1) return `$${amount.toFixed(2)}`;
   const cents = amount * 100;
   return cents >= 0.1 ? `${cents.toFixed(2)} ¢` : `${cents.toPrecision(2)} ¢`;
 }
 
-/** Format a sum of money, which may be nothing. */
-export function sum(amount: number): string {
+/** Format a sum of money, which may be nothing.
+ *
+ * @param most largest of the amounts that are shown together, so that all have the same unit.
+ */
+export function sum(amount: number, most = amount): string {
+  if (Math.abs(most) >= 1 && Math.abs(amount) < 1 && amount) return `${amount < 0 ? "−" : ""}$${Math.abs(amount).toFixed(2)}`;
   return amount ? dollars(amount) : "$0";
 }
 
@@ -34,6 +39,13 @@ export function percent(share: number | null | undefined): string {
   if (share === null || share === undefined) return "–";
   const value = 100 * share;
   return `${value === 0 || value >= 10 ? value.toFixed(0) : value.toFixed(1)} %`;
+}
+
+/** Say which share of the input came from the provider's cache and what that saved, or "" if nothing did. */
+export function cacheWords(of: { cached_share: number | null; saved_usd: number | null }): string {
+  if (!of.cached_share && !of.saved_usd) return "";
+  const saved = of.saved_usd ? `, ${of.saved_usd > 0 ? "saved" : "cost"} ${dollars(Math.abs(of.saved_usd))}${of.saved_usd > 0 ? "" : " to write"}` : "";
+  return `${percent(of.cached_share)} cached${saved}`;
 }
 
 export function when(unix_s: number): string {

@@ -1,6 +1,6 @@
 /** Points of the plot, from a report or from live traffic: accuracy and cost. This module draws nothing. */
 import type { ApiRun } from "./record";
-import { quantile } from "./usage.ts";
+import { quantile } from "./series.ts";
 
 export interface Point {
   where: "report" | "live";

@@ -1,6 +1,14 @@
 /** Fields of `GET /v1/workflows/{id}` that the console reads. */
 import type { Wait } from "./waits";
 
+/** What the provider's cache gave to a call or a run. */
+export interface Caching {
+  /** Share of the input tokens that were read from a cache. Null if the tokens are unknown. */
+  cached_share: number | null;
+  /** Null if the price is unknown. Negative if writing the cache cost more than reading it saved. */
+  saved_usd: number | null;
+}
+
 export interface Usage {
   input_tokens: number;
   output_tokens: number;
@@ -53,7 +61,7 @@ export interface Turn {
 }
 
 /** A step in `GET /v1/workflows/{id}`. */
-export interface ApiStep {
+export interface ApiStep extends Caching {
   plan: number;
   round: number;
   step: number;
@@ -85,7 +93,7 @@ export interface ApiStep {
   turns?: Turn[];
 }
 
-export interface ApiPlan {
+export interface ApiPlan extends Caching {
   plan: number;
   round: number;
   source: string;
@@ -113,7 +121,7 @@ export interface ApiFeedback {
 }
 
 /** `GET /v1/workflows/{id}`. */
-export interface ApiRun {
+export interface ApiRun extends Caching {
   id: string;
   model: string;
   status: string;
@@ -123,6 +131,8 @@ export interface ApiRun {
   rounds: number;
   /** Key and team of the run. Null if the server needed no key. */
   account?: { key_id: string; team_id: string | null } | null;
+  /** Id of the conversation, for the list of its runs. */
+  conversation: string | null;
   /** Run whose answer was reused, if the answer came from the cache. */
   cached_from?: string;
   fallback: string | null;

@@ -1,6 +1,6 @@
 /** Run as the page shows it, built from its record or its events, or replayed from its record. */
 import { type Signal, signal } from "@preact/signals";
-import type { ApiFault, ApiFeedback, ApiPlan, ApiRun, ApiStep, Attempt, ToolCall, Turn, Usage } from "./record";
+import type { ApiFault, ApiFeedback, ApiPlan, ApiRun, ApiStep, Attempt, Caching, ToolCall, Turn, Usage } from "./record";
 import type { Wait } from "./waits";
 
 export interface Step extends Omit<ApiStep, "output"> {
@@ -15,7 +15,7 @@ export interface Plan extends Omit<ApiPlan, "output"> {
   steps: Step[];
 }
 
-export interface Run {
+export interface Run extends Caching {
   id: string;
   model: string;
   status: string;
@@ -26,6 +26,7 @@ export interface Run {
   finish_reason: string | null;
   error: ApiFault | null;
   fallback: string | null;
+  conversation: string | null;
   cost_usd: number | null;
   total_tokens: number | null;
   critical_path_s: number | null;
@@ -57,7 +58,10 @@ export function fromRecord(api: ApiRun): Run {
     finish_reason: api.finish_reason,
     error: api.error,
     fallback: api.fallback,
+    conversation: api.conversation,
     cost_usd: api.cost_usd,
+    cached_share: api.cached_share,
+    saved_usd: api.saved_usd,
     total_tokens: api.usage.total_tokens,
     critical_path_s: api.critical_path_s,
     has_content: api.content,
@@ -89,7 +93,10 @@ export function begun(api: ApiRun): Run {
     finish_reason: null,
     error: null,
     fallback: null,
+    conversation: api.conversation,
     cost_usd: null,
+    cached_share: null,
+    saved_usd: null,
     total_tokens: null,
     critical_path_s: null,
     plans: [],
@@ -117,6 +124,8 @@ const NOTHING_YET = {
   reasoning: null,
   usage: null,
   cost_usd: null,
+  cached_share: null,
+  saved_usd: null,
   finish_reason: null,
   attempts: [],
   notes: [],
@@ -225,6 +234,8 @@ function newPlan(event: RunEvent, index: number, at: number): Plan {
     prompt: [],
     usage: null,
     cost_usd: null,
+    cached_share: null,
+    saved_usd: null,
     attempts: [],
     accepted: false,
     rejected: null,
@@ -340,6 +351,7 @@ function stepAt(step: Step, now_s: number): Step {
     turns: turns.map((turn) => ({ ...turn, answered_s: known(turn.answered_s, now_s) })),
     status: ended === null && step.ended_s !== null ? running : step.status,
     cost_usd: ended === null ? null : step.cost_usd,
+    cached_share: ended === null ? null : step.cached_share,
     usage: ended === null ? null : step.usage,
     words: signal(spoken(step.words.value, step.first_token_s, step.ended_s, now_s)),
   };

@@ -1,10 +1,9 @@
 /** Figures of runs over time, by worker, team, model or key. This module reads records and draws nothing. */
 import type { ApiRun, ApiStep, Attempt } from "./record";
+import { type Figure, quantile, type Timed } from "./series.ts";
 
 /** A run, or a call of a worker, with its figures. */
-export interface Row {
-  at_s: number;
-  group: string;
+export interface Row extends Timed {
   /** Whether it has ended, and can therefore count as failed or not. */
   ended: boolean;
   failed: boolean;
@@ -139,77 +138,10 @@ export function addsUp(metric: Metric): boolean {
   return metric === "requests" || metric === "cost" || metric === "tokens";
 }
 
-export interface Series {
-  name: string;
-  values: (number | null)[];
-}
-
-export interface Span {
-  from_s: number;
-  to_s: number;
-  /** Length of one bar. */
-  step_s: number;
-}
-
-/** Return a span that ends with the bar of now.
- *
- * @param shift_s difference of the local time from UTC, so that days begin at midnight.
- */
-export function spanOf(now_s: number, step_s: number, n: number, shift_s = 0): Span {
-  const to_s = (Math.floor((now_s + shift_s) / step_s) + 1) * step_s - shift_s;
-  return { from_s: to_s - n * step_s, to_s, step_s };
-}
-
-/** Return one series for each group, the largest first. Groups beyond `most` become one. */
-export function seriesOf(rows: readonly Row[], metric: Metric, span: Span, most: number): Series[] {
-  const groups = byGroup(rows);
-  const names = [...groups.keys()].sort((a, b) => weight(groups.get(b)!, metric) - weight(groups.get(a)!, metric) || (a < b ? -1 : 1));
-  const shown = names.slice(0, names.length > most ? most - 1 : most).map((name) => ({ name, rows: groups.get(name)! }));
-  const rest = names.slice(shown.length).flatMap((name) => groups.get(name)!);
-  if (rest.length) shown.push({ name: OTHERS, rows: rest });
-  return shown.map((each) => ({ name: each.name, values: overTime(each.rows, metric, span) }));
-}
-
-/** Name of the series of all further groups. */
-export const OTHERS = "others";
-
-export function byGroup(rows: readonly Row[]): Map<string, Row[]> {
-  const groups = new Map<string, Row[]>();
-  for (const row of rows) {
-    const group = groups.get(row.group);
-    if (group) group.push(row);
-    else groups.set(row.group, [row]);
-  }
-  return groups;
-}
-
-function overTime(rows: readonly Row[], metric: Metric, span: Span): (number | null)[] {
-  const n = Math.round((span.to_s - span.from_s) / span.step_s);
-  const bars: Row[][] = Array.from({ length: n }, () => []);
-  for (const row of rows) bars[Math.floor((row.at_s - span.from_s) / span.step_s)]?.push(row);
-  return bars.map((bar) => (bar.length || addsUp(metric) ? valueOf(metric, totalsOf(bar)) : null));
-}
-
-function weight(rows: readonly Row[], metric: Metric): number {
-  const totals = totalsOf(rows);
-  return addsUp(metric) ? (valueOf(metric, totals) ?? 0) : totals.n;
+export function figureOf(metric: Metric): Figure<Row> {
+  return { addsUp: addsUp(metric), value: (rows) => valueOf(metric, totalsOf(rows)) };
 }
 
 function add(rows: readonly Row[], field: "tokens" | "input" | "cached"): number {
   return rows.reduce((total, row) => total + row[field], 0);
-}
-
-/** Return the value below which this part of the sorted values lies, or null if there are none. */
-export function quantile(sorted: readonly number[], part: number): number | null {
-  return sorted[Math.min(sorted.length - 1, Math.floor(part * sorted.length))] ?? null;
-}
-
-/** Return ticks from 0 to at least `most` at round numbers. */
-export function ticks(most: number, n = 4): number[] {
-  if (!(most > 0)) return [0, 1];
-  const raw = most / n;
-  const power = 10 ** Math.floor(Math.log10(raw));
-  const step = [1, 2, 2.5, 5, 10].map((each) => each * power).find((each) => each >= raw - 1e-12)!;
-  const count = Math.ceil(most / step - 1e-9);
-  return Array.from({ length: count + 1 }, (_, index) => Number((index * step).toPrecision(12)));
 }

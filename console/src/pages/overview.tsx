@@ -8,7 +8,8 @@ import { hue } from "../data/colours";
 import { compact, count, percent, plural, seconds, sum, when } from "../data/format";
 import { keyName, loadNames, teamName } from "../data/names";
 import type { ApiRun } from "../data/record";
-import { addsUp, type By, byGroup, type Fact, factOf, type Metric, OTHERS, rowsOf, seriesOf, type Span, spanOf, type Totals, totalsOf, valueOf } from "../data/usage";
+import { byGroup, OTHERS, seriesOf, type Span, spanOf } from "../data/series";
+import { addsUp, type By, type Fact, factOf, figureOf, type Metric, rowsOf, type Totals, totalsOf, valueOf } from "../data/usage";
 import { Dot, Plot, type PlotSeries, Sparkline } from "../parts/plot";
 import { Alert, type Column, Empty, PageHead, Segments, Table, useEvery } from "../parts/ui";
 
@@ -95,7 +96,7 @@ function Figures() {
             <span class="figure-name">{METRICS[name].name}</span>
             <span class="figure-value">{METRICS[name].value(totals)}</span>
             <span class="figure-note">{METRICS[name].note(totals)}</span>
-            <Sparkline isBars={addsUp(name)} values={seriesOf(rowsOf(inSpan, "all"), name, span, 1)[0]?.values ?? []} />
+            <Sparkline isBars={addsUp(name)} values={seriesOf(rowsOf(inSpan, "all"), figureOf(name), span, 1)[0]?.values ?? []} />
           </button>
         ))}
       </div>
@@ -123,7 +124,7 @@ function Grouped(props: { facts: Fact[]; by: By; onBy: (by: By) => void; metric:
   const { by, metric, span } = props;
   const info = METRICS[metric];
   const rows = rowsOf(props.facts, by);
-  const series: PlotSeries[] = seriesOf(rows, metric, span, MOST_SERIES).map((each) => ({ ...each, title: titleOf(by, each.name), hue: by === "all" ? null : each.name === OTHERS ? 220 : hue(each.name) }));
+  const series: PlotSeries[] = seriesOf(rows, figureOf(metric), span, MOST_SERIES).map((each) => ({ ...each, title: titleOf(by, each.name), hue: by === "all" ? null : each.name === OTHERS ? 220 : hue(each.name) }));
   const groups = [...byGroup(rows)].map(([name, own]) => ({ name, totals: totalsOf(own) })).sort((a, b) => b.totals.n - a.totals.n);
   return (
     <div class="card">

@@ -4,7 +4,7 @@ import { useEffect, useRef } from "preact/hooks";
 import { may, owns, whyNot } from "../data/access";
 import { get, post, words } from "../data/api";
 import { useClock } from "../data/clock";
-import { count, dollars, seconds, when } from "../data/format";
+import { cacheWords, count, dollars, seconds, when } from "../data/format";
 import { loadNames, keyName, teamName } from "../data/names";
 import type { ApiRun } from "../data/record";
 import { OVER, type Plan, type Run, type RunEvent, type Step, after, at, begun, fromRecord } from "../data/run";
@@ -20,7 +20,7 @@ import { Alert, Copy, Empty, useWidth } from "../parts/ui";
 const ROOM_FOR_DETAILS = 940;
 
 /** Watch a run. Return its newest state, the error if it cannot be watched, and whether it is connected. */
-export function useRun(id: string) {
+function useRun(id: string) {
   const run = useSignal<Run | null>(null);
   const fault = useSignal("");
   const connected = useSignal(true);
@@ -107,7 +107,7 @@ function ReadableRun(props: { id: string; beside?: boolean }) {
           <Head run={shown} connected={connected.value} beside={props.beside ?? false} isOver={isOver} />
           {isOver ? <ReplayBar replay={replay} whole={run.value!.now_s} /> : null}
           {shown.plans.map((plan) => (
-            <PlanPart key={plan.plan} plan={plan} many={shown.plans.length > 1} selected={step ?? null} onSelect={onSelect} />
+            <PlanPart key={plan.plan} plan={plan} next={shown.plans[plan.plan + 1] ?? null} many={shown.plans.length > 1} selected={step ?? null} onSelect={onSelect} />
           ))}
           {isNarrow ? details : null}
           <Answer key={replay.shown.value ? "replayed" : "live"} run={shown} />
@@ -138,9 +138,15 @@ function Head(props: { run: Run; connected: boolean; beside: boolean; isOver: bo
         {run.critical_path_s ? <li title="Time that the run would have taken if every step had started as soon as it could">critical path {seconds(run.critical_path_s)}</li> : null}
         {OVER.has(run.status) ? <li>{dollars(run.cost_usd)}</li> : null}
         {run.total_tokens ? <li>{count(run.total_tokens)} tokens</li> : null}
+        {cacheWords(run) ? <li>{cacheWords(run)}</li> : null}
         <li>{when(run.created)}</li>
         {run.account?.team_id ? <li>team {teamName(run.account.team_id)}</li> : null}
         {run.account ? <li>key {keyName(run.account.key_id)}</li> : null}
+        {run.conversation ? (
+          <li>
+            <a href={`#/runs?conversation=${run.conversation}`}>runs of this conversation</a>
+          </li>
+        ) : null}
         <li>
           <code>{run.id}</code> <Copy text={run.id} name="the run’s id" />
         </li>
@@ -179,22 +185,30 @@ function Actions(props: { run: Run; isOver: boolean; beside: boolean }) {
   );
 }
 
-function PlanPart(props: { plan: Plan; many: boolean; selected: Step | null; onSelect: (step: Step) => void }) {
+function PlanPart(props: { plan: Plan; next: Plan | null; many: boolean; selected: Step | null; onSelect: (step: Step) => void }) {
   const { plan } = props;
+  const accepted = props.next?.source === "conversation" ? ", keeps the worker of this conversation" : ", accepts the previous answer";
   return (
     <div class="card plan" role="group" aria-label={`Plan ${plan.plan + 1}`}>
       {props.many ? (
         <h2>
           Plan {plan.plan + 1}: {plan.source}
-          {plan.accepted ? ", accepts the previous answer" : ""}
+          {plan.accepted ? accepted : ""}
         </h2>
       ) : null}
       {plan.rejected ? <p class="fault">Rejected: {plan.why}</p> : null}
       <Fault fault={plan.error} />
+      {plan.source === "conversation" ? <p class="note">{conversationWords(plan, props.next)}</p> : null}
       {plan.steps.length ? <Graph plan={plan} selected={props.selected} onSelect={props.onSelect} /> : null}
       {plan.worker ? <PlanText plan={plan} /> : null}
     </div>
   );
+}
+
+/** Say why the worker that gave the last answer of a conversation answers again. */
+function conversationWords(plan: Plan, next: Plan | null): string {
+  if (next && plan.steps.every((step) => step.status !== "done")) return "The worker of this conversation was called early, and stopped because another plan runs.";
+  return `The worker of this conversation answers${plan.plan === 0 ? " without a plan" : ""}. ${plan.why}`;
 }
 
 function PlanText(props: { plan: Plan }) {

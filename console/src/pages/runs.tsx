@@ -3,20 +3,19 @@ import { useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
 import { administers, may, whyNot } from "../data/access";
 import { get, words } from "../data/api";
-import { ago, brief, compact, dollars, plural, seconds, when } from "../data/format";
+import { ago, brief, compact, dollars, percent, plural, seconds, when } from "../data/format";
 import { loadModels, models, ofKind } from "../data/models";
 import { keyName, loadNames, teamName, teams } from "../data/names";
-import { questionFor } from "../data/questions";
 import type { ApiRun } from "../data/record";
 import { parameters, route, setParameters } from "../data/route";
-import { OVER } from "../data/run";
+import { OVER, questionOf } from "../data/run";
 import { statusWord } from "../data/status";
 import { Alert, type Column, Empty, PageHead, Table, useEvery } from "../parts/ui";
 
 const PAGE = 50;
 const EVERY_MS = 3000;
 const STATUSES = ["running", "waiting", "finished", "failed", "cancelled", "lost"];
-const NO_FILTER = { status: "", model: "", worker: "", team: "", words: "", min_cost_usd: "", rated: "" };
+const NO_FILTER = { status: "", model: "", worker: "", team: "", words: "", conversation: "", min_cost_usd: "", rated: "" };
 type Filter = typeof NO_FILTER;
 const FEWEST_CHARS = 3;
 
@@ -151,7 +150,7 @@ function NoRuns(props: { isFiltered: boolean; hasMore: boolean }) {
 
 function Filters(props: { filter: Filter; change: (name: keyof Filter) => (event: { currentTarget: { value: string } }) => void; onRated: (on: boolean) => void; onClear: (() => void) | null }) {
   const { filter, change } = props;
-  const isOpen = useRef(Boolean(filter.worker || filter.team || filter.min_cost_usd || filter.rated)).current;
+  const isOpen = useRef(Boolean(filter.worker || filter.team || filter.conversation || filter.min_cost_usd || filter.rated)).current;
   return (
     <div class="filters" role="search" aria-label="Filter runs">
       <label class="grow">
@@ -200,6 +199,10 @@ function Filters(props: { filter: Filter; change: (name: keyof Filter) => (event
             </label>
           ) : null}
           <label>
+            Conversation
+            <input value={filter.conversation} placeholder="cv_…" onInput={props.change("conversation")} />
+          </label>
+          <label>
             Minimum cost ($)
             <input type="number" min="0" step="any" value={filter.min_cost_usd} onInput={change("min_cost_usd")} />
           </label>
@@ -243,7 +246,7 @@ function columns(now_s: number): Column<ApiRun>[] {
 /** Question of a run, as the link to it, and what answered it. */
 function Question(props: { run: ApiRun }) {
   const { run } = props;
-  const text = questionFor(run.id).value;
+  const text = questionOf(run);
   const workers = [...new Set(run.steps.map((step) => step.served_by ?? step.worker))];
   const steps = run.steps.length > 1 ? `${plural(run.steps.length, "step")} by ` : "";
   return (
@@ -254,7 +257,8 @@ function Question(props: { run: ApiRun }) {
       <span class="small soft">
         {run.model}
         {workers.length && !(workers.length === 1 && workers[0] === run.model) ? ` · ${steps}${workers.join(", ")}` : ""}
-        {text === "" ? " · question not stored" : ""}
+        {!text && OVER.has(run.status) ? " · question not stored" : ""}
+        {run.cached_share ? ` · ${percent(run.cached_share)} cached` : ""}
         {run.cached_from ? " · from the cache" : ""}
       </span>
     </>

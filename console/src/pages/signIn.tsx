@@ -2,7 +2,6 @@
 import { useSignal } from "@preact/signals";
 import { access, type ApiKey, identify, myKey, type Scope } from "../data/access";
 import { key, useKey } from "../data/api";
-import { forgetQuestions } from "../data/questions";
 import { Alert, Copy, Dialog, Empty } from "../parts/ui";
 
 const CREATE = "podium keys create NAME --scopes admin";
@@ -48,7 +47,6 @@ function KeyForm(props: { message: string; onDone?: () => void }) {
   const submit = async () => {
     busy.value = true;
     useKey(text.value, keeps.value);
-    forgetQuestions();
     await identify();
     busy.value = false;
     if (access.value.state === "open") props.onDone?.();
@@ -84,7 +82,6 @@ export function KeyDialog(props: { onClose: () => void }) {
   const mine = myKey();
   const forget = () => {
     useKey("", false);
-    forgetQuestions();
     void identify();
   };
   return (

@@ -1,6 +1,6 @@
 /** Details of one step: its facts, prompt, output and attempts. */
 import { useEffect, useRef } from "preact/hooks";
-import { count, dollars, seconds } from "../data/format";
+import { cacheWords, count, dollars, seconds } from "../data/format";
 import type { ApiFault, ApiRun, Attempt, ToolCall, Turn } from "../data/record";
 import type { Step } from "../data/run";
 import { statusWord } from "../data/status";
@@ -30,6 +30,7 @@ export function Details(props: { step: Step; trace: string | null; onClose: () =
         <Fact name="Reads" value={step.access.map((read) => `step ${read + 1}`).join(", ")} />
         <Fact name="Model" value={step.model ?? ""} />
         <Fact name="Tokens" value={usage ? `${count(usage.input_tokens)} in, ${count(usage.output_tokens)} out` : ""} />
+        <Fact name="Cache" value={cacheWords(step)} />
         <Fact name="Cost" value={step.ended_s === null || step.status === "waiting" ? "" : dollars(step.cost_usd)} />
         <Fact name="Time to first token" value={step.first_token_s !== null && step.started_s !== null ? seconds(step.first_token_s - step.started_s) : ""} />
         <Fact name="Trace" value={props.trace ?? ""} />

@@ -1,6 +1,6 @@
 /** Graph of a plan: a button for each step, and a line for each output that a step reads. */
 import { hue } from "../data/colours";
-import { brief, dollars, seconds } from "../data/format";
+import { brief, dollars, percent, seconds } from "../data/format";
 import { places } from "../data/layout";
 import { type Plan, type Step, criticalPath } from "../data/run";
 import { statusWord } from "../data/status";
@@ -79,6 +79,7 @@ function Node(props: {
 }) {
   const { step } = props;
   const took = step.ended_s !== null && step.started_s !== null ? seconds(step.ended_s - step.started_s) : "";
+  const cached = step.cached_share ? `${percent(step.cached_share)} cached` : "";
   const tries = step.attempts.length ? `${step.attempts.length + 1} attempts` : "";
   return (
     <button
@@ -96,7 +97,7 @@ function Node(props: {
       </span>
       <span class="node-task">{brief(step.subtask || "Answer the question", 90)}</span>
       <Words step={step} />
-      <span class="node-foot">{[took, step.cost_usd === null ? "" : dollars(step.cost_usd), tries, toolsOf(step)].filter(Boolean).join(" · ")}</span>
+      <span class="node-foot">{[took, step.cost_usd === null ? "" : dollars(step.cost_usd), cached, tries, toolsOf(step)].filter(Boolean).join(" · ")}</span>
     </button>
   );
 }

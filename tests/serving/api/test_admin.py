@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from serving.database.address import Address, sqlite_address
 from serving.pool import build_pool
 from serving.sessions.service import Service
 from serving.settings.settings import parse
+from serving.telemetry.logs import FIELDS
 from tests.serving.api.keyed import Keyed, keyed
 from tests.serving.api.served import ASK, served, team
 
@@ -46,6 +48,24 @@ async def test_a_key_is_made_used_rotated_and_revoked_and_each_step_holds_at_onc
         assert (await it.ask("admin", "POST", f"{KEYS}/{key['id']}/rotate", {})).status_code == 400
 
 
+WRONG_CHANGES: tuple[tuple[Any, str], ...] = (
+    ({"scopes": ["admin"]}, "scopes"),
+    ({"scopes": []}, "scopes"),
+    ({"scopes": None}, "scopes"),
+    ({"scopes": ["read", "root"]}, "scopes[1]"),
+    ({"expires_at": "2000-01-01T00:00:00Z"}, "expires_at"),
+    ({"expires_at": "2100-01-01T00:00:00"}, "expires_at"),
+    ({"expires_at": "9999-12-31T23:59:59-12:00"}, "expires_at"),
+    ({"expires_at": "0001-01-01T00:00:00+14:00"}, "expires_at"),
+    ({"expires_at": "soon"}, "expires_at"),
+    ({"name": "x"}, "name"),
+    ({"team": "sales", "scopes": ["read"]}, "team"),
+    ({"id": "key_0"}, "id"),
+    ({"revoked_at": None}, "revoked_at"),
+    ({"revoked_us": None}, "revoked_us"),
+)
+
+
 async def test_scopes_and_expiry_of_a_key_change_at_once_and_the_rest_of_it_stays(
     store_address: Address,
 ) -> None:
@@ -60,11 +80,96 @@ async def test_scopes_and_expiry_of_a_key_change_at_once_and_the_rest_of_it_stay
         assert (await it.ask("admin", "POST", path, later)).json() == changed | later
         assert (await it.ask("admin", "POST", path, {})).json() == changed | later
         assert (await it.ask("admin", "POST", path, {"expires_at": None})).json() == changed
-        for body, param in (({"scopes": ["admin"]}, "scopes"), ({"scopes": []}, "scopes"), ({"expires_at": "2000-01-01T00:00:00Z"}, "expires_at"), ({"name": "x"}, "name")):  # fmt: skip
+        for body, param in WRONG_CHANGES:
             refused = await it.ask("admin", "POST", path, body)
             assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
         await it.ask("admin", "DELETE", path)
         assert (await it.ask("admin", "POST", path, {"scopes": ["run"]})).status_code == 400
+
+
+async def test_only_an_administrator_changes_a_key_and_nobody_gives_a_scope_to_their_own(
+    tmp_path: Path,
+) -> None:
+    async with keyed(tmp_path) as it:
+        before = (await it.ask("admin", "GET", KEYS)).json()
+        for who in ("mine", "only run", "only read", "other team", "alone"):
+            for whose in ("mine", "only run", "other team", "alone", "admin"):
+                for reference in (it.ids[whose], whose):
+                    for body in ({"scopes": ["admin"]}, {"scopes": ["run", "read"]}, {"expires_at": None}):
+                        refused = await it.ask(who, "POST", f"{KEYS}/{reference}", body)
+                        assert (refused.status_code, refused.json()["error"]["code"]) == (403, "not_allowed")
+        assert (await it.ask("admin", "GET", KEYS)).json() == before
+
+
+async def test_a_key_without_a_team_becomes_an_administrators_and_stops_being_one(tmp_path: Path) -> None:
+    async with keyed(tmp_path) as it:
+        path = f"{KEYS}/{it.ids['alone']}"
+        assert (await it.ask("admin", "POST", path, {"scopes": ["admin"]})).json()["scopes"] == ["admin"]
+        assert (await it.ask("alone", "POST", path, {"scopes": ["read"]})).status_code == 200
+        assert (await it.ask("alone", "POST", path, {"scopes": ["admin"]})).status_code == 403
+
+
+async def test_an_expired_key_is_accepted_again_once_an_administrator_moves_its_expiry(
+    tmp_path: Path,
+) -> None:
+    async with keyed(tmp_path) as it:
+        path = f"{KEYS}/{it.ids['mine']}"
+        soon = datetime.fromtimestamp(time.time() + 0.3, UTC).isoformat()
+        assert (await it.ask("admin", "POST", path, {"expires_at": soon})).status_code == 200
+        async with asyncio.timeout(10):
+            while await models(it, it.secrets["mine"]) != 401:
+                await asyncio.sleep(0.05)
+        expired = (await it.ask("admin", "POST", path, {"scopes": ["read"]})).json()
+        assert expired["state"] == "expired", "another field changes, and the expiry stays"
+        by_name = await it.ask("admin", "POST", f"{KEYS}/mine", {"expires_at": None})
+        assert by_name.status_code == 404, "the name may be that of a newer key"
+        assert (await it.ask("admin", "POST", path, {"expires_at": None})).json()["state"] == "active"
+        assert await models(it, it.secrets["mine"]) == 200
+
+
+async def test_two_administrators_who_change_different_fields_at_once_both_get_their_way(
+    store_address: Address,
+) -> None:
+    async with keyed(store_address) as it:
+        path, later = f"{KEYS}/{it.ids['mine']}", "2100-01-01T00:00:00Z"
+        for n in range(10):
+            scopes, expires_at = (["read"], later) if n % 2 else (["run"], None)
+            bodies = ({"scopes": scopes}, {"expires_at": expires_at}, {})
+            answers = await asyncio.gather(*(it.ask("admin", "POST", path, body) for body in bodies))
+            assert {answer.status_code for answer in answers} == {200}
+            changed = (await it.ask("admin", "GET", path)).json()
+            assert (changed["scopes"], changed["expires_at"]) == (scopes, expires_at)
+
+
+async def test_a_key_that_is_revoked_while_it_is_changed_stays_revoked(store_address: Address) -> None:
+    async with keyed(store_address) as it:
+        path = f"{KEYS}/{it.ids['mine']}"
+        changes = [it.ask("admin", "POST", path, {"scopes": ["run"], "expires_at": None}) for _ in range(5)]
+        answers = await asyncio.gather(it.ask("admin", "DELETE", path), *changes)
+        assert {answer.status_code for answer in answers} <= {200, 400}
+        assert (await it.ask("admin", "GET", path)).json()["state"] == "revoked"
+        assert await models(it, it.secrets["mine"]) == 401
+
+
+async def test_a_change_of_a_key_is_logged_with_who_made_it_and_a_refused_one_is_not(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with keyed(tmp_path) as it:
+        path = f"{KEYS}/{it.ids['mine']}"
+        with caplog.at_level(logging.INFO, logger="podium"):
+            await it.ask("admin", "POST", path, {"expires_at": "2100-01-01T00:00:00Z"})
+            await it.ask("admin", "POST", path, {"scopes": ["admin"]})
+            await it.ask("mine", "POST", path, {"scopes": ["run"]})
+        entries = [getattr(each, FIELDS) for each in caplog.records if each.message == "key changed"]
+        assert entries == [
+            {
+                "by_key_id": it.ids["admin"],
+                "changed_key_id": it.ids["mine"],
+                "scopes": ["read", "run"],
+                "expires": "2100-01-01T00:00:00Z",
+            }
+        ]
+        assert not [secret for secret in it.secrets.values() if secret in caplog.text]
 
 
 async def test_what_one_replica_revokes_every_other_refuses_within_ten_seconds(

@@ -19,6 +19,17 @@ async def test_workflows_gives_the_newest_first():
     assert [each["id"] for each in two["data"]] == ids[:0:-1]
 
 
+async def test_a_list_has_the_beginning_of_each_question_and_no_other_text():
+    asked = "Why is the sky blue? " * 20
+    turns = [("user", "Hi."), ("assistant", "Hello."), ("user", asked)]
+    messages = [{"role": role, "content": content} for role, content in turns]
+    async with served(team()) as api:
+        await api.ok({"messages": messages})
+        (listed,) = (await api.http.get("/v1/workflows")).json()["data"]
+    assert listed["messages"] == [{"role": "user", "content": asked[:200]}]
+    assert (listed["content"], [step["prompt"] for step in listed["steps"]]) == (False, [[], []])
+
+
 async def test_only_so_many_records_are_kept():
     async with served(team(limits={"records": 2})) as api:
         ids = [(await api.ok())["podium"]["workflow_id"] for _ in range(3)]

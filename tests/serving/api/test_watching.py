@@ -5,6 +5,7 @@ import json
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -123,7 +124,12 @@ async def test_a_run_that_nobody_watches_notes_no_words_of_its_steps() -> None:
         assert not [each for each in await watch(api, id) if each["type"] in ("work", "answer")]
 
 
-async def test_a_watcher_is_shown_nothing_more_once_its_key_is_revoked(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("method", "change", "status"), [("DELETE", None, 401), ("POST", {"scopes": ["run"]}, 403)]
+)
+async def test_a_watcher_is_shown_nothing_more_once_its_key_is_revoked_or_may_not_read(
+    tmp_path: Path, method: str, change: Any, status: int
+) -> None:
     workers = [scripted("a", WORDS * 4, tokens_per_s=10)]
     async with keyed(tmp_path, team(plan(step("a", "Say words.")), workers=workers, workflows={})) as it:
         body = {"model": "a", "messages": [{"role": "user", "content": "Hi"}]}
@@ -145,11 +151,11 @@ async def test_a_watcher_is_shown_nothing_more_once_its_key_is_revoked(tmp_path:
         watching = asyncio.create_task(watch_as("second", start.set))
         other = asyncio.create_task(watch_as("admin"))
         await start.wait()
-        revoked = await it.ask("admin", "DELETE", "/v1/admin/keys/second")
-        assert revoked.status_code == 200
+        changed = await it.ask("admin", method, "/v1/admin/keys/second", change)
+        assert changed.status_code == 200
         text = await watching
         assert not asking.done()
         assert "event: end" not in text
-        assert (await it.ask("second", "GET", path)).status_code == 401
+        assert (await it.ask("second", "GET", path)).status_code == status
         assert (await asking).status_code == 200
         assert "event: end" in await other

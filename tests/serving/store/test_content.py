@@ -68,6 +68,10 @@ async def everything(router: Replica) -> bytes:
     for query in ("SELECT numbers, body FROM run", "SELECT body, NULL FROM run_event"):
         for row in await router.rows(query):
             found += [zlib.decompress(bytes(each)) for each in row if each is not None]
+    found += [
+        f"{text}\n{question}".encode()
+        for text, question in await router.rows("SELECT text, question FROM run_text")
+    ]
     return b"\n".join(found)
 
 
@@ -86,7 +90,9 @@ async def test_no_secret_is_kept_of_prompts_outputs_and_streams(store_address: A
         id = answer.headers["x-podium-workflow-id"]
         record = (await router.api.http.get(f"/v1/workflows/{id}", headers=headers)).text
         events = (await router.api.http.get(f"/v1/workflows/{id}/events", headers=headers)).text
-        assert SECRET not in record + events
+        listed = (await router.api.http.get("/v1/workflows", headers=headers)).text
+        assert SECRET not in record + events + listed
+        assert PERSON in listed, "the beginning of the question"
         assert "[secret removed] three." in record
 
 
@@ -128,7 +134,25 @@ async def test_a_run_under_way_shows_no_more_than_is_kept(store_address: Address
             id = answer.headers["x-podium-workflow-id"]
             running = (await router.api.http.get(f"/v1/workflows/{id}", headers=headers)).json()
             assert running["content"] is False
-            assert "My key" not in str(running)
+            listed = (await router.api.http.get("/v1/workflows", headers=headers)).json()["data"]
+            assert [run["id"] for run in listed] == [id]
+            assert "My key" not in str(running) + str(listed)
+        await until_ended_with(router, id, headers)
+
+
+async def test_the_question_of_a_run_under_way_is_in_the_list_without_its_secrets(
+    store_address: Address,
+) -> None:
+    async with limited(store_address) as (router, headers, _):
+        body = ASK | QUESTION | {"model": "a", "stream": True}
+        async with router.api.http.stream(
+            "POST", "/v1/chat/completions", json=body, headers=headers
+        ) as answer:
+            id = answer.headers["x-podium-workflow-id"]
+            (listed,) = (await router.api.http.get("/v1/workflows", headers=headers)).json()["data"]
+            assert (listed["id"], listed["content"]) == (id, False)
+            assert "My key" in str(listed["messages"])
+            assert SECRET not in str(listed)
         await until_ended_with(router, id, headers)
 
 

@@ -25,7 +25,7 @@ from serving.database.address import Address, sqlite_address
 from serving.store import journal
 from serving.store.database_store import DatabaseStore
 from serving.store.journal import BATCH_S
-from serving.store.numbers import without_content
+from serving.store.numbers import listed, with_question
 from serving.store.rows import Item
 from serving.store.run_filter import RunFilter
 from serving.store.store import StoreListener
@@ -96,21 +96,24 @@ async def test_a_record_is_read_on_another_replica_as_it_was_written(store_addre
         assert await one.get("wf_1") == RunRecords(record), "also before it is written"
         await one.aclose()
         assert await other.get("wf_1") == RunRecords(record)
-        assert (await other.newest(10, ANYBODY)).runs == [without_content(RunRecords(record))]
+        assert (await other.newest(10, ANYBODY)).runs == [listed(RunRecords(record))]
         assert await other.get("wf_2") is None
 
 
-async def test_a_list_reads_no_body_and_has_no_text(store_address: Address) -> None:
+async def test_a_list_reads_no_body_and_has_no_text_but_the_question(store_address: Address) -> None:
     async with opened(store_address) as (_, one), opened(store_address) as (store, other):
         await tell(one, begun("wf_1"))
         await one.aclose()
         async with (await store.database()).writing() as connection:
             await connection.exec_driver_sql("UPDATE run SET body = NULL")
             await connection.exec_driver_sql("DELETE FROM run_event")
-        (listed,) = (await other.newest(10, ANYBODY)).runs
-        assert (listed.record.cost_usd, listed.record.usage) == (Decimal("0.5"), Usage(10, 20))
-        assert "ecret" not in repr(listed)
-        assert await other.get("wf_1") == listed, "numbers are left where the texts were removed"
+        (run,) = (await other.newest(10, ANYBODY)).runs
+        assert (run.record.cost_usd, run.record.usage) == (Decimal("0.5"), Usage(10, 20))
+        assert [message.text for message in run.record.task.conversation] == ["Secret?"]
+        numbers = await other.get("wf_1")
+        assert numbers is not None, "numbers are left where the texts were removed"
+        assert "ecret" not in repr(numbers)
+        assert run == with_question(numbers, "Secret?")
 
 
 async def test_lists_are_paged_by_when_runs_began_and_show_a_caller_its_own_team(

@@ -15,7 +15,7 @@ from serving.store.listing import FIRST_RUNS, list_rows
 from serving.store.retention import DAY_US
 from serving.store.run_filter import RunFilter
 from serving.store.store import Place
-from tests.serving.api.served import PRICE, Json, Served, scripted, served, step, team
+from tests.serving.api.served import ASK, PRICE, Json, Served, scripted, served, step, team
 from tests.serving.store.stores import Replica, replicas
 
 pytestmark = pytest.mark.postgresql
@@ -38,6 +38,12 @@ async def found(api: Served, **wanted: str | int | float) -> list[str]:
     return [run["model"] for run in answer.json()["data"]]
 
 
+async def questions(api: Served) -> list[Json]:
+    """The messages of the runs that are listed."""
+    listed = (await api.http.get("/v1/workflows")).json()["data"]
+    return [message for run in listed for message in run["messages"]]
+
+
 async def ask_everybody(api: Served) -> Json:
     """Runs of `c`, which is free, of `duo` and of `a`; gives the costs of the two that have one."""
     costs: Json = {}
@@ -57,6 +63,7 @@ async def test_runs_are_found_by_worker_cost_and_words(store_address: Address, w
         else:
             api = await stack.enter_async_context(served(POOL))
             costs = await ask_everybody(api)
+        assert await questions(api) == [ASK["messages"][-1]] * 3
         assert await found(api, worker="a") == ["a", "duo"]
         assert await found(api, worker="b") == ["duo"]
         assert await found(api, worker="nobody") == []
@@ -119,6 +126,7 @@ async def test_words_go_with_the_texts_and_the_rest_with_the_run(store_address: 
         assert await counts(one) == (3, 4, 0)
         assert await found(one.api, worker="b") == ["duo"]
         assert await found(one.api, words="sky") == []
+        assert await questions(one.api) == []
         await one.records.remove_old(now_us() + 401 * DAY_US)
         assert await counts(one) == (0, 0, 0)
 

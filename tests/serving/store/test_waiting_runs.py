@@ -61,6 +61,22 @@ async def test_a_sweep_leaves_a_run_that_waits_as_it_is(store_address: Address) 
         assert await suspended_rows(one) == before
 
 
+async def test_every_router_lists_the_question_of_a_run_that_waits_without_its_secrets(
+    store_address: Address,
+) -> None:
+    async with replicas(store_address, calling_team()) as (one, other):
+        answer = await suspend(one.api, f"My key is {SECRET}.")
+
+        async def listed() -> list[tuple[str, str]]:
+            runs = (await other.api.http.get("/v1/workflows")).json()["data"]
+            return [(run["status"], message["content"]) for run in runs for message in run["messages"]]
+
+        assert await listed() == [("waiting", "My key is [secret removed].")]
+        assert text_of(await one.api.http.post(PATH, json=answer)) == "They gave: noon."
+        await one.records.aclose()
+        assert await listed() == [("finished", "My key is [secret removed].")]
+
+
 async def test_a_run_waits_on_where_a_router_cannot_go_on_with_it(store_address: Address) -> None:
     without = team(workers=[scripted("b")], workflows={})
     async with (

@@ -1,4 +1,6 @@
-"""Conversations: which worker has their prompt cache, their runs, and the cost of each run by worker."""
+"""Conversations: which worker has their prompt cache, their runs, and the cost of each run by worker. Questions of runs
+for lists.
+"""
 
 import sqlalchemy as sa
 from alembic import op
@@ -18,6 +20,13 @@ def upgrade() -> None:
         ["conversation", "made_us", "id"],
         sqlite_where=sa.text(KNOWN),
         postgresql_where=sa.text(KNOWN),
+    )
+    op.add_column(
+        "run_text", sa.Column("question", sa.Text, comment="beginning of the newest question, for lists")
+    )
+    op.add_column(
+        "suspended_run",
+        sa.Column("question", sa.Text, comment="beginning of the newest question, redacted, for lists"),
     )
     op.drop_index("run_cost", "run")  # an index must not have the name of a table
     op.create_index("run_by_cost", "run", ["cost"])
