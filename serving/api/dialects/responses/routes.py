@@ -14,7 +14,7 @@ from conductor.model.messages import Message
 from conductor.run.record import RunRecords
 from serving.api.authentication import caller_of, is_still_accepted
 from serving.api.dialect import CallId
-from serving.api.dialects.read_body import read_body
+from serving.api.dialects.read_body import body_in_turn, read_body
 from serving.api.dialects.responses.compaction import pack
 from serving.api.dialects.responses.conversations import page_json
 from serving.api.dialects.responses.earlier import (
@@ -107,7 +107,7 @@ async def input_tokens(request: Request) -> Response:
     """
     service: Service = request.app.state.service
     caller = caller_of(request)
-    body = read_body(CountRequest, await request.body(), remedy)
+    body = read_body(CountRequest, await body_in_turn(request), remedy)
     if body.model is not None:
         check_name(body.model, service.pool, caller.policies)
     messages = (await conversation_of(body, CallersRuns(service, caller))).messages
@@ -124,7 +124,7 @@ async def compact(request: Request) -> Response:
     """
     service: Service = request.app.state.service
     caller = caller_of(request)
-    body = read_body(CompactRequest, await request.body(), remedy)
+    body = read_body(CompactRequest, await body_in_turn(request), remedy)
     check_name(body.model, service.pool, caller.policies)
     messages = (await conversation_of(body, CallersRuns(service, caller))).messages
     id = f"resp_{uuid.uuid4().hex}00"
