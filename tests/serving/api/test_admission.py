@@ -1,6 +1,7 @@
 """What is admitted beside runs is counted by key, by team and for the router: open answers, unread bytes, reads at once."""
 
 import asyncio
+import json
 import socket
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -19,6 +20,7 @@ from serving.shares import Room, in_slices
 from tests.serving.api.keyed import Keyed, keyed
 from tests.serving.api.served import ASK, Json, plan, scripted, served, step, team
 from tests.serving.api.test_leaving import get, slow_request
+from tests.serving.spans import SPANS
 from tests.states import until
 
 STALLS = scripted("a", {"text": "x y", "stall_after_tokens": 1})
@@ -427,18 +429,25 @@ LONG_TEXTS: dict[str, tuple[str, Json]] = {
 }
 
 
-@pytest.mark.parametrize("what", LONG_TEXTS)
-async def test_no_long_text_of_a_request_is_looked_through_at_once(
-    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The long texts that are looked through at once."""
     at_once = list[str]()
     look = PersonalDataRedactor.__call__
 
     def noting(self: PersonalDataRedactor, text: str) -> str:
-        at_once.append(text)
+        if len(text) > 20_000:
+            at_once.append(f"{text[:50]} ... ({len(text)})")
         return look(self, text)
 
     monkeypatch.setattr(PersonalDataRedactor, "__call__", noting)
+    return at_once
+
+
+@pytest.mark.parametrize("what", LONG_TEXTS)
+async def test_no_long_text_of_a_request_is_looked_through_at_once(
+    what: str, tmp_path: Path, at_once: list[str]
+) -> None:
     path, body = LONG_TEXTS[what]
     async with keyed(tmp_path) as it:
         policy = f"/v1/admin/keys/{it.ids['mine']}/policy"
@@ -448,7 +457,45 @@ async def test_no_long_text_of_a_request_is_looked_through_at_once(
         )
         assert answer.status_code == 200, answer.text
         await until(lambda: not it.api.service.running, "the run has ended")
-    assert not [text[:50] for text in at_once if len(text) > 10_000]
+    assert not at_once
+
+
+LONG_ANSWER = LONG[:-1] + "!"
+ONE_WORD = "ada@example.org," * 4_000
+LONG_ANSWERS: dict[str, Json] = {
+    "an answer": ASK | {"model": "much"},
+    "a stream": ASK | {"model": "much", "stream": True},
+    "an answer of one word": ASK | {"model": "one-word"},
+    "an answer in JSON": ASK | {"model": "json", "response_format": {"type": "json_object"}},
+    "a step's output, and the prompt that quotes it": ASK | {"model": "mini"},
+    "a prompt that is not stored": ASK
+    | {"model": "brief", "messages": [{"role": "user", "content": LONG}], "store": False},
+}
+
+
+@pytest.mark.parametrize("what", LONG_ANSWERS)
+async def test_no_long_answer_and_no_prompt_in_a_span_is_looked_through_at_once(
+    what: str, tmp_path: Path, at_once: list[str]
+) -> None:
+    texts = {"much": LONG_ANSWER, "one-word": ONE_WORD, "json": json.dumps({"a": LONG}), "brief": "No."}
+    plans = plan(step("much", "Say much."), step("much", "Conclude.", [0]))
+    workers = [scripted(name, text) for name, text in texts.items()]
+    settings = team(plans, workers=workers, workflows={}, telemetry={"content": True})
+    SPANS.clear()
+    async with keyed(tmp_path, settings) as it:
+        policy = f"/v1/admin/keys/{it.ids['mine']}/policy"
+        await it.ask("admin", "POST", policy, {"redact_personal_data": True})
+        for _ in range(2):  # the second answer may be cached
+            answer = await it.ask("mine", "POST", "/v1/chat/completions", LONG_ANSWERS[what])
+            assert answer.status_code == 200, answer.text
+            await until(lambda: not it.api.service.running, "the run has ended")
+        path = f"/v1/workflows/{answer.headers['x-podium-workflow-id']}"
+        record = await it.ask("mine", "GET", path)
+    prompts = [span.attributes or {} for span in SPANS.named("chat ")]
+    assert prompts
+    assert all("gen_ai.input.messages" in each for each in prompts)
+    assert "ada@example.org" not in record.text + str(prompts)
+    assert not at_once
 
 
 async def test_tools_and_the_form_of_an_answer_are_counted_with_the_bytes_of_a_run() -> None:
