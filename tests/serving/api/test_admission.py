@@ -16,6 +16,7 @@ from conductor.run.record import Account
 from serving.api.feed import WINDOW_BYTES, Feed
 from serving.batches.model import Batch, StoredFile
 from serving.redaction.personal import PersonalDataRedactor
+from serving.redaction.slices import turn
 from serving.shares import Room, in_slices
 from tests.serving.api.keyed import Keyed, keyed
 from tests.serving.api.served import ASK, Json, plan, scripted, served, step, team
@@ -186,6 +187,59 @@ async def test_reads_of_one_team_take_turns_with_those_of_another(tmp_path: Path
         for _ in range(20):
             gate.release()
         assert {(await each).status_code for each in [*mine, other]} == {200}
+
+
+READ_LATER = (
+    "/v1/workflows/{run}",
+    "/v1/responses/{response}",
+    "/v1/responses/{response}/input_items",
+    "/v1/conversations/{conversation}/items",
+    "/v1/conversations/{conversation}/items/{item}",
+)
+
+
+async def test_answers_with_texts_are_encoded_in_turns() -> None:
+    async with served(team(workers=[scripted("a", "Yes.")], workflows={})) as api:
+        items = [{"type": "message", "role": "user", "content": "Hello."}]
+        conversation = (await api.http.post("/v1/conversations", json={"items": items})).json()["id"]
+        item = (await api.http.get(f"/v1/conversations/{conversation}/items")).json()["data"][0]["id"]
+        answer = await api.http.post("/v1/responses", json={"model": "a", "input": "Hello."})
+        ids = {
+            "run": answer.headers["x-podium-workflow-id"],
+            "response": answer.json()["id"],
+            "conversation": conversation,
+            "item": item,
+        }
+        for path in READ_LATER:
+            async with turn(Account("someone else")):
+                reading = asyncio.create_task(api.http.get(path.format(**ids)))
+                done, _ = await asyncio.wait([reading], timeout=0.2)
+                assert not done, path
+            assert (await reading).status_code == 200, path
+
+
+COUNT: Json = {"messages": [{"role": "user", "content": "word " * 100_000}]}
+LARGE_BODIES: dict[str, Json] = {
+    "/v1/chat/completions": COUNT | {"model": "a"},
+    "/v1/messages/count_tokens": COUNT | {"model": "a"},
+    "/v1/responses/input_tokens": {"model": "a", "input": "word " * 100_000},
+    "/v1/responses/compact": {"model": "a", "input": "word " * 100_000},
+    "/v1/conversations": {"items": [], "metadata": {}, "x": "word " * 100_000},
+    "/v1/batches": {"x": "word " * 100_000},
+    "/v1/admin/teams": {"x": "word " * 100_000},
+}
+
+
+@pytest.mark.parametrize("path", LARGE_BODIES)
+async def test_large_bodies_are_parsed_in_turns(path: str, tmp_path: Path) -> None:
+    async with keyed(tmp_path) as it:
+        who = "admin" if "admin" in path else "mine"
+        await it.ask(who, "GET", "/v1/models")  # its key is known
+        async with turn(Account("someone else")):
+            asking = asyncio.create_task(it.ask(who, "POST", path, LARGE_BODIES[path]))
+            done, _ = await asyncio.wait([asking], timeout=0.3)
+            assert not done
+        assert (await asking).status_code in (200, 400, 422)
 
 
 async def test_a_long_list_leaves_turns_to_everything_else() -> None:

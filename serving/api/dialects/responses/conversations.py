@@ -28,7 +28,7 @@ from serving.api.record_json import dumps
 from serving.api.request import NameText
 from serving.api.respond import success
 from serving.batches.kept_text import redactor_of
-from serving.redaction.slices import in_turns
+from serving.redaction.slices import READS, in_turns, turn
 from serving.redaction.texts import json_in_steps, map_texts
 from serving.sessions.service import Service
 from serving.store.content import kept_part
@@ -147,14 +147,17 @@ async def items(
     except KeyError:
         message = f"after: item {quote(after or '')} is not in this conversation."
         raise BadTask(message, param="after") from None
-    return success(page_json(listed[:limit], has_more=len(listed) > limit))
+    async with turn(READS):
+        return success(page_json(listed[:limit], has_more=len(listed) > limit))
 
 
 @router.get("/{conversation_id}/items/{item_id}")
 async def item(request: Request, conversation_id: str, item_id: str) -> Response:
     """Return one item of a conversation."""
     await _find(request, conversation_id)
-    return success(await _find_item(request, conversation_id, item_id))
+    stored = await _find_item(request, conversation_id, item_id)
+    async with turn(READS):
+        return success(stored)
 
 
 @router.delete("/{conversation_id}/items/{item_id}")

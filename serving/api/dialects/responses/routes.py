@@ -32,6 +32,7 @@ from serving.api.request import ApiRequest, Podium
 from serving.api.resolve import check_name
 from serving.api.respond import success
 from serving.api.run_response import RunResponse, Wire
+from serving.redaction.slices import READS, turn
 from serving.sessions.following import follow_segment, retell
 from serving.sessions.service import Service
 
@@ -156,7 +157,8 @@ async def response(
     """
     records, call_id = await _find(request, response_id)
     if not stream:
-        return success(show_again(records, call_id))
+        async with turn(READS):
+            return success(show_again(records, call_id))
     is_same = bool(echo_of_newest(records.record)["response"]["background"])
     if starting_after is not None and not is_same:
         message = "starting_after is only supported for background responses. Remove it."
@@ -202,7 +204,8 @@ async def cancel(request: Request, response_id: str) -> Response:
     records, _ = await _find(request, response_id)
     await service.sessions.cancel(records.record.id)
     records, call_id = await _find(request, response_id, is_over=True)
-    return success(show_again(records, call_id))
+    async with turn(READS):
+        return success(show_again(records, call_id))
 
 
 @router.get("/{response_id}/input_items")
@@ -215,15 +218,16 @@ async def items(
 ) -> Response:
     """List the input items of a response, newest first unless `order` is `asc`."""
     records, call_id = await _find(request, response_id)
-    listed = input_items(records, call_id)
-    if order == "desc":
-        listed.reverse()
-    if after is not None:
-        place = next((n for n, item in enumerate(listed) if item["id"] == after), None)
-        if place is None:
-            raise BadTask(f"after: item {quote(after)} is not in this response.", param="after")
-        listed = listed[place + 1 :]
-    return success(page_json(listed[:limit], has_more=len(listed) > limit))
+    async with turn(READS):
+        listed = input_items(records, call_id)
+        if order == "desc":
+            listed.reverse()
+        if after is not None:
+            place = next((n for n, item in enumerate(listed) if item["id"] == after), None)
+            if place is None:
+                raise BadTask(f"after: item {quote(after)} is not in this response.", param="after")
+            listed = listed[place + 1 :]
+        return success(page_json(listed[:limit], has_more=len(listed) > limit))
 
 
 async def _find(request: Request, id: str, *, is_over: bool = False) -> tuple[RunRecords, CallId]:
