@@ -8,7 +8,7 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Mapping
 from decimal import Decimal
-from typing import Any
+from typing import Any, TypedDict
 
 from sqlalchemy import Executable, Table, insert, literal, or_, select, tuple_, update
 from sqlalchemy.exc import IntegrityError
@@ -32,6 +32,13 @@ from serving.settings.settings import Settings
 MOST_LISTED = 1000
 """Maximum number of keys or teams in one answer."""
 NAME_CHARS = 100
+
+
+class KeyChanges(TypedDict, total=False):
+    """Fields of a key that a change replaces. The others keep their values."""
+
+    scopes: Collection[Scope]
+    expires_us: int | None
 
 
 class Directory:
@@ -209,13 +216,8 @@ class Directory:
             raise BadTask(f"{len(chosen)} keys are named {quote(reference)}. Use the id of one: {ids}.", param="key")  # fmt: skip
         return chosen[0]
 
-    async def change_key(self, reference: str, scopes: Collection[Scope], expires_us: int | None) -> KeyInfo:
-        """Replace the scopes and the expiry of a key. Every replica applies the change within 10 s.
-
-        Args:
-            reference: see `key`.
-            scopes: operations that the key permits from now on.
-            expires_us: new expiry. See `create_key`.
+    async def change_key(self, reference: str, changes: KeyChanges) -> KeyInfo:
+        """Change fields of a key. Every replica applies the change within 10 s.
 
         Raises:
             UnknownName: there is no such key.
@@ -224,18 +226,23 @@ class Directory:
         info = await self.key(reference)
         if info.revoked_us is not None:
             raise BadTask(f"The key {info.id} is revoked. Create a new one.", param="key")
-        if Scope.ADMIN in scopes and info.team is not None:
-            raise BadTask(
-                "A key with the scope 'admin' cannot belong to a team. Create a key without a team.",
-                param="scopes",
-            )
-        if not scopes:
-            raise BadTask("A key needs at least one scope.", param="scopes")
-        if expires_us != info.expires_us:
-            self._check_expiry(expires_us)
-        change = update(api_key).where(api_key.c.id == info.id)
-        async with (await self.open()).writing() as connection:
-            await connection.execute(change.values(scopes=_scopes_json(scopes), expires_us=expires_us))
+        values = dict[str, Any]()
+        if "scopes" in changes:
+            values["scopes"] = _scopes_json(scopes := changes["scopes"])
+            if Scope.ADMIN in scopes and info.team is not None:
+                raise BadTask(
+                    "A key with the scope 'admin' cannot belong to a team. Create a key without a team.",
+                    param="scopes",
+                )
+            if not scopes:
+                raise BadTask("A key needs at least one scope.", param="scopes")
+        if "expires_us" in changes and changes["expires_us"] != info.expires_us:
+            values["expires_us"] = changes["expires_us"]
+            self._check_expiry(changes["expires_us"])
+        if values:
+            change = update(api_key).where(api_key.c.id == info.id)
+            async with (await self.open()).writing() as connection:
+                await connection.execute(change.values(values))
         return await self.key(info.id)
 
     async def revoke(self, reference: str) -> KeyInfo:

@@ -10,7 +10,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 from serving.accounts.account_policy import AccountPolicy
 from serving.accounts.budget_limits import Spending
 from serving.accounts.caller import DEFAULT_SCOPES, Scope
-from serving.accounts.directory import NAME_CHARS
+from serving.accounts.directory import NAME_CHARS, KeyChanges
 from serving.accounts.hold import Period
 from serving.accounts.key_info import US, KeyInfo, KeyState, TeamInfo
 from serving.accounts.money import MAX_USD
@@ -74,10 +74,15 @@ class KeyChange(_Body):
         default=None, description="Time from which the key is rejected, with a time zone. null: never."
     )
 
-    def applied_to(self, key: KeyInfo) -> tuple[frozenset[Scope], int | None]:
-        """Return the scopes and the expiry of `key` after this change."""
-        scopes = self.scopes if "scopes" in self.model_fields_set else key.scopes
-        return scopes, _us(self.expires_at) if "expires_at" in self.model_fields_set else key.expires_us
+    @property
+    def changes(self) -> KeyChanges:
+        """The fields of the request, so that concurrent changes of other fields are kept."""
+        changes = KeyChanges()
+        if "scopes" in self.model_fields_set:
+            changes["scopes"] = self.scopes
+        if "expires_at" in self.model_fields_set:
+            changes["expires_us"] = _us(self.expires_at)
+        return changes
 
 
 class Reloaded(_Body):

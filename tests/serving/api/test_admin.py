@@ -67,6 +67,17 @@ async def test_scopes_and_expiry_of_a_key_change_at_once_and_the_rest_of_it_stay
         assert (await it.ask("admin", "POST", path, {"scopes": ["run"]})).status_code == 400
 
 
+async def test_two_changes_of_a_key_at_the_same_time_are_both_kept(store_address: Address) -> None:
+    async with keyed(store_address) as it:
+        path = f"{KEYS}/{it.ids['mine']}"
+        for year in range(2100, 2106):
+            scopes = {"scopes": [["read"], ["run"]][year % 2]}
+            later = {"expires_at": f"{year}-01-01T00:00:00Z"}
+            await asyncio.gather(*(it.ask("admin", "POST", path, each) for each in (scopes, later)))
+            changed = (await it.ask("admin", "GET", path)).json()
+            assert changed == changed | scopes | later
+
+
 async def test_what_one_replica_revokes_every_other_refuses_within_ten_seconds(
     store_address: Address,
 ) -> None:
