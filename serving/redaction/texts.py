@@ -86,7 +86,7 @@ class KnownTexts:
 
     def __init__(self, redact: Redactor, payer: Account, values: Mapping[Key, Any]) -> None:
         self._redact, self._hides = redact, isinstance(redact, PersonalDataRedactor)
-        self._payer = payer
+        self._payer, self._is_closed = payer, False
         self._used = dict.fromkeys(key for key in values if key in _ready)
         for key in self._used:
             _ready[key].n_blocks += 1
@@ -116,6 +116,8 @@ class KnownTexts:
             if key not in _ready:
                 redact = PersonalDataRedactor() if self._hides else redact_secrets  # without earlier limits
                 changed = await in_turns(self._compose(text, redact), self._payer)
+                if self._is_closed:
+                    return
                 _ready.setdefault(key, _Ready(text, changed))
             if key not in self._used:
                 _ready[key].n_blocks += 1
@@ -124,6 +126,7 @@ class KnownTexts:
 
     def close(self) -> None:
         """Remove this request's texts from the cache, except those that another request uses."""
+        self._is_closed = True
         for key in self._used:
             ready = _ready[key]
             ready.n_blocks -= 1
