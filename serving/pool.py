@@ -36,9 +36,9 @@ from serving.settings.worker_profile import (
     public_name,
     reads_pdfs,
 )
-from serving.settings.workers import API_SETTINGS, VllmSettings, WorkerSettings, places_of
+from serving.settings.workers import API_SETTINGS, ApiSettings, VllmSettings, WorkerSettings, places_of
 from serving.telemetry.spans import PROVIDERS
-from serving.workers.picture_urls import may_fetch
+from serving.workers.picture_urls import public_hosts
 
 logger = logging.getLogger("podium")
 
@@ -122,10 +122,9 @@ class Pool:
     async def find_fetchers(self, urls: Collection[str]) -> frozenset[str]:
         """Return the workers to which pictures at `urls` can be linked: they or a fallback can fetch them."""
         workers = self.settings.workers
-        answers = await asyncio.gather(
-            *(_fetches(worker, urls) for worker in workers)
-        )  # each may wait for DNS
-        able = {worker.name for worker, fetches in zip(workers, answers, strict=True) if fetches}
+        hosts = (_unknown_host(place) for worker in workers for place in _api_places(worker))
+        public = await public_hosts(host for host in hosts if host is not None)
+        able = {worker.name for worker in workers if _fetches(worker, urls, public)}
         return frozenset(name for name in self.members if able.intersection(self.line(name)))
 
     def line(self, name: str) -> tuple[str, ...]:
@@ -313,21 +312,31 @@ def _member(worker: WorkerSettings, routes: Mapping[str, Route], settings: Setti
     )
 
 
-async def _fetches(worker: WorkerSettings, urls: Collection[str]) -> bool:
-    """Return whether at least one deployment of `worker` can fetch the pictures at all `urls` by itself."""
+def _fetches(worker: WorkerSettings, urls: Collection[str], public: Collection[str]) -> bool:
+    """Return whether a deployment of `worker` can fetch the pictures at all `urls` by itself. Hosts in `public` have
+    public addresses only.
+    """
     if isinstance(worker, VllmSettings):
         hosts: Collection[str] = worker.engine.get("allowed_media_domains") or ()
         return all(urlsplit(url).hostname in hosts for url in urls)
-    places = [place for place in places_of(worker).values() if isinstance(place, API_SETTINGS)]
+    places = _api_places(worker)
     if not places:
         return True  # scripted, or a plugin
-    for place in places:
-        host = urlsplit(place.base_url).hostname if place.base_url else None
-        if place.fetches_pictures or (
-            place.fetches_pictures is None and (host is None or await may_fetch(host, None))
-        ):
-            return True
-    return False
+    return any(
+        place.fetches_pictures is not False and ((host := _unknown_host(place)) is None or host in public)
+        for place in places
+    )
+
+
+def _api_places(worker: WorkerSettings) -> list[ApiSettings]:
+    return [place for place in places_of(worker).values() if isinstance(place, API_SETTINGS)]
+
+
+def _unknown_host(place: ApiSettings) -> str | None:
+    """Return the host of a deployment if its address decides whether it can fetch pictures, or None."""
+    if place.fetches_pictures is not None or not place.base_url:
+        return None
+    return urlsplit(place.base_url).hostname
 
 
 def _worst(prices: list[Price | None]) -> Price | None:

@@ -1,15 +1,16 @@
 """Fair shares of limited resources among keys and teams.
 
 `share` is the rule for the runs of a router and the slots of a worker, whose modules count what each key has.
-`Room` limits other resources that requests use. `in_slices` shares the event loop.
+`Room` limits other resources that requests use. `Rotation` orders work that waits. `in_slices` shares the event
+loop.
 """
 
 import asyncio
 import time
-from collections import Counter
+from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncIterator, Callable, Generator, Iterable
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from conductor.errors import Overloaded
 from conductor.run.record import Account
@@ -61,7 +62,7 @@ class Room:
         most = self._most()
         if self.taken and self.taken + n > most:
             raise self._error(f"This server has reached its limit of {self._what}")
-        owner = _owner(account)
+        owner = account.tenant
         for name, had, (part, word) in (
             ("key", self._of_keys[account.key_id] if account.key_id else 0, OF_A_KEY),
             ("team", self._of_teams[owner] if account.team_id else 0, OF_A_TEAM),
@@ -96,7 +97,7 @@ class Room:
 
     def _add(self, account: Account, n: int) -> None:
         self.taken += n
-        for had, of in ((self._of_keys, account.key_id), (self._of_teams, _owner(account))):
+        for had, of in ((self._of_keys, account.key_id), (self._of_teams, account.tenant)):
             had[of] += n
             if not had[of]:
                 del had[of]
@@ -130,9 +131,43 @@ class Share:
         self.n = n
 
 
-def _owner(account: Account) -> str:
-    """Return the team's id, or the key's id if it has no team. It is empty if keys are off."""
-    return account.team_id or account.key_id
+class Rotation(Generic[Item]):
+    """Queue whose owners take turns. The items of one owner stay in order."""
+
+    def __init__(self) -> None:
+        self._items = OrderedDict[str, deque[Item]]()
+
+    def __bool__(self) -> bool:
+        return bool(self._items)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._items.values()))
+
+    def add(self, owner: str, item: Item, *, is_first: bool = False) -> None:
+        """Add an item after the owner's other items, or before them if `is_first`."""
+        items = self._items.setdefault(owner, deque())
+        items.appendleft(item) if is_first else items.append(item)
+
+    def remove(self, owner: str, item: Item) -> None:
+        """Remove an item, if it is still in the queue."""
+        items = self._items.get(owner, deque())
+        if item in items:
+            items.remove(item)
+            if not items:
+                del self._items[owner]
+
+    def pop(self) -> Item:
+        """Remove and return the first item, and move its owner to the end of the queue."""
+        owner, items = self._items.popitem(last=False)
+        item = items.popleft()
+        if items:
+            self._items[owner] = items
+        return item
+
+    def move_to_end(self, owner: str) -> None:
+        """Let all other owners come before `owner`."""
+        if owner in self._items:
+            self._items.move_to_end(owner)
 
 
 async def in_slices(items: Iterable[Item]) -> AsyncIterator[Item]:

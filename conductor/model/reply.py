@@ -3,6 +3,7 @@
 A call never costs less than the plausible usage that the server reported (decisions 0018, 0031, 0065).
 """
 
+import asyncio
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, asynccontextmanager
@@ -24,6 +25,9 @@ MODEL_CHARS = 200
 """Maximum length of a model name that a server reports, in characters. The rest is cut off."""
 MOST_USD = Decimal(1_000_000)
 """Largest plausible cost of a call. A higher cost that a worker reports is ignored."""
+MOST_CHARS = 20_000
+"""Maximum length of a delta's text, in characters. Longer ones are split, because readers search each of them, and
+other tasks run in between."""
 
 
 class FinishReason(StrEnum):
@@ -165,6 +169,12 @@ class Reply:
     async def __aiter__(self) -> AsyncGenerator[Delta]:
         async with aclosing(self.deltas) as deltas:
             async for delta in deltas:
+                if len(delta.text) > MOST_CHARS or len(delta.reasoning) > MOST_CHARS:
+                    *pieces, delta = _split(delta)
+                    for piece in pieces:
+                        self._fold(piece)
+                        yield piece
+                        await asyncio.sleep(0)
                 self._fold(delta)
                 yield delta
         if self.finish is None:
@@ -316,6 +326,15 @@ class Reply:
             stop_sequence=self.stop_sequence,
             saved_usd=None if self.price is None or self.usage is None else self.price.saved(self.usage),
         )
+
+
+def _split(delta: Delta) -> list[Delta]:
+    """Split the text and the reasoning of `delta`. The last piece has all its other fields."""
+    n_chars = max(len(delta.text), len(delta.reasoning))
+    spans = [slice(begin, begin + MOST_CHARS) for begin in range(0, n_chars, MOST_CHARS)]
+    pieces = [Delta(text=delta.text[span], reasoning=delta.reasoning[span], pieces=0) for span in spans[:-1]]
+    last = spans[-1]
+    return [*pieces, replace(delta, text=delta.text[last], reasoning=delta.reasoning[last])]
 
 
 @asynccontextmanager

@@ -44,6 +44,11 @@ class Account(Value, frozen=True):
     key_id: str = ""
     team_id: str = ""
 
+    @property
+    def tenant(self) -> str:
+        """The team, or the key itself if it has no team. Empty if keys are off."""
+        return self.team_id or self.key_id
+
 
 NOBODY = Account()
 NOTHING_USD = Decimal(0)

@@ -68,7 +68,7 @@ class Attacker:
             self.process.kill()
 
     async def end(self) -> None:
-        """Let the attacker clean up, for example cancel its runs, and wait until it ends."""
+        """Let the attacker clean up, for example unlock the store, and wait until it ends."""
         if self.process is None:
             return
         if self.process.stdin is not None:

@@ -11,8 +11,9 @@ from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import cycle, repeat
+from typing import Any
 
-from loadtest.siege.attack import PAUSE_S, REQUEST_ERRORS, Attack
+from loadtest.siege.attack import REQUEST_ERRORS, Attack
 
 MB = 1_000_000
 CHAT = "/v1/chat/completions"
@@ -27,6 +28,8 @@ CHAT_BYTES = 3_900_000
 """Slightly less than `limits.max_text_bytes`."""
 UPLOAD_BYTES = 45 * MB
 """Slightly less than `batches.max_file_bytes`."""
+RUN_S = 20.0
+"""Seconds until an unread run ends. A run that runs rightly holds its question in memory."""
 Rows = AsyncGenerator[None]
 
 
@@ -181,20 +184,17 @@ async def unread_downloads(attack: Attack) -> Rows:
 
 
 async def unread_runs(attack: Attack) -> Rows:
-    """Start runs with 2 MB questions without reading their events."""
+    """Start runs with 2 MB questions without reading their events. Each run ends after `RUN_S`."""
     text = "word " * (2 * MB // 5)
     yield
 
     async def watch() -> None:
-        run = await start_run(attack, "slow", text)
+        run = await start_run(attack, "slow", text, deadline_s=RUN_S)
         async with attack.connection() as (_, writer):  # asyncio alone reads at most one buffer
             writer.write(attack.head("GET", f"/v1/workflows/{run}/events", key="reader") + END)
-            await asyncio.sleep(3600)
+            await asyncio.sleep(RUN_S)
 
-    try:
-        await attack.repeat(watch)
-    finally:  # a running run legitimately holds its question in memory
-        await cancel_runs(attack)
+    await attack.repeat(watch)
 
 
 async def get_bodies(attack: Attack) -> Rows:
@@ -313,25 +313,10 @@ EXTRA_ROWS = {"large_unfinished": SiegeRow(large_unfinished, 5000, SEVERAL)}
 """Attacks that the server is known not to withstand. They run only if `--only` names them."""
 
 
-async def start_run(attack: Attack, model: str = "slow", text: str = "Why?") -> str:
+async def start_run(attack: Attack, model: str = "slow", text: str = "Why?", **podium: Any) -> str:
     """Start a background run and return its id."""
-    started = await attack.prepare(attack.chat(model, text, podium={"background": True}))
+    started = await attack.prepare(attack.chat(model, text, podium={"background": True, **podium}))
     return str(started["id"])
-
-
-async def cancel_runs(attack: Attack) -> None:
-    """Cancel all running runs of the attacking team, including those whose ids no client received."""
-    listing = attack.head("GET", "/v1/workflows?status=running&limit=1000", key="attacker") + END
-    n_empty = 0
-    while n_empty < 3:  # more runs may be about to start
-        _, page = await attack.ask(listing)
-        cancels = [
-            attack.ask(attack.post(f"/v1/workflows/{run['id']}/cancel", b"{}", key="attacker"))
-            for run in page.get("data", ())
-        ]
-        await asyncio.gather(*cancels, return_exceptions=True)
-        n_empty = 0 if cancels else n_empty + 1
-        await asyncio.sleep(PAUSE_S)
 
 
 async def keep_reading(attack: Attack, path: str) -> None:

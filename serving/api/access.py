@@ -33,7 +33,7 @@ class Cost:
         name: name of the kind.
         counted: limit on open requests that applies until the client has received the whole response: `reads` or
             `changes`. Empty: no limit.
-        in_turn: whether only a few requests of this kind are processed at the same time. API keys then take turns.
+        in_turn: whether only a few requests of this kind are processed at the same time. Teams then take turns.
         n_bytes: bytes of `limits.max_unread_bytes` to reserve when the request starts.
         streams, memory: text about these limits for the table in docs/access.md.
     """

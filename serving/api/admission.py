@@ -30,7 +30,7 @@ from serving.sessions.service import Service
 from serving.shares import Room, Share
 
 READS_AT_ONCE = 4
-"""Number of reads to process at once. One of the places is reserved for keys that have no read in progress.
+"""Number of reads to process at once. One of the places is reserved for teams that have no read in progress.
 """
 TURN_S = 1.0
 """Seconds after which the next read may begin. A longer one waits for a store or a run, not for CPU."""
@@ -112,7 +112,7 @@ class Lease:
 
     async def wait_for_turn(self) -> None:
         """Wait until fewer than `READS_AT_ONCE` other reads are being processed."""
-        await self._admission.turns.take("interactive", self._account.key_id)
+        await self._admission.turns.take("interactive", self._account.tenant, self._account.key_id)
         self._turn = asyncio.get_running_loop().call_later(TURN_S, self.end_turn)
 
     def end_turn(self) -> None:
@@ -120,7 +120,7 @@ class Lease:
         if self._turn is not None:
             self._turn.cancel()
             self._turn = None
-            self._admission.turns.give_back(self._account.key_id)
+            self._admission.turns.give_back(self._account.tenant)
 
     def close(self) -> None:
         self.end_turn()

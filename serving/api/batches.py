@@ -12,7 +12,7 @@ from conductor.errors import BadTask, Overloaded, UnknownName, quote
 from serving.accounts.caller import Caller
 from serving.api.authentication import caller_of
 from serving.api.dialect import Dialects
-from serving.api.dialects.read_body import read_body
+from serving.api.dialects.read_body import body_in_turn, read_body
 from serving.api.files import BATCH, SECOND_US, ExpiresAfter, batches_of, check_keeps, find_file, page
 from serving.api.record_json import Json
 from serving.api.request import NameText
@@ -54,7 +54,7 @@ async def create(request: Request) -> Response:
     """Create a batch. It runs each line of a file as a separate request, within 24 hours."""
     caller = caller_of(request)
     check_keeps(caller)
-    body = read_body(NewBatch, await request.body())
+    body = read_body(NewBatch, await body_in_turn(request))
     dialects: Dialects = request.app.state.dialects
     if body.endpoint not in dialects.by_path:
         served = ", ".join(dialects.by_path)

@@ -14,6 +14,7 @@ from serving.api.authentication import caller_of
 from serving.api.choices import ChoicesResponse, Siblings
 from serving.api.conversation import with_conversation
 from serving.api.dialect import Dialect, Dialects
+from serving.api.dialects.read_body import body_in_turn
 from serving.api.opening import Keeping, keeping_of
 from serving.api.plans import PlanResponse
 from serving.api.request import ApiRequest, check_size
@@ -122,7 +123,7 @@ async def _check_no_run_waits(request: ApiRequest, dialect: Dialect, service: Se
 async def _parse(request: Request, service: Service, dialect: Dialect) -> ApiRequest:
     """Parse the body that the edge has read. Check its size again: limits may have changed."""
     limits = service.settings().limits
-    body = await request.body()
+    body = await body_in_turn(request)
     if len(body) > limits.max_body_bytes:
         raise too_large(limits.max_body_bytes)
     parsed = dialect.parse(body)

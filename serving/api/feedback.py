@@ -11,7 +11,7 @@ from conductor.errors import BadTask, NotAllowed, UnknownName, quote
 from conductor.run.record import RunRecords
 from serving.accounts.caller import Caller
 from serving.api.authentication import caller_of
-from serving.api.dialects.read_body import read_body
+from serving.api.dialects.read_body import body_in_turn, read_body
 from serving.api.request import NameText
 from serving.api.respond import success
 from serving.database.clock import now_us
@@ -56,7 +56,7 @@ async def give_feedback(request: Request, id: str) -> Response:
     """
     service: Service = request.app.state.service
     caller = caller_of(request)
-    body = read_body(FeedbackBody, await request.body())
+    body = read_body(FeedbackBody, await body_in_turn(request))
     run = await service.records(id, caller)
     if run is None:
         raise UnknownName(f"Run {quote(id)} not found. GET /v1/workflows lists your runs.", param="id")

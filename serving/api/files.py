@@ -16,6 +16,7 @@ from starlette.responses import Response, StreamingResponse
 
 from conductor.errors import BadTask, NotAllowed, TooLarge, UnknownName, quote
 from conductor.model.characters import check_name_text
+from conductor.run.record import Account
 from serving.accounts.caller import Caller
 from serving.api.access import READ_BYTES
 from serving.api.authentication import caller_of
@@ -56,7 +57,7 @@ async def upload(request: Request) -> Response:
     caller = caller_of(request)
     check_keeps(caller)
     batches = batches_of(request)
-    purpose, name, content, expiry_s = await _form(request, caller.account.key_id)
+    purpose, name, content, expiry_s = await _form(request, caller.account)
     if len(content) > batches.settings.max_file_bytes:
         raise TooLarge(f"file: the file must have at most {batches.settings.max_file_bytes} bytes (batches.max_file_bytes). Split it.", param="file")  # fmt: skip
     service: Service = request.app.state.service
@@ -67,7 +68,7 @@ async def upload(request: Request) -> Response:
         keep = kept_in_steps(content, redact, of_lines)
     else:
         keep = kept_content(content, redact, limits.max_text_bytes)
-    redacted_content, name = await in_turns(keep, caller.account.key_id), redact(name)
+    redacted_content, name = await in_turns(keep, caller.account), redact(name)
     id, drop_us = f"file-{uuid.uuid4().hex}", batches.drop_us(caller.policies, expiry_s)
     file = StoredFile(id, caller.account, purpose, name, len(redacted_content), batches.now_us(), drop_us)
     async with batches.adding:
@@ -193,14 +194,14 @@ def file_json(file: StoredFile) -> Json:
     }
 
 
-async def _in_pieces(body: bytes, payer: str) -> AsyncGenerator[bytes]:
+async def _in_pieces(body: bytes, payer: Account) -> AsyncGenerator[bytes]:
     """Yield `body` in pieces, because the parser processes all that it gets at once."""
     for begin in range(0, len(body), PARSED_BYTES):
         async with turn(payer):
             yield body[begin : begin + PARSED_BYTES]
 
 
-async def _form(request: Request, payer: str) -> tuple[str, str, bytes, int | None]:
+async def _form(request: Request, payer: Account) -> tuple[str, str, bytes, int | None]:
     """Return a form's purpose, and its file's name, content and seconds to store, or raise BadTask."""
     try:
         async with aclosing(_in_pieces(await request.body(), payer)) as pieces:

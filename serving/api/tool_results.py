@@ -133,7 +133,7 @@ async def _settle(
         elif match.outcome is Outcome.REPEATED:
             resume_input = record.segments[match.segment].given
             assert resume_input is not None, "the segment ended with results"
-            redact, payer = redactor_of(record.task.permit), caller.account.key_id
+            redact, payer = redactor_of(record.task.permit), caller.account
             texts = (*answer.results.values(), *(each.result for each in resume_input.results))
             async with redact_ahead(redact, payer, *texts, answer.messages, resume_input.said):
                 messages, earlier = answer.messages, resume_input.said

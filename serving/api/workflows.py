@@ -117,7 +117,8 @@ async def cancel(request: Request, id: str) -> Response:
     run = await _find(request, id, caller)
     if not caller.reads(run.record.account):
         return success({"id": id, "object": "workflow", "status": run.record.status})
-    return success(_workflow_json(run, caller))
+    async with turn(READS):
+        return success(_workflow_json(run, caller))
 
 
 @router.get("/v1/workflows/{id}/events")

@@ -185,7 +185,7 @@ class Batches:
                 await self._fail(id, errors)
             return True
         reading = parse_in_steps(content, batch.endpoint, self.settings.max_lines)
-        lines, errors = await in_turns(reading, batch.account.key_id)
+        lines, errors = await in_turns(reading, batch.account)
         if errors:
             await self._fail(id, errors)
             return True
@@ -402,5 +402,5 @@ class _LineRunner:
         if answer.later_s is not None:
             return min(max(answer.later_s, POLL_S), LONGEST_LATER_S)
         result = line_of_answer(id, line, answer.status, answer.run_id, answer.body)
-        text = await in_turns(kept_in_steps(result.body, redactor_of(caller.policies)), caller.account.key_id)
+        text = await in_turns(kept_in_steps(result.body, redactor_of(caller.policies)), caller.account)
         return replace(result, body=text.rstrip(b"\n"))

@@ -33,6 +33,7 @@ from serving.dispatch.policy import Attempts, Tries
 from serving.dispatch.race import Race
 from serving.dispatch.route import Route, call_again
 from serving.dispatch.stop_sequences import cut_at
+from serving.redaction.texts import RUN_TEXTS
 
 
 class Dispatcher:
@@ -90,6 +91,9 @@ class Dispatcher:
                 note = f"{attempts.route.name} answered in place of {self.name}. Podium chose this fallback {how}."
                 reply.notes = (note, *reply.notes)
             yield reply
+        if (known := RUN_TEXTS.get()) is not None:
+            answer = "".join(reply.texts), "".join(reply.thoughts), tuple(reply.tool_calls)
+            await known.learn_in_turns(answer)
 
     async def _answer(self, opened: AsyncExitStack, expected: ExitStack, attempts: Attempts) -> Reply:
         opened.callback(_leave, attempts)

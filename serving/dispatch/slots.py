@@ -2,14 +2,14 @@
 
 import asyncio
 import time
-from collections import Counter, OrderedDict, deque
+from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
 from math import inf
 from statistics import median_low
 from types import MappingProxyType
 
 from conductor.model.terms import Priority
-from serving.shares import KEPT, share
+from serving.shares import KEPT, Rotation, share
 from serving.traffic import TRAFFIC_S, Traffic
 
 CUT = 0.8
@@ -203,14 +203,16 @@ class FairQueue:
         self._slots_by_payer[payer] += 1
         return True
 
-    async def take(self, priority: Priority, payer: str) -> None:
-        """Wait for a slot and take it. If the wait is cancelled, no slot is taken."""
+    async def take(self, priority: Priority, payer: str, key: str = "") -> None:
+        """Wait for a slot and take it. If the wait is cancelled, no slot is taken. If the payer is a team, its
+        keys take turns.
+        """
         if self.take_now(priority, payer):
             return
         if priority == "interactive":
             self._traffic.note(payer)
         queue, turn = self._queues[priority], asyncio.get_running_loop().create_future()
-        queue.join(payer, turn)
+        queue.join(payer, key, turn)
         self._hand_out()
         try:
             await turn
@@ -218,7 +220,7 @@ class FairQueue:
             if turn.done() and not turn.cancelled():  # the slot was assigned at the same moment
                 self.give_back(payer)
             else:
-                queue.leave(payer, turn)
+                queue.leave(payer, key, turn)
             raise
 
     def give_back(self, payer: str) -> None:
@@ -296,10 +298,10 @@ class FairQueue:
 
 
 class _Queue:
-    """Waiting calls of one priority: in order of arrival per payer, with the payers in turn."""
+    """Waiting calls of one priority: in order of arrival per payer and key, with the payers in turn."""
 
     def __init__(self) -> None:
-        self._payers = OrderedDict[str, deque[asyncio.Future[None]]]()
+        self._payers = OrderedDict[str, Rotation[asyncio.Future[None]]]()
 
     def __bool__(self) -> bool:
         return bool(self._payers)
@@ -315,15 +317,14 @@ class _Queue:
                 ahead += min(len(self._payers.get(other, ())) + coming.get(other, 0), turns)
         return ahead
 
-    def join(self, payer: str, turn: "asyncio.Future[None]") -> None:
-        self._payers.setdefault(payer, deque()).append(turn)
+    def join(self, payer: str, key: str, turn: "asyncio.Future[None]") -> None:
+        self._payers.setdefault(payer, Rotation()).add(key, turn)
 
-    def leave(self, payer: str, turn: "asyncio.Future[None]") -> None:
+    def leave(self, payer: str, key: str, turn: "asyncio.Future[None]") -> None:
         """Remove a waiting call, if it is still in the queue."""
-        waiting = self._payers.get(payer, deque())
-        if turn in waiting:
-            waiting.remove(turn)
-            if not waiting:
+        if payer in self._payers:
+            self._payers[payer].remove(key, turn)
+            if not self._payers[payer]:
                 del self._payers[payer]
 
     def first(self, slots_by_payer: Mapping[str, int]) -> str | None:
@@ -333,7 +334,7 @@ class _Queue:
     def pop(self, payer: str) -> "Waiting":
         """Remove and return the first call of `payer`, and move the payer to the end of the queue."""
         waiting = self._payers.pop(payer)
-        turn = waiting.popleft()
+        turn = waiting.pop()
         if waiting:
             self._payers[payer] = waiting  # at the end of the queue
         return payer, turn

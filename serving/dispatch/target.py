@@ -35,7 +35,7 @@ from conductor.model.worker import Worker
 from serving.dispatch.limiter import NO_RULES, Limiter, QueueRules
 from serving.health import FAILED, MOST_REST_S, Fault, WorkerHealth
 from serving.redaction.failures import outline
-from serving.telemetry.spans import CallSpan, SpanFacts
+from serving.telemetry.spans import CallSpan, SpanFacts, messages_in_span
 from serving.traffic import TokenBucket, witness_of
 
 logger = logging.getLogger("podium")
@@ -302,12 +302,13 @@ class Target:
         deployment.
         """
         waiting = _waiting(hold, outer)
+        messages = await messages_in_span(self.span, call)
         async with self.limiter.slot(call, waiting, rules):
             terms, limiter = call.terms, self.limiter
             sent_s, was_full = time.monotonic(), limiter.is_full or limiter.queued > 0
             limiter.on_sent(terms)
             try:
-                with Watch(self.callee.worker, self.health, call) as watch, CallSpan(self.span, self.callee, call) as span:  # fmt: skip
+                with Watch(self.callee.worker, self.health, call) as watch, CallSpan(self.span, self.callee, call, messages) as span:  # fmt: skip
                     if hold is not None:
                         hold.record_callee(self.callee)
                     limits = limits_of(

@@ -25,6 +25,7 @@ import orjson
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from conductor.errors import BadTask, Overloaded, PodiumError, TooSlow, WrongContentType
+from conductor.run.record import Account
 from serving import errors
 from serving.edge.checks import (
     ASKED_HEADERS,
@@ -84,7 +85,7 @@ FILE = "batches.max_file_bytes"
 UNREAD_BYTES = 8192
 """Maximum body of a method that takes none, such as GET and DELETE. Some clients send `{}`."""
 LARGE_BYTES = 262_144
-"""Size above which bodies are passed on one at a time, so that other tasks can run."""
+"""Size above which a proxy passes bodies on one at a time, so that other tasks can run."""
 HEADER_NAMES = re.compile(r"^[A-Za-z0-9!#$%&'*+.^_`|~, \t-]{1,2000}$")
 JSON = (b"content-type", b"application/json")
 NO_WEBSOCKET = (
@@ -239,9 +240,9 @@ class Edge:
         exchange.is_reading = True
         body = await read_body(scope, exchange.receive, fields, policy, self._room, bound)
         exchange.is_reading = False
-        if len(body) > LARGE_BYTES:
-            async with turn((scope.get("client") or ("",))[0]):
-                pass  # parsing follows in the same turn of the loop
+        if self._router is None and len(body) > LARGE_BYTES:
+            async with turn(Account((scope.get("client") or ("",))[0])):
+                pass  # the body is passed on in the same turn
         if not is_upload and not (ENCODING in fields and encodings(fields)):
             check_text(body, policy.max_text_bytes)
         exchange.body = body

@@ -1,18 +1,21 @@
 """Long work on texts, split into short steps so that the event loop stays responsive (decision 0073).
 
-API keys take turns, so that the long texts of one do not delay the others.
+Teams take turns, and within a team its API keys, so that the long texts of one do not delay the others.
 """
 
 import asyncio
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager
 from time import perf_counter, thread_time
 from typing import TypeVar
 from weakref import WeakKeyDictionary
 
+from conductor.run.record import Account
+from serving.shares import Rotation
+
 T = TypeVar("T")
-READS = "reads"
+READS = Account("reads")
 """Payer of the work for reads. `serving/api/admission.py` has already put these in a fair order."""
 Steps = Generator[None, None, T]
 """Generator that pauses after each step of at most a millisecond, and returns the result of the work."""
@@ -33,11 +36,11 @@ def finish(steps: Steps[T]) -> T:
             return ended.value
 
 
-async def in_turns(steps: Steps[T], payer: str) -> T:
+async def in_turns(steps: Steps[T], payer: Account) -> T:
     """Run `steps` in the background of the event loop, and return the result.
 
-    One slice runs at a time, and payers (API keys) take turns. A payer's work is done in order, because many
-    texts at once would stay in memory until the end.
+    One slice runs at a time. Teams take turns, and within a team its keys. A key's work is done in order,
+    because many texts at once would stay in memory until the end.
     """
     try:
         until_s = perf_counter() + SLICE_S / 3  # most work is short and needs no turn
@@ -57,9 +60,9 @@ async def in_turns(steps: Steps[T], payer: str) -> T:
 
 
 @asynccontextmanager
-async def turn(payer: str, *, goes_on: bool = False) -> AsyncGenerator[None]:
+async def turn(payer: Account, *, goes_on: bool = False) -> AsyncGenerator[None]:
     """Hold the payer's next turn, one slice of work, in the block and the synchronous code after it. Other
-    tasks run between turns. Work that `goes_on` comes before the payer's other work.
+    tasks run between turns. Work that `goes_on` comes before the key's other work.
     """
     loop = asyncio.get_running_loop()
     turns = _TURNS.setdefault(loop, _Turns())
@@ -80,21 +83,22 @@ async def turn(payer: str, *, goes_on: bool = False) -> AsyncGenerator[None]:
 
 
 class _Turns:
-    """Queue for turns, one at a time. The payer whose last turn is longest ago is next. Its work is done in
-    order.
+    """Queue for turns, one at a time. The team whose last turn is longest ago is next, and within it the key. A
+    key's work is done in order.
     """
 
     def __init__(self) -> None:
-        self._waiting = OrderedDict[str, deque[asyncio.Future[None]]]()
+        self._waiting = OrderedDict[str, Rotation[asyncio.Future[None]]]()
+        """Work that waits, by team."""
         self._is_taken = False
 
-    async def take(self, payer: str, goes_on: bool) -> None:
+    async def take(self, payer: Account, goes_on: bool) -> None:
         if not self._is_taken:
             self._is_taken = True
             return
         turn = asyncio.get_running_loop().create_future()
-        waiting = self._waiting.setdefault(payer, deque())
-        waiting.appendleft(turn) if goes_on else waiting.append(turn)
+        waiting = self._waiting.setdefault(payer.tenant, Rotation())
+        waiting.add(payer.key_id, turn, is_first=goes_on)
         try:
             await turn
         except asyncio.CancelledError:
@@ -102,14 +106,15 @@ class _Turns:
                 self.give_back(payer)
             raise
 
-    def give_back(self, payer: str) -> None:
-        if payer in self._waiting:
-            self._waiting.move_to_end(payer)  # payers that joined during its turn come first
+    def give_back(self, payer: Account) -> None:
+        if payer.tenant in self._waiting:  # those that joined during its turn come first
+            self._waiting.move_to_end(payer.tenant)
+            self._waiting[payer.tenant].move_to_end(payer.key_id)
         while self._waiting:
-            first, turns = next(iter(self._waiting.items()))
-            turn = turns.popleft()
-            if not turns:
-                del self._waiting[first]
+            tenant, waiting = next(iter(self._waiting.items()))
+            turn = waiting.pop()
+            if not waiting:
+                del self._waiting[tenant]
             if not turn.done():
                 turn.set_result(None)
                 return

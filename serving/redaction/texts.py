@@ -6,6 +6,7 @@ run. So `redact_ahead` redacts the texts once, in the background, and `map_texts
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import Enum
@@ -19,10 +20,11 @@ from msgspec.structs import astuple, replace
 from conductor.model.reply import CallResult
 from conductor.model.terms import Permit
 from conductor.model.value import Value
+from conductor.run.record import Account
 from serving.redaction.personal import PersonalDataRedactor
 from serving.redaction.secrets import LEAST_CHARS as LEAST_SECRET_CHARS
 from serving.redaction.secrets import Redactor, redact_secrets, secrets_in_steps
-from serving.redaction.slices import Steps, in_turns
+from serving.redaction.slices import Steps, finish, in_turns
 
 T = TypeVar("T")
 Change = Callable[[str], str]
@@ -78,13 +80,14 @@ def steps_of(redact: Redactor, text: str) -> Steps[str]:
 class KnownTexts:
     """Cache of the redacted long texts of one request.
 
-    It also learns later texts that quote them, such as prompts that quote the question. `map_texts` uses the
+    It also learns later texts, such as answers and the prompts that quote the question. `map_texts` uses the
     cache until `close` is called.
     """
 
-    def __init__(self, redact: Redactor, values: Mapping[Key, Any]) -> None:
+    def __init__(self, redact: Redactor, payer: Account, values: Mapping[Key, Any]) -> None:
         self._redact, self._hides = redact, isinstance(redact, PersonalDataRedactor)
-        self._used = [key for key in values if key in _ready]
+        self._payer, self._is_closed = payer, False
+        self._used = dict.fromkeys(key for key in values if key in _ready)
         for key in self._used:
             _ready[key].n_blocks += 1
         self._texts = [key[0] for key in self._used if isinstance(key[0], str)]
@@ -94,8 +97,36 @@ class KnownTexts:
         if self._texts:
             map_texts(value, self._learn)
 
+    async def learn_in_turns(self, value: Any) -> None:
+        """Redact the long texts in `value` in the background, where teams take turns. Call it before `value` is
+        recorded.
+        """
+        found = dict[str, None]()
+
+        def find(text: str) -> str:
+            if len(text) >= LONG_CHARS:
+                found[text] = None
+            return text
+
+        map_texts(value, find)
+        if sum(map(len, found)) < LEAST_CHARS:
+            return
+        for text in found:
+            key = (text, self._hides)
+            if key not in _ready:
+                redact = PersonalDataRedactor() if self._hides else redact_secrets  # without earlier limits
+                changed = await in_turns(self._compose(text, redact), self._payer)
+                if self._is_closed:
+                    return
+                _ready.setdefault(key, _Ready(text, changed))
+            if key not in self._used:
+                _ready[key].n_blocks += 1
+                self._used[key] = None
+                self._texts.append(text)
+
     def close(self) -> None:
         """Remove this request's texts from the cache, except those that another request uses."""
+        self._is_closed = True
         for key in self._used:
             ready = _ready[key]
             ready.n_blocks -= 1
@@ -105,32 +136,42 @@ class KnownTexts:
     def _learn(self, text: str) -> str:
         key = (text, self._hides)
         if len(text) >= LEAST_CHARS and key not in _ready:
-            _ready[key] = _Ready(text, self._compose(text), 1)
-            self._used.append(key)
+            _ready[key] = _Ready(text, finish(self._compose(text, self._redact)), 1)
+            self._used[key] = None
         return text
 
-    def _compose(self, text: str) -> str:
+    def _compose(self, text: str, redact: Redactor) -> Steps[str]:
         parts, at = list[str](), 0
         for known_text in self._texts:
             begin = text.find(known_text, at, at + len(known_text) + GAP_CHARS)
             end = begin + len(known_text)
             if begin < 0 or text[max(begin - 1, at) : begin].isalnum() or text[end : end + 1].isalnum():
                 continue
-            parts += self._redact(text[at:begin]), _ready[known_text, self._hides].changed
+            parts.append((yield from steps_of(redact, text[at:begin])))
+            parts.append(_ready[known_text, self._hides].changed)
             at = end
-        return "".join([*parts, self._redact(text[at:])])
+        parts.append((yield from steps_of(redact, text[at:])))
+        return "".join(parts)
+
+
+RUN_TEXTS: ContextVar[KnownTexts | None] = ContextVar("run_texts", default=None)
+"""Texts of the current run, or None if its texts are not stored."""
 
 
 @asynccontextmanager
-async def redact_ahead(redact: Redactor, payer: str, *values: Any) -> AsyncGenerator[KnownTexts]:
-    """Redact `values` before the block in the background, where keys (`payer`) take turns.
+async def redact_ahead(redact: Redactor, payer: Account, *values: Any) -> AsyncGenerator[KnownTexts]:
+    """Redact `values` before the block in the background, where teams and their keys (`payer`) take turns.
 
     Inside, `map_texts` reuses the results with any redactor of the kind, and recognises long texts in other
     values.
     """
     hides = isinstance(redact, PersonalDataRedactor)
     if not (_ready or _is_long(values)):
-        yield KnownTexts(redact, {})
+        known_texts = KnownTexts(redact, payer, {})
+        try:
+            yield known_texts
+        finally:
+            known_texts.close()
         return
     parts: dict[Key, Any] = {(id(part), hides): part for value in values for part in _parts(value)}
     texts = dict[str, str]()
@@ -142,7 +183,7 @@ async def redact_ahead(redact: Redactor, payer: str, *values: Any) -> AsyncGener
             await in_turns(_redact_all(texts, redact), payer)
             for key, part in parts.items():
                 _ready.setdefault(key, _Ready(part, map_texts(part, texts.__getitem__)))
-    known_texts = KnownTexts(redact, parts)
+    known_texts = KnownTexts(redact, payer, parts)
     try:
         yield known_texts
     finally:

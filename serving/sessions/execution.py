@@ -18,7 +18,7 @@ from serving.accounts.account_ledgers import AccountLedgers
 from serving.accounts.account_policy import UNLIMITED, Policies
 from serving.pool import Pool
 from serving.redaction.failures import line_of, words_in_span
-from serving.redaction.texts import redact_ahead, redactor_of
+from serving.redaction.texts import RUN_TEXTS, redact_ahead, redactor_of
 from serving.sessions.admission import RunAdmission
 from serving.sessions.deduplication import to_cached_record
 from serving.sessions.pools import Pools
@@ -146,12 +146,14 @@ class RunExecutor:
         `leases`, its slot and memory.
         """
         id, task = spec.id, spec.task
-        texts = (task, spec.results) if task.permit.stores else ()
-        redaction = redact_ahead(redactor_of(task.permit), account.key_id, *texts)
+        stores = task.permit.stores
+        texts = (task, spec.results, spec.cached, spec.resumed) if stores else ()
+        redaction = redact_ahead(redactor_of(task.permit), account, *texts)
         with leases, self._registry.open(id) as session:
             async with redaction as redacted, self._pools.using() as pool:
                 execution: Execution | None = None
                 journal = ContentJournal(task.permit, self._store.note, redacted)
+                token = RUN_TEXTS.set(redacted if stores else None)
                 try:
                     with spans.workflow(task.model, id, spec.headers) as span:
                         try:
@@ -167,6 +169,7 @@ class RunExecutor:
                                 content = pool.settings.telemetry.content
                                 describe(span, execution.run.record, content=content)
                 finally:
+                    RUN_TEXTS.reset(token)
                     session.execution = None
                     if execution is not None:
                         await self._end(execution)

@@ -5,6 +5,7 @@ if the permit requires it. All data passes through this module on its way from a
 clients that watch the run.
 """
 
+from functools import partial
 from typing import TypeVar
 
 from msgspec.structs import replace
@@ -148,7 +149,8 @@ class ContentJournal:
 
     def _redactors(self) -> tuple[StreamRedactor, StreamRedactor]:
         boundary = "\n" if self._permit.hides_personal_data else " \t\n"
-        return StreamRedactor(self._redact, boundary), StreamRedactor(self._redact, boundary)
+        redact = partial(map_texts, change=self._redact)  # finds answers that are already redacted
+        return StreamRedactor(redact, boundary), StreamRedactor(redact, boundary)
 
     def _flush(self, record: Record, seq: int, at_s: float) -> None:
         """Pass on the end of the answer that is not redacted yet, before the run ends."""

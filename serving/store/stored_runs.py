@@ -83,7 +83,7 @@ class StoredRuns:
     async def costs(self, query: CostQuery, caller: Caller) -> CostReport:
         """See `RecordStore.costs`. The report contains only stored runs."""
         rows = await self._store.read(groups_query(query, caller))
-        groups = [load_group(row, query) for row in rows]
+        groups = [load_group(row, query) async for row in in_slices(rows)]
         if not caller.sees_every_run:
             return CostReport(groups)
         sums = await self._store.read(ledger_query(query, caller))

@@ -29,10 +29,11 @@ from conductor.model.call import Call, CallSite
 from conductor.model.failure import Failure
 from conductor.model.reply import Reply
 from conductor.model.terms import Callee
+from conductor.run.record import Account
 from serving.egress.reach import SETTINGS, AddressForbidden
 from serving.redaction.failures import words_in_span
 from serving.redaction.secrets import redact_secrets
-from serving.redaction.texts import map_texts, redactor_of
+from serving.redaction.texts import map_texts, redact_ahead, redactor_of
 
 OPERATION = "gen_ai.operation.name"
 PROVIDER = "gen_ai.provider.name"
@@ -162,10 +163,14 @@ class SpanFacts:
 
 
 class CallSpan:
-    """Context manager for the span of one attempt. Does nothing if spans are not recorded."""
+    """Context manager for the span of one attempt. Does nothing if spans are not recorded.
 
-    def __init__(self, facts: SpanFacts, callee: Callee, call: Call) -> None:
-        self._facts, self._callee, self._call = facts, callee, call
+    Args:
+        messages: see `messages_in_span`.
+    """
+
+    def __init__(self, facts: SpanFacts, callee: Callee, call: Call, messages: str = "") -> None:
+        self._facts, self._callee, self._call, self._messages = facts, callee, call, messages
         self._began_s = time.monotonic()
         self._span: Span | None = None
         self._reply: Reply | None = None
@@ -179,7 +184,7 @@ class CallSpan:
         self._current = tracer.start_as_current_span(
             f"{site.operation} {callee.worker if site.operation == 'plan' else facts.model}",
             kind=SpanKind.CLIENT,
-            attributes=_request_attributes(facts, callee, self._call),
+            attributes=_request_attributes(facts, callee, self._call, self._messages),
             links=run_spans.links(site) if run_spans else [],
             record_exception=False,
             set_status_on_exception=False,
@@ -209,8 +214,20 @@ class CallSpan:
         self._current.__exit__(kind, error, traceback)
 
 
+async def messages_in_span(facts: SpanFacts, call: Call) -> str:
+    """Return the prompt as JSON, redacted in turns with other texts, or "" if spans do not contain it."""
+    terms = call.terms
+    if not (facts.content and terms.permit.traces and is_recording()):
+        return ""
+    texts, redact = tuple(message.text for message in call.messages), redactor_of(terms.permit)
+    async with redact_ahead(redact, Account(terms.payer, terms.team), texts):
+        redacted = map_texts(texts, redact)
+    messages = zip(call.messages, redacted, strict=True)
+    return json.dumps([{"role": message.role, "content": text} for message, text in messages])
+
+
 def _request_attributes(
-    facts: SpanFacts, callee: Callee, call: Call
+    facts: SpanFacts, callee: Callee, call: Call, messages: str
 ) -> dict[str, str | int | bool | list[int]]:
     site = call.site
     attributes: dict[str, str | int | bool | list[int]] = {
@@ -231,12 +248,8 @@ def _request_attributes(
         attributes |= {STEP: site.step, ACCESS: list(site.access)}
     if callee.deployment:
         attributes[DEPLOYMENT] = callee.deployment
-    permit = call.terms.permit
-    if facts.content and permit.traces:
-        redact = redactor_of(permit)
-        attributes[INPUT_MESSAGES] = json.dumps(
-            [{"role": m.role, "content": map_texts(m.text, redact)} for m in call.messages]
-        )
+    if messages:
+        attributes[INPUT_MESSAGES] = messages
     return attributes
 
 

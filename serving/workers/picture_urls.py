@@ -10,6 +10,8 @@ import asyncio
 import base64
 import binascii
 import mimetypes
+from collections.abc import Iterable
+from contextlib import suppress
 from urllib.parse import unquote_to_bytes, urlsplit
 
 from conductor.model.call import Call
@@ -83,7 +85,10 @@ def media_type_of(url: str) -> str:
 
 INLINE = "data:"
 LOOK_UP_S = 5.0
-"""Maximum seconds for a DNS lookup. A server whose lookup takes longer does not count as public."""
+"""Maximum seconds for the DNS lookups of one request. A server whose lookup takes longer does not count as
+public."""
+LOOK_UPS = 16
+"""Maximum number of concurrent lookups for one request."""
 
 
 async def check_pictures(call: Call, host: str, fetches: bool | None, faults: ErrorMapper) -> None:
@@ -103,13 +108,21 @@ async def check_pictures(call: Call, host: str, fetches: bool | None, faults: Er
 
 async def may_fetch(host: str, fetches: bool | None) -> bool:
     """Return whether the server at `host` may fetch pictures by URL. See `check_pictures`."""
-    return await _is_public(host) if fetches is None else fetches
+    return bool(await public_hosts([host])) if fetches is None else fetches
 
 
-async def _is_public(host: str) -> bool:
-    try:
-        async with asyncio.timeout(LOOK_UP_S):
-            await REQUESTS.resolve(host.strip("[]"))
-    except (AddressForbidden, OSError):  # a timeout is an OSError
-        return False
-    return True
+async def public_hosts(hosts: Iterable[str], within_s: float = LOOK_UP_S) -> frozenset[str]:
+    """Return the hosts that have public addresses only, of those that are looked up `within_s`."""
+    public, free = set[str](), asyncio.Semaphore(LOOK_UPS)
+
+    async def look_up(host: str) -> None:
+        with suppress(AddressForbidden, OSError):
+            async with free:
+                await REQUESTS.resolve(host.strip("[]"))
+            public.add(host)
+
+    with suppress(TimeoutError):
+        async with asyncio.timeout(within_s), asyncio.TaskGroup() as lookups:
+            for host in set(hosts):
+                lookups.create_task(look_up(host), name=f"lookup of {host}")
+    return frozenset(public)

@@ -15,7 +15,7 @@ from conductor.model.messages import Message, Tool, Toolset
 from conductor.model.operation import TokenLogprob
 from conductor.model.reply import CallResult
 from conductor.plan.plan import Plan, Step
-from conductor.run.record import Record
+from conductor.run.record import Account, Record
 from conductor.run.task import Task
 from serving.accounts.keys import ApiKey
 from serving.redaction import personal, secrets, texts
@@ -308,7 +308,7 @@ def test_a_name_is_looked_through_as_a_text_is_and_no_value_is_lost() -> None:
     assert not [secret for secret in (one, other) if secret in output]
 
 
-async def test_keys_take_turns_with_long_work_and_everything_else_has_its_turn_in_between() -> None:
+async def test_teams_take_turns_with_long_work_and_everything_else_has_its_turn_in_between() -> None:
     ended, turns = list[str](), 0
 
     def work(name: str, n_steps: int) -> Steps[None]:
@@ -326,17 +326,36 @@ async def test_keys_take_turns_with_long_work_and_everything_else_has_its_turn_i
             await asyncio.sleep(0)
 
     other = asyncio.create_task(take_turns())
-    flood = [asyncio.create_task(in_turns(work(f"flood {n}", 100), "a")) for n in range(5)]
+    flood = [asyncio.create_task(in_turns(work(f"flood {n}", 100), Account("a"))) for n in range(5)]
     await asyncio.sleep(0)
-    await in_turns(work("mine", 40), "b")
+    await in_turns(work("mine", 40), Account("b"))
     assert ended == ["mine"], "it had every second turn"
     assert turns >= 10
     flood[0].cancel()
     await asyncio.wait(flood)
     other.cancel()
     assert ended == ["mine", *(f"flood {n}" for n in range(1, 5))], (
-        "a payer's work in its order: little of it is held"
+        "a key's work in its order: little of it is held"
     )
+
+
+async def test_many_keys_of_a_team_have_one_share_of_the_turns_and_take_turns_among_themselves() -> None:
+    ended = list[str]()
+
+    async def work(who: Account, name: str) -> None:
+        async with turn(who):
+            ended.append(name)
+
+    team = [Account(f"key {n}", "team") for n in range(20)]
+    flood = [asyncio.create_task(work(team[0], "first")) for _ in range(20)]
+    flood += [asyncio.create_task(work(each, "other key")) for each in team[1:]]
+    others = [
+        asyncio.create_task(work(Account(f"key of {name}", name), name)) for name in ("b", "b", "b", "")
+    ]
+    await asyncio.gather(*flood, *others)
+    assert {*ended[:5]} >= {"b", "", "other key"}
+    assert [name for name in ended if name in ("b", "")] == [name for name in ended[:8] if name in ("b", "")]
+    assert ended[-15:] == ["first"] * 15, "the key with the most work is last"
 
 
 @pytest.mark.real_time
@@ -344,7 +363,7 @@ async def test_what_takes_several_rounds_of_the_loop_waits_for_one_large_piece_o
     None
 ):
     async def work() -> None:
-        async with turn("a"):
+        async with turn(Account("a")):
             until_s = time.thread_time() + 0.04
             while time.thread_time() < until_s:
                 pass
@@ -372,8 +391,8 @@ async def test_texts_of_a_request_are_looked_through_once_while_its_run_lasts() 
             return super().__call__(text)
 
     async with (
-        redact_ahead(PersonalDataRedactor(), "a", task, None),
-        redact_ahead(PersonalDataRedactor(), "a", task),
+        redact_ahead(PersonalDataRedactor(), Account("a"), task, None),
+        redact_ahead(PersonalDataRedactor(), Account("a"), task),
     ):
         for each in (record, task, task.conversation, Step("b", text[1:])):
             assert SECRETS[1] not in repr(map_texts(each, Counting()))
@@ -403,7 +422,7 @@ async def test_of_a_text_that_quotes_known_ones_the_rest_alone_is_looked_through
         f"{second}\n{first}",
         "other " * 10_000,
     ]
-    async with redact_ahead(redact, "a", task) as known_texts:
+    async with redact_ahead(redact, Account("a"), task) as known_texts:
         for prompt in prompts:
             known_texts.learn(Message.of("user", prompt))
             assert map_texts(prompt, redact) == redact(prompt)

@@ -14,7 +14,10 @@ from conductor.errors import BadTask, quote
 from conductor.model.characters import with_whole_escapes
 from conductor.model.messages import CacheMark, Message
 from conductor.model.operation import PromptCache
+from serving.api.authentication import caller_of
+from serving.edge.middleware import LARGE_BYTES
 from serving.errors import explain_fault
+from serving.redaction.slices import turn
 
 Body = TypeVar("Body", bound=BaseModel)
 MOST_STRINGS, MOST_BRACKETS, MOST_VALUES = 200_000, 500_000, 300_000
@@ -69,6 +72,17 @@ def give_no_remedy(param: str, value: object) -> str:
     return ""
 
 
+async def body_in_turn(request: Request) -> bytes:
+    """Return the body of a request. A large one is returned in a turn of its team (`turn`), so parse it before the
+    next `await`.
+    """
+    body = await request.body()
+    if len(body) > LARGE_BYTES:
+        async with turn(caller_of(request).account):
+            pass
+    return body
+
+
 def read_body(kind: type[Body], body: bytes, remedy: Remedy = give_no_remedy) -> Body:
     """Parse `body` as a `kind`. The BadTask names the field and says what it may be."""
     check_parts(body)
@@ -100,7 +114,7 @@ class BoundedRoute(APIRoute):
         handle = super().get_route_handler()
 
         async def handle_bounded(request: Request) -> Response:
-            check_parts(await request.body())
+            check_parts(await body_in_turn(request))
             return await handle(request)
 
         return handle_bounded

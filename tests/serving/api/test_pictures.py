@@ -1,12 +1,18 @@
 """A picture is shown, or told of: never dropped in silence."""
 
+import asyncio
 import json
 
 import pytest
 
 from serving.api.dialects.chat.dialect import ChatDialect
 from serving.api.resolve import find_fetchers, resolve
+from serving.pool import build_pool
+from serving.settings.settings import parse
+from serving.workers.picture_urls import LOOK_UPS, public_hosts
+from tests.resolver import Names
 from tests.serving.api.served import ASK, Json, plan, scripted, served, step, team
+from tests.states import until
 
 PICTURE: Json = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
 TALK: list[Json] = [
@@ -176,3 +182,41 @@ async def test_workers_that_fetch_none_are_shown_no_picture_by_address_and_plans
         assert pool.members["near"].sees_images
         assert resolve(words, pool).team.pool == pool.team.pool
         assert [name for name, member in resolved.team.pool.items() if member.sees_images] == ["seeing"]
+
+
+async def test_hosts_of_deployments_are_looked_up_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = Names(monkeypatch)
+    hosts = [f"host{n}.example" for n in range(LOOK_UPS)]
+    for host in hosts[1:]:
+        names.hang(host)
+    names.lead(hosts[0], "93.184.216.34")
+    places = [{"name": f"at{n}", "base_url": f"https://{host}/v1"} for n, host in enumerate(hosts)]
+    api_settings = {"kind": "openai", "model": "m", "sees_images": True, "api_key_env": "KEY"}
+    workers = [
+        api_settings | {"name": "far", "deployments": [*places[1:], places[0]]},
+        api_settings | {"name": "other", "deployments": places[1:]},
+    ]
+    pool = build_pool(parse(team(workers=workers, workflows={})), {"KEY": "k"}, {})
+    finding = asyncio.create_task(pool.find_fetchers([ADDRESS]))
+    await until(lambda: len(names.looked_up) == len(hosts), "all are looked up")
+    names.released.set()
+    fetchers = await finding
+    assert "far" in fetchers
+    assert "other" not in fetchers
+    await pool.aclose()
+
+
+@pytest.mark.real_time
+async def test_look_ups_that_take_too_long_share_one_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = Names(monkeypatch)
+    names.lead("public.example", "93.184.216.34")
+    hosts = [f"host{n}.example" for n in range(3 * LOOK_UPS)]
+    for host in hosts:
+        names.hang(host)
+    try:
+        assert await public_hosts(["public.example", *hosts[:3]], 0.5) == {"public.example"}
+        async with asyncio.timeout(10):
+            assert not await public_hosts(hosts, 0.1)
+        assert len(names.looked_up) <= LOOK_UPS + 4, "the others were not begun"
+    finally:
+        names.released.set()

@@ -71,9 +71,9 @@ class Base64Source(LenientModel):
     ]
     data: str = Field(min_length=1)
 
-    @property
+    @cached_property
     def url(self) -> str:
-        """The picture as a `data:` URL."""
+        """The picture as a `data:` URL. Checking a large one takes a tenth of a second."""
         return picture_url(f"data:{self.media_type};base64,{self.data}")
 
     @model_validator(mode="after")

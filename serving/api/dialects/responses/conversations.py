@@ -19,7 +19,7 @@ from conductor.run.record import RunRecords
 from serving.accounts.account_policy import Policies
 from serving.accounts.caller import Caller
 from serving.api.authentication import caller_of
-from serving.api.dialects.read_body import LenientModel, PartCount, read_body
+from serving.api.dialects.read_body import LenientModel, PartCount, body_in_turn, read_body
 from serving.api.dialects.responses.earlier import CallersRuns, check_room, input_items, show_again
 from serving.api.dialects.responses.items import Transcript, items_of
 from serving.api.dialects.responses.schema import remedy
@@ -28,7 +28,7 @@ from serving.api.record_json import dumps
 from serving.api.request import NameText
 from serving.api.respond import success
 from serving.batches.kept_text import redactor_of
-from serving.redaction.slices import in_turns
+from serving.redaction.slices import READS, in_turns, turn
 from serving.redaction.texts import json_in_steps, map_texts
 from serving.sessions.service import Service
 from serving.store.content import kept_part
@@ -80,7 +80,7 @@ async def create(request: Request) -> Response:
     """Create a conversation, with up to 20 items."""
     caller, store = caller_of(request), _store(request)
     CallersRuns(request.app.state.service, caller).check_keeps()
-    body = read_body(NewConversation, await request.body() or b"{}", remedy)
+    body = read_body(NewConversation, await body_in_turn(request) or b"{}", remedy)
     items = await new_items(body.items or [], caller)
     await _check_room(store, caller, new=1)
     conversation = new_conversation(
@@ -102,7 +102,7 @@ async def update(request: Request, conversation_id: str) -> Response:
     """Replace the metadata of a conversation."""
     caller = caller_of(request)
     await CallersRuns(request.app.state.service, caller).own_conversation(conversation_id)
-    body = read_body(NewMetadata, await request.body(), remedy)
+    body = read_body(NewMetadata, await body_in_turn(request), remedy)
     if body.metadata:
         CallersRuns(request.app.state.service, caller).check_keeps()
     await _store(request).set_metadata(conversation_id, redact_metadata(body.metadata, caller.policies))
@@ -124,7 +124,7 @@ async def add_items(request: Request, conversation_id: str) -> Response:
     runs = CallersRuns(request.app.state.service, caller)
     current = await runs.own_conversation(conversation_id)
     runs.check_keeps()
-    body = read_body(NewItems, await request.body(), remedy)
+    body = read_body(NewItems, await body_in_turn(request), remedy)
     items = await new_items(body.items, caller)
     check_room(current, "items")
     await _check_room(store, caller)
@@ -147,14 +147,17 @@ async def items(
     except KeyError:
         message = f"after: item {quote(after or '')} is not in this conversation."
         raise BadTask(message, param="after") from None
-    return success(page_json(listed[:limit], has_more=len(listed) > limit))
+    async with turn(READS):
+        return success(page_json(listed[:limit], has_more=len(listed) > limit))
 
 
 @router.get("/{conversation_id}/items/{item_id}")
 async def item(request: Request, conversation_id: str, item_id: str) -> Response:
     """Return one item of a conversation."""
     await _find(request, conversation_id)
-    return success(await _find_item(request, conversation_id, item_id))
+    stored = await _find_item(request, conversation_id, item_id)
+    async with turn(READS):
+        return success(stored)
 
 
 @router.delete("/{conversation_id}/items/{item_id}")
@@ -217,7 +220,7 @@ async def new_items(items: Sequence[Json], caller: Caller) -> list[Json]:
     BadTask names an invalid one's place.
     """
     redact = redactor_of(caller.policies)
-    redacted_items, _ = await in_turns(json_in_steps(list(items), redact), caller.account.key_id)
+    redacted_items, _ = await in_turns(json_in_steps(list(items), redact), caller.account)
     packed = PartCount()
     return [_new_item(item, f"items[{n}]", packed) for n, item in enumerate(redacted_items)]
 

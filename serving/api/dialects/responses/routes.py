@@ -14,7 +14,7 @@ from conductor.model.messages import Message
 from conductor.run.record import RunRecords
 from serving.api.authentication import caller_of, is_still_accepted
 from serving.api.dialect import CallId
-from serving.api.dialects.read_body import read_body
+from serving.api.dialects.read_body import body_in_turn, read_body
 from serving.api.dialects.responses.compaction import pack
 from serving.api.dialects.responses.conversations import page_json
 from serving.api.dialects.responses.earlier import (
@@ -32,6 +32,7 @@ from serving.api.request import ApiRequest, Podium
 from serving.api.resolve import check_name
 from serving.api.respond import success
 from serving.api.run_response import RunResponse, Wire
+from serving.redaction.slices import READS, turn
 from serving.sessions.following import follow_segment, retell
 from serving.sessions.service import Service
 
@@ -107,7 +108,7 @@ async def input_tokens(request: Request) -> Response:
     """
     service: Service = request.app.state.service
     caller = caller_of(request)
-    body = read_body(CountRequest, await request.body(), remedy)
+    body = read_body(CountRequest, await body_in_turn(request), remedy)
     if body.model is not None:
         check_name(body.model, service.pool, caller.policies)
     messages = (await conversation_of(body, CallersRuns(service, caller))).messages
@@ -124,7 +125,7 @@ async def compact(request: Request) -> Response:
     """
     service: Service = request.app.state.service
     caller = caller_of(request)
-    body = read_body(CompactRequest, await request.body(), remedy)
+    body = read_body(CompactRequest, await body_in_turn(request), remedy)
     check_name(body.model, service.pool, caller.policies)
     messages = (await conversation_of(body, CallersRuns(service, caller))).messages
     id = f"resp_{uuid.uuid4().hex}00"
@@ -156,7 +157,8 @@ async def response(
     """
     records, call_id = await _find(request, response_id)
     if not stream:
-        return success(show_again(records, call_id))
+        async with turn(READS):
+            return success(show_again(records, call_id))
     is_same = bool(echo_of_newest(records.record)["response"]["background"])
     if starting_after is not None and not is_same:
         message = "starting_after is only supported for background responses. Remove it."
@@ -202,7 +204,8 @@ async def cancel(request: Request, response_id: str) -> Response:
     records, _ = await _find(request, response_id)
     await service.sessions.cancel(records.record.id)
     records, call_id = await _find(request, response_id, is_over=True)
-    return success(show_again(records, call_id))
+    async with turn(READS):
+        return success(show_again(records, call_id))
 
 
 @router.get("/{response_id}/input_items")
@@ -215,15 +218,16 @@ async def items(
 ) -> Response:
     """List the input items of a response, newest first unless `order` is `asc`."""
     records, call_id = await _find(request, response_id)
-    listed = input_items(records, call_id)
-    if order == "desc":
-        listed.reverse()
-    if after is not None:
-        place = next((n for n, item in enumerate(listed) if item["id"] == after), None)
-        if place is None:
-            raise BadTask(f"after: item {quote(after)} is not in this response.", param="after")
-        listed = listed[place + 1 :]
-    return success(page_json(listed[:limit], has_more=len(listed) > limit))
+    async with turn(READS):
+        listed = input_items(records, call_id)
+        if order == "desc":
+            listed.reverse()
+        if after is not None:
+            place = next((n for n, item in enumerate(listed) if item["id"] == after), None)
+            if place is None:
+                raise BadTask(f"after: item {quote(after)} is not in this response.", param="after")
+            listed = listed[place + 1 :]
+        return success(page_json(listed[:limit], has_more=len(listed) > limit))
 
 
 async def _find(request: Request, id: str, *, is_over: bool = False) -> tuple[RunRecords, CallId]:
