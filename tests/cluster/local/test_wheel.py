@@ -15,6 +15,7 @@ import pytest
 from cluster.local import wheel
 from cluster.local.processes import free_port
 from podium.cli import OURS
+from serving.database.migrate import newest_version, only_adds_since
 from tests.conftest import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -39,10 +40,14 @@ def test_every_file_of_the_packages_is_in_the_wheel() -> None:
     assert set(wheel.PACKAGES) == OURS
 
 
-def test_the_changelog_begins_with_the_version() -> None:
-    titles = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+def test_the_changelog_begins_with_the_version_and_its_schema() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text()
+    titles = re.findall(r"^## (\S+)", text, re.MULTILINE)
     assert titles[0] == PROJECT["project"]["version"]
     assert len(set(titles)) == len(titles)
+    now, before = re.findall(r"Schema of the store: (\d+)\. ?(.*)", text)[:2]
+    assert now[0] == newest_version()
+    assert ("may keep running" in now[1]) == only_adds_since(before[0])
 
 
 @pytest.fixture(scope="module")
