@@ -32,6 +32,7 @@ def serve_environment() -> dict[str, str]:
         "RAY_AUTH_MODE": "token",  # Ray's own default, without its warning; the token is in ~/.ray
         "RAY_SERVE_DEFAULT_HTTP_HOST": HOST,
         "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "2",  # default: 10; a dead proxy is replaced after three checks
+        "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "30",  # default: 5; on a busy machine, Python alone takes that long to start
         # With 0, Ray uses 127.0.0.1 as the node's address, and all of its processes listen only there
         # (`ray._private.services.get_node_ip_address`), on Linux too.
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",

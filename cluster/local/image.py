@@ -110,7 +110,7 @@ def indexes() -> str:
         name: value for name, value in uv.pip_config().items() if name in uv.VARIABLES.keys() - NOT_INDEXES
     }
     pip = {f"PIP_{name.upper().replace('-', '_')}": value for name, value in config.items()}
-    wanted = {uv.VARIABLES[name] for name in uv.VARIABLES.keys() - NOT_INDEXES} | {"UV_INDEX_STRATEGY"}
+    wanted = {uv.VARIABLES[name] for name in uv.VARIABLES.keys() - NOT_INDEXES} | uv.LIKE_PIP.keys()
     ours = {name: value for name, value in (uv.variables(config) | os.environ).items() if name in wanted}
     return "".join(f"{name}={shlex.quote(value)}\n" for name, value in sorted((pip | ours).items()))
 

@@ -7,19 +7,21 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from cluster.local import conductor_model, model
+from serving import DATA
 
 BASE, CONDUCTOR = "models/smollm2-135m", "models/smollm2-135m-conductor"
 LOCAL_MODELS = (BASE, CONDUCTOR)
 """Names, in settings, of the models that set-up makes. Each is made from the one before it."""
 
 
-def is_ready(name: str) -> bool:
-    """Return whether the model exists and is complete."""
+def is_ready(name: str, folder: Path) -> bool:
+    """Return whether `folder` contains the complete model."""
     if name == CONDUCTOR:
-        return conductor_model.is_ready(conductor_model.FOLDER, conductor_model.default_adapter())
-    return model.is_ready(model.FOLDER)
+        return conductor_model.is_ready(folder, conductor_model.default_adapter())
+    return model.is_ready(folder)
 
 
 def missing(names: Sequence[str]) -> list[str]:
@@ -29,9 +31,9 @@ def missing(names: Sequence[str]) -> list[str]:
         ModelError: the checkout lacks the shipped adapter.
     """
     wanted = set(names) & set(LOCAL_MODELS)
-    if CONDUCTOR in wanted and not is_ready(CONDUCTOR):
+    if CONDUCTOR in wanted and not is_ready(CONDUCTOR, DATA / CONDUCTOR):
         wanted.add(BASE)
-    return [name for name in LOCAL_MODELS if name in wanted and not is_ready(name)]
+    return [name for name in LOCAL_MODELS if name in wanted and not is_ready(name, DATA / name)]
 
 
 def main(names: Sequence[str]) -> int:

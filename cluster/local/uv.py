@@ -36,6 +36,8 @@ LEFT_OUT = ROOT / "requirements" / "left_out.txt"
 
 EXTRAS = ("cpu", "dev", "training", "evaluation", "console", "browser", "site", "bom")
 """Extras of pyproject.toml that are in the lock."""
+OLDEST = "--python-version=3.11"
+"""uv option for the oldest Python that Podium supports: `redis` needs a further package on 3.11.2, Debian 12's."""
 IMAGE = ("--python-version=3.12", "--python-platform=x86_64-manylinux_2_28", "--no-annotate")
 """uv options for the platform of the image of `cluster/ray.Dockerfile` and of a cluster's nodes."""
 IMAGE_LOCKS: dict[Path, tuple[str, ...]] = {
@@ -196,7 +198,7 @@ def make_lock() -> None:
     """Update all lock files (`make lock`)."""
     before = LOCK.read_text()
     extras = [f"--extra={name}" for name in EXTRAS]
-    text = compile_lock(LOCK, "pyproject.toml", *extras, "--excludes", str(LEFT_OUT))
+    text = compile_lock(LOCK, "pyproject.toml", *extras, "--excludes", str(LEFT_OUT), OLDEST)
     text = re.sub(r"^(torch==\S+\+cpu) ", r"\1 ; sys_platform == 'linux' ", text, flags=re.MULTILINE)
     with TemporaryDirectory() as folder:
         (wanted := Path(folder) / "torch.in").write_text(lock_version("torch").partition("+")[0])

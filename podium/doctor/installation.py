@@ -12,7 +12,7 @@ from pathlib import Path
 
 from cluster.local.uv import LEFT_OUT, LOCK, ROOT
 from podium.doctor.finding import Finding, ServerCase, ServerPlace, ok, warning, worst, wrong
-from serving import DATA, IS_CHECKOUT
+from serving import DATA, IS_CHECKOUT, resolve_path
 
 LEAST_PYTHON = (3, 11)
 AGAIN = (
@@ -90,10 +90,12 @@ def check_models(case: ServerCase) -> Finding:
     names = needs_of(case.settings).models
     findings = [ok(f"Local models installed: {len(names)}." if names else "The settings use no local model.")]
     for name in names:
-        folder, again = DATA / name, f"Rebuild it with `rm -r {name} && make setup SETTINGS={case.path}`."
+        there = resolve_path(Path(name))  # an image has them in its working folder
+        folder = there if there.is_dir() else DATA / name
+        again = f"Rebuild it with `rm -r {name} && make setup SETTINGS={case.path}`."
         try:
             is_missing = (
-                not is_ready(name) if name in LOCAL_MODELS else not (folder / "config.json").is_file()
+                not is_ready(name, folder) if name in LOCAL_MODELS else not (folder / "config.json").is_file()
             )
         except ModelError as error:
             findings.append(wrong(str(error), "Restore it with `git checkout adapters`."))

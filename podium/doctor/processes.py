@@ -19,19 +19,19 @@ HAPROXY_FILES = ("/podium-", "haproxy-serve")
 
 
 def check_port(case: ServerPlace) -> Finding:
-    from cluster.local.processes import describe, is_free, listeners
+    from cluster.local.processes import describe, is_free, listeners, other_port
 
     if is_free(case.port):
         return ok(f"Port {case.port} is free.")
     holder = next(map(describe, listeners(case.port)), "a process of another account")
     message, _, remedy = holder.partition(". ")
-    other = f"Or serve on another port with `make serve PORT={case.port + 1}`."
+    other = f"Or serve on another port with `{other_port(case.port)}`."
     return wrong(f"Port {case.port} is in use by {message}.", f"{remedy}. {other}" if remedy else other)
 
 
 def check_left_processes(_: ServerPlace) -> Finding:
     """Check that no crashed server of this checkout left processes running."""
-    from cluster.local.processes import command_of, orphans_here
+    from cluster.local.processes import STOP, command_of, orphans_here
 
     orphans = [each for each in orphans_here() if each.name() != "haproxy"]
     if not orphans:
@@ -40,7 +40,7 @@ def check_left_processes(_: ServerPlace) -> Finding:
     more = f" and {len(orphans) - 3} more" if len(orphans) > 3 else ""
     return wrong(
         f"A crashed server left processes running, including Ray's: {listed}{more}.",
-        "Stop them with `make stop`.",
+        f"Stop them with `{STOP}`.",
     )
 
 

@@ -89,6 +89,7 @@ def test_the_server_installs_from_the_lock_by_hash_and_leaves_no_tool_behind() -
         ["awk", script[1], "requirements/all.lock"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout
     assert re.fullmatch(r"uv==\S+ \\\n(    --hash=sha256:\w{64}( \\)?\n)+", entry)
+    assert "PYC_INVALIDATION_MODE=UNCHECKED_HASH" in " ".join(of("ENV", SERVER)), "Buildah rounds file times"
     assert of("COPY", SERVER)[-1] == "--from=build /opt /opt", "the rest of the build is not in the image"
 
 

@@ -123,6 +123,14 @@ def test_the_lock_has_every_package_of_every_stage_at_the_version_that_is_instal
     installed = {name: version(name).partition("+")[0] for name in wanted}
     assert {name: pins().get(name) for name in wanted} == installed
     assert not left_out & pins().keys()
+    oldest = {"python_version": "3.11", "python_full_version": "3.11.0", "extra": ""}
+    needed = {
+        canonicalize_name(each.name)
+        for package in wanted
+        for each in map(Requirement, distribution(package).requires or ())
+        if each.marker is None or each.marker.evaluate(oldest)
+    }
+    assert needed - left_out <= pins().keys(), "Debian 12 has Python 3.11.2"
 
 
 @pytest.mark.parametrize(

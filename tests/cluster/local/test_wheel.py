@@ -15,7 +15,7 @@ import pytest
 from cluster.local import wheel
 from cluster.local.processes import free_port
 from podium.cli import OURS
-from serving.database.migrate import newest_version
+from serving.database.migrate import newest_version, only_adds
 from tests.conftest import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -45,7 +45,9 @@ def test_the_changelog_begins_with_the_version_and_its_schema() -> None:
     titles = re.findall(r"^## (\S+)", text, re.MULTILINE)
     assert titles[0] == PROJECT["project"]["version"]
     assert len(set(titles)) == len(titles)
-    assert re.findall(r"Schema of the store: (\d+)\.", text)[0] == newest_version()
+    now, before = re.findall(r"Schema of the store: (\d+)\. ?(.*)", text)[:2]
+    assert now[0] == newest_version()
+    assert ("may keep running" in now[1]) == only_adds(before[0], now[0])
 
 
 @pytest.fixture(scope="module")
