@@ -38,7 +38,7 @@ _PEOPLE = {
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class Phrase:
     """Word or phrase in English and in another language.
 
     Args:
@@ -68,15 +68,15 @@ def key_of(text: str) -> str:
 
 
 @cache
-def entries() -> tuple[Entry, ...]:
+def entries() -> tuple[Phrase, ...]:
     """Return the entries of the phrasebook."""
-    found: list[Entry] = []
+    found: list[Phrase] = []
     for line in FILE.read_text(encoding="utf-8").splitlines():
         if line.startswith("@ "):
             language, _, pairs = line[2:].partition(" | ")
             for pair in pairs.split("; "):
                 english, _, form = pair.partition(": ")
-                found.append(Entry((english,), language, (form,)))
+                found.append(Phrase((english,), language, (form,)))
         elif line and not line.startswith("#"):
             english, *columns = (column.strip() for column in line.split("|"))
             note = re.search(r" \((.+)\)$", english)
@@ -84,13 +84,13 @@ def entries() -> tuple[Entry, ...]:
             is_noun = all(_ARTICLES.match(column) for column in columns)
             for language, column in zip(MAIN, columns, strict=True):
                 forms = tuple(column.split(" / "))
-                found.append(Entry(names, language, forms, note[1] if note else "", is_noun))
+                found.append(Phrase(names, language, forms, note[1] if note else "", is_noun))
     return tuple(found)
 
 
 @cache
-def _to_language() -> dict[tuple[str, str], list[Entry]]:
-    index: dict[tuple[str, str], list[Entry]] = {}
+def _to_language() -> dict[tuple[str, str], list[Phrase]]:
+    index: dict[tuple[str, str], list[Phrase]] = {}
     for entry in entries():
         for name in entry.english:
             index.setdefault((entry.language, key_of(name)), []).append(entry)
@@ -98,8 +98,8 @@ def _to_language() -> dict[tuple[str, str], list[Entry]]:
 
 
 @cache
-def _to_english() -> dict[str, list[Entry]]:
-    index: dict[str, list[Entry]] = {}
+def _to_english() -> dict[str, list[Phrase]]:
+    index: dict[str, list[Phrase]] = {}
     for entry in entries():
         for form in entry.forms:
             plain, _, script = form.partition(" (")
@@ -151,7 +151,7 @@ def translate(word: str, language: str) -> tuple[str, str]:
     raise NotForProgram(f'The phrasebook has no translation of "{word}".')
 
 
-def _with_article(found: list[Entry], article: str, language: str) -> tuple[str, str]:
+def _with_article(found: list[Phrase], article: str, language: str) -> tuple[str, str]:
     if len(found) != 1 or not found[0].is_noun:
         raise NotForProgram("The phrasebook has no such noun.")
     form = found[0].forms[0]
