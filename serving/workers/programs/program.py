@@ -308,6 +308,20 @@ Rule = tuple[re.Pattern[str], Callable[[re.Match[str]], ExactAnswer]]
 """Regular expression for a whole question, and the function that answers a match of it."""
 
 
+def with_one_name(match: re.Match[str]) -> re.Match[str]:
+    """Return a match with one group per name, for patterns with several places for a text: `word2` and `word_b` are other
+    places of `word`. Groups that matched nothing are empty.
+    """
+    groups: dict[str, str] = {}
+    for place, text in match.groupdict().items():
+        name = re.sub(r"(?:_[bc]|\d)$", "", place)
+        groups[name] = groups.get(name) or text or ""
+    parts = "\n".join(f"(?P<{name}>{re.escape(text)})" for name, text in groups.items())
+    found = re.fullmatch(parts, "\n".join(groups.values()))
+    assert found is not None
+    return found
+
+
 def answer_by(rules: Sequence[Rule], question: PlainQuestion) -> ExactAnswer:
     """Return the answer of the first rule that matches and has one. NotForProgram has the reason of the first
     match.
