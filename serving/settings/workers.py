@@ -294,7 +294,7 @@ class ScriptedSettings(WorkerBase):
 
 
 class PythonSettings(WorkerBase):
-    """Worker that you write in Python. See `serving.workers.plugin` for the interface. Podium ships seven
+    """Worker that you write in Python. See `serving.workers.plugin` for the interface. Podium ships eight
     such workers, for example a calculator and a majority vote (docs/operations/program-workers.md).
     """
 

@@ -37,7 +37,7 @@ _VERBS = (
     r"|finish|fill|pick|choose|copy|replace|remove|join|combine|unscramble|define|correct|round|compare|continue"
 )
 _BEFORE = re.compile(
-    r"(?:(?:hi|hello|hey|dear \w+|good (?:morning|afternoon|evening)|ok(?:ay)?|so|well|um|thanks|thank you|please|pls"
+    r"(?:(?:hi|hello|hey|dear \w+|good (?:morning|afternoon|evening)|ok(?:ay)?|so|well|um|and|also|then|now|thanks|thank you|please|pls"
     r"|quick question|question|i (?:need|want|would like|'d like) (?:you )?to (?:know|tell me|find out)"
     r"|i'm wondering|i wonder"
     r"|(?:can|could|would|will) you (?:please |kindly |quickly )?(?:help me (?:to )?)?"
