@@ -288,7 +288,7 @@ def test_the_local_conductor_is_shown_exactly_what_its_adapter_learned_with() ->
     assert engine.conductor is not None
     asked = [Message.of("user", "Why is the sky blue?")]
     system, question = engine.prompts.plan(engine.conductor.layout, list(engine.pool.values()), 2, asked)
-    team = [settings.worker(name) for name in settings.pool]
+    team = [each for each in settings.workers if each.in_pool and not each.optional]
     model = "costs nothing; context of 4,096 tokens"
     shown = [(each.card, model if each.kind == "vllm" else "costs nothing") for each in team]
     assert [each.kind for each in team] == ["vllm"] * 3 + ["python"] * 7
