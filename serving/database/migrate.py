@@ -88,7 +88,7 @@ def newest_version() -> str:
 def only_adds(version: str, to: str) -> bool:
     """Return whether servers that need the schema `version` may keep running while it becomes `to`."""
     newer = _scripts().iterate_revisions(to, version)
-    return all(getattr(script.module, ONLY_ADDS, False) for script in newer)
+    return all(getattr(script.module, ONLY_ADDS) for script in newer)
 
 
 def find_version(connection: Connection) -> str | None:

@@ -161,7 +161,8 @@ class Engine:
                 f"The prompt has {n_prompt} tokens, but the model's limit is {self._max_model_len}. Shorten the prompt."
             )
         adapter = await self._adapters.lora_request(call.adapter) if call.adapter else None
-        sampling, tools = self._sampling(call, room), self._tool_reader(call)
+        defaults = self._engine.model_config.get_diff_sampling_param()
+        sampling, tools = sampling_params(call, room, defaults), self._tool_reader(call)
         if tools:
             await asyncio.to_thread(tools.constrain, sampling)
         outputs = self._engine.generate(
@@ -234,24 +235,6 @@ class Engine:
             why = "The prompt contains a token id that is not in the model's vocabulary."
         return WorkerRefused(why, detail=f"vLLM: {text}")
 
-    def _sampling(self, call: EngineCall, room: int) -> SamplingParams:
-        requested = {"temperature": call.temperature, "top_p": call.top_p, "seed": call.seed}
-        defaults: dict[str, Any] = self._engine.model_config.get_diff_sampling_param()
-        options: Any = {
-            name: defaults.get(name) if value is None else value
-            for name, value in requested.items()
-            if value is not None or name in defaults
-        }
-        return SamplingParams(
-            **options,
-            **call.penalties,
-            max_tokens=min(call.max_tokens or room, room),
-            stop=list(call.stop),
-            logprobs=call.top_logprobs,
-            structured_outputs=_constraint(call),
-            output_kind=RequestOutputKind.DELTA,
-        )
-
     def _tool_reader(self, call: EngineCall) -> ToolReader | None:
         if not self._tool_parser or not call.reads_calls:
             return None
@@ -288,6 +271,24 @@ class Engine:
             return (message.content or "", message.reasoning or "") if message else ("", "")
 
         return split
+
+
+def sampling_params(call: EngineCall, room: int, defaults: dict[str, Any]) -> SamplingParams:
+    """Return vLLM's parameters for a call whose answer has room for `room` tokens. What the call does not set has the
+    model's default, from its `generation_config.json` or from `override_generation_config` in the settings. JSON and plans
+    have no default penalty, because they repeat themselves.
+    """
+    if _constraint(call) or call.reads_calls:
+        defaults = {name: value for name, value in defaults.items() if name != "repetition_penalty"}
+    parameters = {"temperature": call.temperature, "top_p": call.top_p, "seed": call.seed, **call.penalties}
+    chosen: Any = {name: value for name, value in parameters.items() if value is not None}
+    return SamplingParams(
+        **{**defaults, **chosen, "max_tokens": min(call.max_tokens or room, room)},
+        stop=list(call.stop),
+        logprobs=call.top_logprobs,
+        structured_outputs=_constraint(call),
+        output_kind=RequestOutputKind.DELTA,
+    )
 
 
 def _constraint(call: EngineCall) -> StructuredOutputsParams | None:

@@ -24,8 +24,8 @@ AT_ONCE = 8
 """Scenarios; the engines put their calls into one batch."""
 PATIENCE_S = 240.0
 OWNER = "  - name: writer\n"
-ENGINE = "    engine: *engine\n"
-CALLS = "    engine: {<<: *engine, tool_call_parser: hermes}\n"
+ENGINE = "    engine:\n      <<: *engine\n"
+CALLS = ENGINE + "      tool_call_parser: hermes\n"
 FAULTS = (openai.OpenAIError, anthropic.AnthropicError, TimeoutError, RuntimeError, ValueError, KeyError)
 """How an SDK, or who reads what it gives, says that an answer was no good."""
 Ask = Callable[[str, Json], Awaitable[Json]]

@@ -288,18 +288,17 @@ def test_the_local_conductor_is_shown_exactly_what_its_adapter_learned_with() ->
     assert engine.conductor is not None
     asked = [Message.of("user", "Why is the sky blue?")]
     system, question = engine.prompts.plan(engine.conductor.layout, list(engine.pool.values()), 2, asked)
+    team = [each for each in settings.workers if each.in_pool and not each.optional]
+    model = "costs nothing; context of 4,096 tokens"
+    shown = [(each.card, model if each.kind == "vllm" else "costs nothing") for each in team]
+    assert [each.kind for each in team] == ["vllm"] * 3 + ["python"] * 7
     assert system.text == (
         "You lead a team. Write a plan of at most 2 steps.\n\n"
         "One JSON object a line: what is needed, the number of who does it, the task (empty: the user's own words), "
         "the earlier steps it reads, such as\n"
         '{"needs": "gardening", "worker": 2, "subtask": "", "access": []}\n\n'
         "The team:\n"
-        "creative writing: stories, poems, letters, advertising, small talk; puts things together in friendly prose\n"
-        "   (costs nothing; context of 4,096 tokens) = 0\n"
-        "facts and general knowledge, sums, units, logic, translation, grammar, summaries, how things are done; step by step\n"
-        "   (costs nothing; context of 4,096 tokens) = 1\n"
-        "checking: reads the work of others and finds mistakes; not for first drafts\n"
-        "   (costs nothing; context of 4,096 tokens) = 2"
+        + "\n".join(f"{card}\n   ({facts}) = {number}" for number, (card, facts) in enumerate(shown))
     )
     assert question.text == "The user's question:\nWhy is the sky blue?"
 

@@ -41,6 +41,7 @@ from serving.workers.programs.puzzles import (
     numbers_of,
     whole_number,
 )
+from serving.workers.programs.selection import and_list
 from serving.workers.programs.sequences import SERIES
 from serving.workers.programs.shapes import SHAPES
 from serving.workers.programs.stories import STORIES
@@ -150,13 +151,9 @@ _AGGREGATES: dict[str, Callable[[list[Fraction]], Fraction]] = {
 def _aggregate(match: re.Match[str]) -> ExactAnswer:
     numbers, what = numbers_of(match["list"]), match["what"].casefold()
     value = _AGGREGATES[what](numbers) if what in _AGGREGATES else _extreme(numbers, ORDER[what])
-    listed = _list_text([show(each) for each in numbers])
+    listed = and_list([show(each) for each in numbers])
     of = "between" if what == "difference" else "of"
     return ExactAnswer(f"The {what} {of} {listed} is {show(value)}.", show(value))
-
-
-def _list_text(texts: list[str]) -> str:
-    return f"{', '.join(texts[:-1])} and {texts[-1]}" if len(texts) > 1 else texts[0]
 
 
 def _add_up(match: re.Match[str]) -> ExactAnswer:
@@ -253,7 +250,7 @@ def _common(match: re.Match[str]) -> ExactAnswer:
         raise NotForProgram("This calculation accepts at most ten positive integers.")
     value = math.gcd(*numbers) if is_divisor else math.lcm(*numbers)
     name = "greatest common divisor" if is_divisor else "least common multiple"
-    listed = _list_text([f"{each:,}" for each in numbers])
+    listed = and_list([f"{each:,}" for each in numbers])
     return ExactAnswer(
         f"The {name} of {listed} is {show(check_bits(Fraction(value)))}.", show(Fraction(value))
     )

@@ -19,6 +19,7 @@ from serving.workers.programs.program import (
     answer_by,
     load,
     pattern,
+    with_one_name,
 )
 
 _CAPITALS = {
@@ -314,12 +315,12 @@ _C = r"(?P<country>[^\W\d_][\w .,'’&()-]{1,60}?)"
 _BE = r"(?:(?:what|which)(?: city| town)?(?: is| are)?|name|give me|tell me|where is)? ?"
 RULES: tuple[Rule, ...] = (
     (pattern(rf"{_BE}(?:the )?(?:name of the )?capital(?: city)? (?:of|in|for) {_C}(?: called| named| is what| is(?: ?\.\.\.)?)?"), _capital),
-    (pattern(rf"{_C}'s capital(?: city)?(?: is)?|what is {_C.replace('country', 'country2')}'s capital(?: city)?"), lambda m: _capital(_rename_match(m))),
+    (pattern(rf"{_C}'s capital(?: city)?(?: is)?|what is {_C.replace('country', 'country2')}'s capital(?: city)?"), lambda m: _capital(with_one_name(m))),
     (pattern(rf"is (?!it true)(?P<city>[\w .,'-]{{2,40}}?) the capital(?: city)? of {_C}"), _is_capital),
     (pattern(rf"is it true that (?P<city>[\w .,'-]{{2,40}}?) is the capital(?: city)? of {_C}"), _is_capital),
     (pattern(rf"is it true that {_C} is (?:a country )?in (?P<continent>europe|asia|africa|oceania|north america|south america)"), _is_on),
     (pattern(r"(?:which|what) country(?: has| is| does have)? (?P<city>[\w .'-]{2,40}?) (?:as its capital(?: city)?|the capital(?: city)? of|for its capital|for a capital)"), _capital_of),
-    (pattern(r"(?P<city>[\w .'-]{2,40}?) is the capital(?: city)? of (?:which|what)(?: country)?|of (?:which|what) country is (?P<city2>[\w .'-]{2,40}?) the capital"), lambda m: _capital_of(_rename_match(m))),
+    (pattern(r"(?P<city>[\w .'-]{2,40}?) is the capital(?: city)? of (?:which|what)(?: country)?|of (?:which|what) country is (?P<city2>[\w .'-]{2,40}?) the capital"), lambda m: _capital_of(with_one_name(m))),
     (pattern(rf"(?:is|does) {_C} (?:located in|lie in|a country in|a part of|part of|in|on) (?P<continent>europe|asia|africa|oceania|north america|south america)"), _is_on),
     (pattern(rf"(?:on|in)? ?(?:which|what) continent (?:is|does|do) {_C}(?: in| on| located| located in| lie| lie in| lie on| belong to| part of)?"), _continent),
     (pattern(rf"(?:which|what) (?:is the )?continent (?:contains|has|of) {_C}"), _continent),
@@ -331,18 +332,6 @@ RULES: tuple[Rule, ...] = (
     (pattern(rf"(?:what is |show me |show |give me )?(?:the )?(?:flag(?: emoji)?|emoji flag) (?:of|for) {_C}"), _flag),
     (pattern(rf"(?:which|what) countries (?:border|share a border with|are neighbou?rs of|does|do) ?{_C}(?: border| borders?)?"), _neighbours),
 )  # fmt: skip
-
-
-def _rename_match(match: re.Match[str]) -> re.Match[str]:
-    """Return a match whose group has the name that the rules expect, for patterns with two places for it."""
-    for name in ("country", "city"):
-        groups = match.groupdict()
-        if name in groups:
-            text = groups[name] or groups[f"{name}2"]
-            found = re.fullmatch(rf"(?P<{name}>.+)", text)
-            assert found is not None
-            return found
-    return match
 
 
 class Atlas(ProgramWorker):

@@ -13,19 +13,8 @@ from serving.workers.programs.program import NotForProgram
 FIRST_YEAR, LAST_YEAR = 1600, 9999
 
 MONTHS = [
-    "January",
-    "February",
-    "March",
-    "April",
-    "May",
-    "June",
-    "July",
-    "August",
-    "September",
-    "October",
-    "November",
-    "December",
-]
+    "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November", "December",
+]  # fmt: skip
 WEEKDAYS = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"]
 _SEASONS = ["spring", "summer", "autumn", "winter"]
 MONTH_NUMBERS = {
@@ -47,26 +36,10 @@ _FROM_EASTER = {
     "pentecost": 49,
     "ash wednesday": -46,
 }
-ORDINALS = {
-    word: n
-    for n, word in enumerate(
-        [
-            "first",
-            "second",
-            "third",
-            "fourth",
-            "fifth",
-            "sixth",
-            "seventh",
-            "eighth",
-            "ninth",
-            "tenth",
-            "eleventh",
-            "twelfth",
-        ],
-        1,
-    )
-}
+_ORDINAL_WORDS = [
+    "first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth", "eleventh", "twelfth",
+]  # fmt: skip
+ORDINALS = {word: number for number, word in enumerate(_ORDINAL_WORDS, 1)}
 
 MONTH = "|".join(sorted(MONTH_NUMBERS, key=len, reverse=True))
 _HOLIDAY = "|".join(sorted(map(re.escape, [*_FIXED, *_FROM_EASTER]), key=len, reverse=True))

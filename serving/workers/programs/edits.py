@@ -5,9 +5,8 @@ punctuation, unscrambling, and repeating a text as it is.
 import re
 from collections.abc import Callable
 
-from serving.workers.programs.letters import with_one_name
-from serving.workers.programs.program import ExactAnswer, NotForProgram, Rule, pattern
-from serving.workers.programs.wordnet import senses
+from serving.workers.programs.program import ExactAnswer, NotForProgram, Rule, pattern, with_one_name
+from serving.workers.programs.wordnet import PARTS_OF_SPEECH, senses
 
 MOST_TEXT = 200
 _SIGNS = {
@@ -139,10 +138,12 @@ def _unscramble(match: re.Match[str]) -> ExactAnswer:
 def _word_like(match: re.Match[str]) -> ExactAnswer:
     """Answer with a common word that starts or ends with letters, or has a number of letters."""
     groups = match.groupdict()
-    part, letters = (groups.get("part") or "noun").casefold()[0], (groups.get("letters") or "").casefold()
+    part, letters = (groups.get("part") or "word").casefold(), (groups.get("letters") or "").casefold()
+    part = {"ate": "verb", "ly": "adverb"}.get(letters, "noun") if part == "word" else part
     length = {"three": 3, "four": 4, "five": 5, "six": 6, "seven": 7}.get(
         (groups.get("n") or "").casefold()
     ) or int(groups.get("n") or 0)
+    codes = {code for code, name in PARTS_OF_SPEECH.items() if name == part}
     tests: list[Callable[[str], bool]] = [lambda word: not length or len(word) == length]
     if letters:
         is_end = match["end"].casefold().startswith("end")
@@ -151,7 +152,7 @@ def _word_like(match: re.Match[str]) -> ExactAnswer:
         word
         for word, all_senses in senses().items()
         if all(test(word) for test in tests) and len(word) > max(2, len(letters)) and word.isalpha()
-        and max(all_senses, key=lambda sense: sense.count).part_of_speech == part
+        and max(all_senses, key=lambda sense: sense.count).part_of_speech in codes
     ]  # fmt: skip
     if not found:
         raise NotForProgram("The dictionary knows no such word.")
@@ -199,22 +200,7 @@ EDITS: tuple[Rule, ...] = (
     (pattern(r"separate (?:these|the) (?:words|letters|numbers) (?:with|by) (?:an? )?(?P<sign>commas?|hyphens?|spaces?|semicolons?)(?P<sign2>(?!))?:? (?P<list>[\w ]{3,120})"), _separate),
     (pattern(rf"(?:capitali[sz]e(?: the first letter(?: of)?)?|write|how do (?:you|i) write|how is)(?: the word)?:? {_TEXT}(?: written)? with a capital(?: letter)?|capitali[sz]e(?: the first letter(?: of)?)?(?: the word)?:? {_TEXT.replace('text>', 'text2>')}"), lambda m: _capital(with_one_name(m))),
     (pattern(r"(?:unscramble|rearrange|what word can (?:you|i) (?:make|form|spell) (?:from|with|out of)|make an? (?:english )?word (?:from|with|out of|using)|which word do|what word do|find the word in)(?: the)?(?: scrambled)?(?: these)?(?: letters| word)*(?: to (?:make|form) a word)?:? [\"']?(?P<text>[a-z](?:[a-z]{2,11}|(?:,? (?:and )?[a-z]){2,11}))[\"']?(?: make| spell| form)?"), _unscramble),
-    (pattern(r"(?:name|give me|tell me|say|write|what is|find|think of)? ?(?:an?|one|any)(?: (?P<n>three|four|five|six|seven|[3-7])[- ]letter)?(?: english)? (?P<part>word|noun|verb|adjective) (?:that |which )?(?P<end>starts?|begins?|ends?|starting|beginning|ending) (?:with|in) (?:the letters? |an? )?[\"']?-?(?P<letters>[a-z]{1,4})[\"']?"), lambda m: _word_like(_as_noun(m))),
+    (pattern(r"(?:name|give me|tell me|say|write|what is|find|think of)? ?(?:an?|one|any)(?: (?P<n>three|four|five|six|seven|[3-7])[- ]letter)?(?: english)? (?P<part>word|noun|verb|adjective) (?:that |which )?(?P<end>starts?|begins?|ends?|starting|beginning|ending) (?:with|in) (?:the letters? |an? )?[\"']?-?(?P<letters>[a-z]{1,4})[\"']?"), lambda m: _word_like(with_one_name(m))),
     (pattern(r"(?:name|give me|tell me|say|write|what is|find|think of)? ?(?:an?|one|any) (?:(?P<n>three|four|five|six|seven|[3-7])[- ]letter (?:english )?word|(?:english )?word (?:with|of|that has) (?P<n2>three|four|five|six|seven|[3-7]) letters)"), lambda m: _word_like(with_one_name(m))),
     (pattern(r"(?:what|which) is the (?P<n>first|second|third|fourth|fifth|last) word (?:of|in)(?: the| this)? ?(?:sentence|phrase|text|line)?:? [\"'](?P<text>[^\"]{3,200})[\"']"), _position),
 )  # fmt: skip
-
-
-def _as_noun(match: re.Match[str]) -> re.Match[str]:
-    """Return a match whose part of speech is the usual one for a word with this ending."""
-    groups = {name: text for name, text in match.groupdict().items() if text}
-    if groups["part"].casefold() == "word":
-        groups["part"] = (
-            "verb" if groups["letters"] == "ate" else "adverb" if groups["letters"] == "ly" else "noun"
-        )
-    found = re.fullmatch(
-        "\n".join(rf"(?P<{name}>{re.escape(text)})" for name, text in groups.items()),
-        "\n".join(groups.values()),
-    )
-    assert found is not None
-    return found

@@ -3,7 +3,7 @@
 import re
 
 from serving.workers.programs.facts import almanac
-from serving.workers.programs.program import ExactAnswer, NotForProgram, Rule, pattern
+from serving.workers.programs.program import ExactAnswer, NotForProgram, Rule, pattern, with_one_name
 
 _ALIASES = {"aluminum": "aluminium", "sulphur": "sulfur", "cesium": "caesium"}
 
@@ -48,13 +48,7 @@ _SYMBOL = r"[\"']?(?P<symbol>(?-i:[A-Z][a-z]?))[\"']?"
 ELEMENTS: tuple[Rule, ...] = (
     (pattern(rf"(?:what is )?(?:the )?(?:chemical |element |atomic )*(?:symbol|abbreviation) {_OF}"), _symbol),
     (pattern(rf"(?:which|what) (?:chemical )?element (?:has|is|does have|uses) (?:the )?(?:chemical )?(?:symbol )?{_SYMBOL}"), _of_symbol),
-    (pattern(rf"what (?:chemical )?element (?:does )?(?:the symbol )?{_SYMBOL} (?:stand for|represent|mean)|what does (?:the (?:chemical )?symbol )?{_SYMBOL.replace('symbol>', 'symbol2>')} (?:stand for|mean|represent) (?:in chemistry|in the periodic table|on the periodic table)"), lambda m: _of_symbol(m) if m["symbol"] else _of_symbol(_renamed(m))),
+    (pattern(rf"what (?:chemical )?element (?:does )?(?:the symbol )?{_SYMBOL} (?:stand for|represent|mean)|what does (?:the (?:chemical )?symbol )?{_SYMBOL.replace('symbol>', 'symbol2>')} (?:stand for|mean|represent) (?:in chemistry|in the periodic table|on the periodic table)"), lambda m: _of_symbol(with_one_name(m))),
     (pattern(rf"(?:what is )?(?:the )?atomic number {_OF}"), _atomic_number),
     (pattern(r"(?:which|what) element has (?:the )?atomic number (?P<number>\d{1,3})"), _of_number),
 )  # fmt: skip
-
-
-def _renamed(match: re.Match[str]) -> re.Match[str]:
-    found = re.fullmatch(r"(?P<symbol>.+)", match["symbol2"])
-    assert found is not None
-    return found

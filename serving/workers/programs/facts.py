@@ -105,7 +105,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Scale:
+class Ranking:
     """Things in ascending order, and the words that compare them."""
 
     lower: tuple[str, ...]
@@ -114,7 +114,7 @@ class Scale:
 
 
 @dataclass(slots=True)
-class Almanac:
+class FactBook:
     """Content of the file."""
 
     dropped: set[str] = field(default_factory=set)
@@ -123,7 +123,7 @@ class Almanac:
     phrases: dict[str, str] = field(default_factory=dict)
     facts: list[Fact] = field(default_factory=list)
     groups: list[Group] = field(default_factory=list)
-    scales: list[Scale] = field(default_factory=list)
+    scales: list[Ranking] = field(default_factory=list)
     by_word: dict[str, list[Fact]] = field(default_factory=lambda: defaultdict(list))
 
     def candidates(self, words: tuple[str, ...]) -> list[Fact]:
@@ -177,9 +177,9 @@ def _root(word: str) -> str:
 
 
 @cache
-def almanac() -> Almanac:
+def almanac() -> FactBook:
     """Return the content of the file."""
-    reader = _Reader(Almanac())
+    reader = _Reader(FactBook())
     for line in FILE.read_text(encoding="utf-8").splitlines():
         if line and not line.startswith("#"):
             reader.read(line)
@@ -195,7 +195,7 @@ def almanac() -> Almanac:
 class _Reader:
     """Reader of the lines of the file, with the header of the current table."""
 
-    def __init__(self, content: Almanac) -> None:
+    def __init__(self, content: FactBook) -> None:
         self.content = content
         self._flag, self._header, self._table = "", ["", "", "", ""], 0
 
@@ -318,7 +318,7 @@ class _Reader:
             if "more " not in higher
             else [f"{higher.split()[0]} {higher.split()[1]}", " ".join(higher.split()[2:])]
         )
-        self.content.scales.append(Scale(tuple(lower.split()), tuple(forms), things))
+        self.content.scales.append(Ranking(tuple(lower.split()), tuple(forms), things))
 
 
 def _list(text: str) -> list[str]:

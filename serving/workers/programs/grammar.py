@@ -10,9 +10,9 @@ from itertools import chain
 from typing import Any
 
 from serving.workers.programs.letters import GIVE
-from serving.workers.programs.program import ExactAnswer, NotForProgram, Rule, load, pattern
+from serving.workers.programs.program import ExactAnswer, NotForProgram, Rule, load, pattern, with_one_name
 from serving.workers.programs.rhymes import other_words, pronunciations_of
-from serving.workers.programs.selection import items_of
+from serving.workers.programs.selection import article_of, items_of
 from serving.workers.programs.wordnet import senses
 
 CLEAR = 3
@@ -68,11 +68,7 @@ def _usual_part(word: str, among: list[str]) -> str:
 def _part(match: re.Match[str]) -> ExactAnswer:
     word = match["word"]
     name = _usual_part(word, list(_PARTS))
-    return ExactAnswer(f'"{word}" is usually {_a(name)} {name}.', name)
-
-
-def _a(word: str) -> str:
-    return "an" if word[0] in "aeiou" else "a"
+    return ExactAnswer(f'"{word}" is usually {article_of(name)} {name}.', name)
 
 
 def _which_part(match: re.Match[str]) -> ExactAnswer:
@@ -81,16 +77,16 @@ def _which_part(match: re.Match[str]) -> ExactAnswer:
         name = _part_in(word.casefold(), match["sentence"])
         if name not in (one, other):
             raise NotForProgram("The part of speech in this sentence is not certain.")
-        return ExactAnswer(f'"{word}" is {_a(name)} {name} in this sentence.', name)
+        return ExactAnswer(f'"{word}" is {article_of(name)} {name} in this sentence.', name)
     if other:
         name = _usual_part(word, [one, other])
-        return ExactAnswer(f'"{word}" is {_a(name)} {name}.', name)
+        return ExactAnswer(f'"{word}" is {article_of(name)} {name}.', name)
     counts = _uses(word)
     share = counts.get(_PARTS[one], 0) / max(sum(counts.values()), 1)
     if 0 < share < 0.2 or (_PARTS[one] in counts and share == 0):
-        raise NotForProgram(f'"{word}" is rarely {_a(one)} {one}.')
+        raise NotForProgram(f'"{word}" is rarely {article_of(one)} {one}.')
     yes = "Yes" if share else "No"
-    return ExactAnswer(f'{yes}, "{word}" is {"" if share else "not "}{_a(one)} {one}.', yes)
+    return ExactAnswer(f'{yes}, "{word}" is {"" if share else "not "}{article_of(one)} {one}.', yes)
 
 
 def _part_in(word: str, sentence: str) -> str:
@@ -103,19 +99,8 @@ def _part_in(word: str, sentence: str) -> str:
     if before in (*_BE, "to", "can", "will", "must", "don't") and "v" in _uses(word):
         return "verb"
     is_end = not after or after in (
-        "is",
-        "was",
-        "are",
-        "were",
-        "of",
-        "in",
-        "on",
-        "at",
-        "and",
-        "with",
-        "has",
-        "had",
-    )
+        "is", "was", "are", "were", "of", "in", "on", "at", "and", "with", "has", "had",
+    )  # fmt: skip
     if (
         before in ("the", "a", "an", "my", "your", "his", "her", "our", "their")
         and is_end
@@ -135,7 +120,7 @@ def _choose_part(match: re.Match[str]) -> ExactAnswer:
         found = [item for item in items if item not in found]
     if len(found) != 1:
         raise NotForProgram("Not exactly one of the words fits.")
-    return ExactAnswer(f'"{found[0]}" is {"not " if match["no"] else ""}{_a(name)} {name}.', found[0])
+    return ExactAnswer(f'"{found[0]}" is {"not " if match["no"] else ""}{article_of(name)} {name}.', found[0])
 
 
 def _article(word: str) -> str:
@@ -279,7 +264,7 @@ _W = r"(?:the (?:word|verb|noun) )?[\"']?(?P<word>[a-z']+?)[\"']?"
 _PART = r"(?P<part>noun|verb|adjective|adverb)"
 _PHRASE = r"[\"'](?P<{0}>[a-z' ]{{2,60}})[.!]?[\"']"
 GRAMMAR: tuple[Rule, ...] = (
-    (pattern(rf"(?:what|which) (?:part of speech|type of word|kind of word|word class|word type|sort of word) is {_W}|(?:what is )?the part of speech of {_W.replace('word>', 'word2>')}"), lambda m: _part(m if m["word"] else _second(m))),
+    (pattern(rf"(?:what|which) (?:part of speech|type of word|kind of word|word class|word type|sort of word) is {_W}|(?:what is )?the part of speech of {_W.replace('word>', 'word2>')}"), lambda m: _part(with_one_name(m))),
     (pattern(rf"is {_W} an? {_PART}(?:,? or an? (?P<other>noun|verb|adjective|adverb))?(?: in(?: the sentence)?:? [\"'](?P<sentence>[^\"]+)[\"'])?"), _which_part),
     (pattern(rf"in(?: the sentence)? [\"'](?P<sentence>[^\"]+)[\"'],? is {_W} an? {_PART}(?:,? or an? (?P<other>noun|verb|adjective|adverb))?"), _which_part),
     (pattern(rf"(?:which|what)(?: one| word| of these(?: words)?| of the following(?: words)?)* is(?P<no> not)? an? {_PART}[:,]? (?P<list>[^:?]+)"), _choose_part),
@@ -290,14 +275,7 @@ GRAMMAR: tuple[Rule, ...] = (
     (pattern(r"(?:(?:fill in|complete)(?: the)? ?(?:blank|gap|sentence)?s?[:.]? )?[\"']?(?P<subject>i|you|we|they|he|she|it) _+ [a-z' ]{1,40}?[.\"']*(?:[:,.]| with| using)? ?\(?(?P<verbs>[a-z]{1,9}(?: ?(?:/|,|or) ?[a-z]{1,9}){1,3})\)?"), _fill_verb),
     (pattern(rf"{GIVE}(?:the )?(?P<form>singular|singular form|present tense|base form|basic form|infinitive|present) (?:of|for) {_W}"), _basic),
     (pattern(r"(?:what is |give me |write )?(?:the )?(?:contraction|short form|contracted form|long form|full form|uncontracted form|shortened form) (?:of|for) [\"']?(?P<word>[a-z' ]{2,15}?)[\"']?"), _contraction),
-    (pattern(r"what (?:is|are) [\"']?(?P<word>[a-z]+'[a-z]+)[\"']? (?:short for|the contraction of|a contraction of)|what does [\"']?(?P<word2>[a-z]+'[a-z]+)[\"']? (?:stand for|mean)"), lambda m: _contraction(m if m["word"] else _second(m))),
-    (pattern(rf"(?:what is )?(?:the )?(?:correct|right|proper) spelling (?:of|for) {_W}|(?:correct|fix)(?: the)? (?:spelling|word|spelling of|spelling mistake|misspelled word|mistake)(?: of| in)?:? {_W.replace('word>', 'word2>')}"), lambda m: _corrected(m if m["word"] else _second(m))),
+    (pattern(r"what (?:is|are) [\"']?(?P<word>[a-z]+'[a-z]+)[\"']? (?:short for|the contraction of|a contraction of)|what does [\"']?(?P<word2>[a-z]+'[a-z]+)[\"']? (?:stand for|mean)"), lambda m: _contraction(with_one_name(m))),
+    (pattern(rf"(?:what is )?(?:the )?(?:correct|right|proper) spelling (?:of|for) {_W}|(?:correct|fix)(?: the)? (?:spelling|word|spelling of|spelling mistake|misspelled word|mistake)(?: of| in)?:? {_W.replace('word>', 'word2>')}"), lambda m: _corrected(with_one_name(m))),
     (pattern(rf"(?P<is_right>is) {_W} (?:spelled|spelt|written) (?:correctly|right)"), _corrected),
 )  # fmt: skip
-
-
-def _second(match: re.Match[str]) -> re.Match[str]:
-    """Return a match whose group `word` has the text of the group `word2`."""
-    found = re.fullmatch(r"(?P<word>.+)", match["word2"])
-    assert found is not None
-    return found

@@ -23,21 +23,9 @@ _SORTS = (
     "tree", "metal", "job", "country", "city", "planet", "continent", "month", "season", "day of the week", "vegetable",
 )  # fmt: skip
 """Groups of which no two have a member in common, except for the members that both list."""
-_MASS = frozenset(
-    (
-        "colour",
-        "metal",
-        "gas",
-        "liquid",
-        "drink",
-        "sport",
-        "language",
-        "food",
-        "season",
-        "school subject",
-        "kind of meat",
-    )
-)
+_MASS = frozenset([
+    "colour", "metal", "gas", "liquid", "drink", "sport", "language", "food", "season", "school subject", "kind of meat",
+])  # fmt: skip
 """Groups whose members have no article."""
 
 

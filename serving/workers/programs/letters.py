@@ -6,7 +6,7 @@ No meaning and no lexicon is needed. Words that the question only describes, suc
 import re
 
 from serving.workers.programs.expressions import NUMBER, read_number
-from serving.workers.programs.program import ExactAnswer, NotForProgram, Rule, pattern
+from serving.workers.programs.program import ExactAnswer, NotForProgram, Rule, pattern, with_one_name
 
 MOST_TIMES, MOST_ITEMS = 50, 100
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz"
@@ -19,16 +19,6 @@ _ANY = r"(?:the (?:word|phrase|text) )?(?:[\"'](?P<word>[^\"']{1,80})[\"']|(?P<w
 _ONE = r"(?:the (?:word|name) )?[\"']?(?P<word>[a-z]{2,30})[\"']?"
 _LETTER = r"[\"']?(?P<letter>[a-z])[\"']?(?:'s|s)?"
 _ORDINAL = rf"(?P<n>last|{'|'.join(_ORDINALS)}|\d{{1,2}}(?:st|nd|rd|th))"
-
-
-def with_one_name(match: re.Match[str]) -> re.Match[str]:
-    """Return a match with one group per name. Groups of one name may differ in their suffix."""
-    groups = {name: text for name, text in match.groupdict().items() if text is not None}
-    values = {re.sub(r"(?:_[bc]|2)$", "", name): text for name, text in groups.items()}
-    parts = "\n".join(f"(?P<{name}>{re.escape(text)})" for name, text in values.items())
-    found = re.fullmatch(parts, "\n".join(values.values()))
-    assert found is not None
-    return found
 
 
 def _letter(match: re.Match[str]) -> ExactAnswer:

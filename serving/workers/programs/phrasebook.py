@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from serving.workers.programs.expressions import NUMBER, read_number
-from serving.workers.programs.program import ExactAnswer, NotForProgram, Rule, load, pattern
+from serving.workers.programs.program import ExactAnswer, NotForProgram, Rule, load, pattern, with_one_name
 from serving.workers.programs.wordnet import senses
 
 FILE = Path(__file__).with_name("phrasebook.txt")
@@ -38,7 +38,7 @@ _PEOPLE = {
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class Phrase:
     """Word or phrase in English and in another language.
 
     Args:
@@ -68,15 +68,15 @@ def key_of(text: str) -> str:
 
 
 @cache
-def entries() -> tuple[Entry, ...]:
+def entries() -> tuple[Phrase, ...]:
     """Return the entries of the phrasebook."""
-    found: list[Entry] = []
+    found: list[Phrase] = []
     for line in FILE.read_text(encoding="utf-8").splitlines():
         if line.startswith("@ "):
             language, _, pairs = line[2:].partition(" | ")
             for pair in pairs.split("; "):
                 english, _, form = pair.partition(": ")
-                found.append(Entry((english,), language, (form,)))
+                found.append(Phrase((english,), language, (form,)))
         elif line and not line.startswith("#"):
             english, *columns = (column.strip() for column in line.split("|"))
             note = re.search(r" \((.+)\)$", english)
@@ -84,13 +84,13 @@ def entries() -> tuple[Entry, ...]:
             is_noun = all(_ARTICLES.match(column) for column in columns)
             for language, column in zip(MAIN, columns, strict=True):
                 forms = tuple(column.split(" / "))
-                found.append(Entry(names, language, forms, note[1] if note else "", is_noun))
+                found.append(Phrase(names, language, forms, note[1] if note else "", is_noun))
     return tuple(found)
 
 
 @cache
-def _to_language() -> dict[tuple[str, str], list[Entry]]:
-    index: dict[tuple[str, str], list[Entry]] = {}
+def _to_language() -> dict[tuple[str, str], list[Phrase]]:
+    index: dict[tuple[str, str], list[Phrase]] = {}
     for entry in entries():
         for name in entry.english:
             index.setdefault((entry.language, key_of(name)), []).append(entry)
@@ -98,8 +98,8 @@ def _to_language() -> dict[tuple[str, str], list[Entry]]:
 
 
 @cache
-def _to_english() -> dict[str, list[Entry]]:
-    index: dict[str, list[Entry]] = {}
+def _to_english() -> dict[str, list[Phrase]]:
+    index: dict[str, list[Phrase]] = {}
     for entry in entries():
         for form in entry.forms:
             plain, _, script = form.partition(" (")
@@ -129,7 +129,7 @@ def _names_in(language: str) -> dict[str, str]:
 
 def _language(text: str) -> str:
     text = _PEOPLE.get(text.casefold(), text.title())
-    return "Chinese" if text == "Mandarin" else text
+    return {"Mandarin": "Chinese", "English": ""}.get(text, text)
 
 
 def translate(word: str, language: str) -> tuple[str, str]:
@@ -151,7 +151,7 @@ def translate(word: str, language: str) -> tuple[str, str]:
     raise NotForProgram(f'The phrasebook has no translation of "{word}".')
 
 
-def _with_article(found: list[Entry], article: str, language: str) -> tuple[str, str]:
+def _with_article(found: list[Phrase], article: str, language: str) -> tuple[str, str]:
     if len(found) != 1 or not found[0].is_noun:
         raise NotForProgram("The phrasebook has no such noun.")
     form = found[0].forms[0]
@@ -274,40 +274,24 @@ PHRASES: tuple[Rule, ...] = (
     (pattern(rf"how (?:to|do you) (?:say|write|translate) {_W} (?:in|into|to) {_L}"), _translation),
     (pattern(rf"(?:how|what) (?:is|are) {_W} (?:said|written|called|translated|spelled) (?:in|into|to) {_L}"), _translation),
     (pattern(rf"{_ASK} (?:a |the )?{_L} (?:word|words|name|translation|term|phrase|expression|equivalent|version|greeting|way to say|way of saying|for) ?(?:for|of|to)? {_W}"), _translation),
-    (pattern(rf"{_L} (?:word|translation|name|term) (?:for|of) {_W}|{_L.replace('language>', 'language2>')} for {_W.replace('word>', 'word2>')}"), lambda m: _translation(_one(m))),
+    (pattern(rf"{_L} (?:word|translation|name|term) (?:for|of) {_W}|{_L.replace('language>', 'language2>')} for {_W.replace('word>', 'word2>')}"), lambda m: _translation(with_one_name(m))),
     (pattern(rf"(?:{_ASK} )?(?:a |the )?translation (?:of|for) {_W} (?:in|into|to) {_L}"), _translation),
     (pattern(rf"translate {_W} (?:from english )?(?:in|into|to) {_L}"), _translation),
     (pattern(rf"(?:translate |say |write )?(?:this |the following |the word |the phrase )*(?:from english )?(?:in|into|to) {_L}[:,] {_W}"), _translation),
     (pattern(rf"(?:what is|what are|what would be|say|write|give me|tell me|spell) {_W} (?:in|into) {_L}"), _translation),
     (pattern(rf"(?P<word>[\"'][^\"]{{1,60}}[\"']|[^\"?: ]{{1,20}}(?: [^\"?: ]{{1,20}})?) in {_L}"), _translation),
     (pattern(rf"(?:what|how) do (?:the )?(?P<language>{_LANGUAGES}|{'|'.join(_PEOPLE)})(?: people| speakers| person)? (?:say|call) (?:for |to say |instead of |when they mean )?{_W}"), _translation),
-    (pattern(rf"what do(?:es)? {_F} mean(?:,? in (?P<language2>{_LANGUAGES}))?{_ENGLISH}?(?:,? as a word in english)?"), lambda m: _meaning(_one(m))),
-    (pattern(rf"what do(?:es)? {_F} mean in (?P<language2>{_LANGUAGES}),? as a word in (?P<english>english)"), lambda m: _meaning(_one(m))),
+    (pattern(rf"what do(?:es)? {_F} mean(?:,? in (?P<language2>{_LANGUAGES}))?{_ENGLISH}?(?:,? as a word in english)?"), lambda m: _meaning(with_one_name(m))),
+    (pattern(rf"what do(?:es)? {_F} mean in (?P<language2>{_LANGUAGES}),? as a word in (?P<english>english)"), lambda m: _meaning(with_one_name(m))),
     (pattern(rf"(?:{_ASK} )?(?:the )?(?P<english>english) (?:word|words|translation|meaning|equivalent|term|name|phrase|for) ?(?:for|of)? {_F}"), _meaning),
     (pattern(rf"(?:{_ASK} )?(?:the )?(?:translation|meaning) (?:of|for) {_F}{_ENGLISH}"), _meaning),
     (pattern(rf"(?:{_ASK} )?(?:the )?meaning of the (?P<language>{_LANGUAGES}) (?:word|phrase) (?P<word>[^?:]{{1,60}})"), _meaning),
-    (pattern(rf"(?:what is|what are|how do you say|how is|what would be|say|translate) {_F}(?: said)?(?: from (?P<language2>{_LANGUAGES}))?{_ENGLISH}"), lambda m: _meaning(_one(m))),
+    (pattern(rf"(?:what is|what are|how do you say|how is|what would be|say|translate) {_F}(?: said)?(?: from (?P<language2>{_LANGUAGES}))?{_ENGLISH}"), lambda m: _meaning(with_one_name(m))),
     (pattern(rf"translate (?:this |the following )?(?:(?:word|phrase|sentence) )?(?:from (?P<language>{_LANGUAGES}) )?(?P<english>(?:into|to) english)[:,] (?P<word>.{{1,60}})"), _meaning),
     (pattern(rf"{_F} means what{_ENGLISH}?"), _meaning),
     (pattern(rf"(?:what|which) {_DAYS} (?:is|does) (?:the )?(?:(?P<language>{_LANGUAGES}) )?(?:word )?[\"'](?P<word>[^\"']{{1,30}})[\"'](?: mean)?{_ENGLISH}?"), _meaning),
     (pattern(r"(?:what|which|in (?:what|which)) language (?:is|does)(?: the)?(?: word| phrase)? (?P<word>[\"'][^\"]{1,40}[\"']|\S+)(?: from| in| come from| belong to| a word in)?"), _which_language),
     (pattern(r"(?:in )?(?:what|which) language (?:does|is)(?: the word)? (?P<word>[\"'][^\"]{1,40}[\"']|\S+) (?:means?|the word for|used for) (?P<meaning>[^?]{1,40})"), _which_language),
-    (pattern(rf"(?:does|do|is|did) (?:the (?:(?P<language>{_LANGUAGES}) )?word )?(?P<word>[\"'][^\"]{{1,40}}[\"']|\S+) (?:mean|(?P<language2>{_LANGUAGES}) for|the (?P<language3>{_LANGUAGES}) word for) (?P<one>[^?,]{{1,30}}?)(?:,? or (?P<other>[^?,]{{1,30}}?))?(?: in (?P<language4>{_LANGUAGES}|english))?"), lambda m: _means(_one(m))),
+    (pattern(rf"(?:does|do|is|did) (?:the (?:(?P<language>{_LANGUAGES}) )?word )?(?P<word>[\"'][^\"]{{1,40}}[\"']|\S+) (?:mean|(?P<language2>{_LANGUAGES}) for|the (?P<language3>{_LANGUAGES}) word for) (?P<one>[^?,]{{1,30}}?)(?:,? or (?P<other>[^?,]{{1,30}}?))?(?: in (?P<language4>{_LANGUAGES}|english))?"), lambda m: _means(with_one_name(m))),
     (pattern(rf"(?:how (?:do|would|can) you |can you )?count (?:from (?:one|1) )?(?:up )?to (?P<last>{NUMBER}) in {_L}"), _count),
 )  # fmt: skip
-
-
-def _one(match: re.Match[str]) -> re.Match[str]:
-    """Return a match whose groups `language` and `word` have the text of any group with a number after this name."""
-    groups = {name: match.groupdict().get(name) or "" for name in ("english", "one", "other")}
-    for name in ("language", "word"):
-        texts = [
-            text for each, text in match.groupdict().items() if re.fullmatch(rf"{name}\d?", each) and text
-        ]
-        groups[name] = texts[0] if texts and texts[0].casefold() != "english" else ""
-    found = re.fullmatch(
-        "\n".join(rf"(?P<{name}>{re.escape(text)})" for name, text in groups.items()),
-        "\n".join(groups.values()),
-    )
-    assert found is not None
-    return found

@@ -37,7 +37,7 @@ _VERBS = (
     r"|finish|fill|pick|choose|copy|replace|remove|join|combine|unscramble|define|correct|round|compare|continue"
 )
 _BEFORE = re.compile(
-    r"(?:(?:hi|hello|hey|dear \w+|good (?:morning|afternoon|evening)|ok(?:ay)?|so|well|um|thanks|thank you|please|pls"
+    r"(?:(?:hi|hello|hey|dear \w+|good (?:morning|afternoon|evening)|ok(?:ay)?|so|well|um|and|also|then|now|thanks|thank you|please|pls"
     r"|quick question|question|i (?:need|want|would like|'d like) (?:you )?to (?:know|tell me|find out)"
     r"|i'm wondering|i wonder"
     r"|(?:can|could|would|will) you (?:please |kindly |quickly )?(?:help me (?:to )?)?"
@@ -306,6 +306,20 @@ def load(module: str) -> Any:
 
 Rule = tuple[re.Pattern[str], Callable[[re.Match[str]], ExactAnswer]]
 """Regular expression for a whole question, and the function that answers a match of it."""
+
+
+def with_one_name(match: re.Match[str]) -> re.Match[str]:
+    """Return a match with one group per name, for patterns with several places for a text: `word2` and `word_b` are other
+    places of `word`. Groups that matched nothing are empty.
+    """
+    groups: dict[str, str] = {}
+    for place, text in match.groupdict().items():
+        name = re.sub(r"(?:_[bc]|\d)$", "", place)
+        groups[name] = groups.get(name) or text or ""
+    parts = "\n".join(f"(?P<{name}>{re.escape(text)})" for name, text in groups.items())
+    found = re.fullmatch(parts, "\n".join(groups.values()))
+    assert found is not None
+    return found
 
 
 def answer_by(rules: Sequence[Rule], question: PlainQuestion) -> ExactAnswer:

@@ -71,7 +71,8 @@ _SIGN_OF = {
 def _unknown(match: re.Match[str]) -> ExactAnswer:
     """Find the missing operand of a sum: the first one if the group `b` is known, else the second one."""
     groups = match.groupdict()
-    sign = _SIGN_OF.get(match["op"].casefold(), match["op"])
+    op = match["op"] or "+"
+    sign = _SIGN_OF.get(op.casefold(), op)
     result, is_first = read_number(match["result"]), groups.get("b") is not None
     known = read_number(groups.get("b") or groups["a"])
     if (sign in "*/" and not known) or (sign == "/" and not is_first and not result):
@@ -222,29 +223,16 @@ def _dozen(match: re.Match[str]) -> ExactAnswer:
 
 
 def _count(match: re.Match[str]) -> ExactAnswer:
-    first, last = whole_number(match["first"] or "1"), whole_number(match["last"])
+    start = match.groupdict().get("by") or "1"
+    first, last = whole_number(match["first"] or start), whole_number(match["last"])
     by = {"twos": "2", "threes": "3", "fours": "4", "fives": "5", "tens": "10"}
-    step = whole_number(by.get(match["step"] or "1", match["step"] or "1"))
+    named = match.groupdict().get("step") or start
+    step = whole_number(by.get(named, named))
     step = step if last >= first else -step
     if not step or abs(last - first) // abs(step) > MOST_COUNTED:
         raise NotForProgram(f"A sequence must have at most {MOST_COUNTED} steps, and its step must not be 0.")
     text = ", ".join(str(each) for each in range(first, last + (1 if step > 0 else -1), step))
     return ExactAnswer(f"{text}.", text)
-
-
-def _plus(match: re.Match[str]) -> re.Match[str]:
-    found = re.fullmatch(r"(?P<a>.+)\n(?P<result>.+)\n(?P<op>.+)", f"{match['a']}\n{match['result']}\n+")
-    assert found is not None
-    return found
-
-
-def _from_step(match: re.Match[str]) -> re.Match[str]:
-    first = match["first"] or match["step"]
-    found = re.fullmatch(
-        r"(?P<first>.+)\n(?P<last>.+)\n(?P<step>.+)", f"{first}\n{match['last']}\n{match['step']}"
-    )
-    assert found is not None
-    return found
 
 
 _HOW_WRITTEN = r"(?:,? (?:separated by|with) (?:commas|spaces)(?: between them)?|,? in order)?"
@@ -254,7 +242,7 @@ PUZZLES: tuple[Rule, ...] = (
     (pattern(rf"(?:what|which)(?: number)?,? (?:do you |must you |when )?(?P<op>{_OP}) (?P<b>{NUMBER}) {_MAKES} (?P<result>{NUMBER})"), _unknown),
     (pattern(rf"(?P<a>{NUMBER}) (?P<op>{_OP}) (?:what|which number|what number|_+|\?|x) {_MAKES} (?P<result>{NUMBER})"), _unknown),
     (pattern(rf"(?:_+|\?) (?P<op>{_OP}) (?P<b>{NUMBER}) {_MAKES} (?P<result>{NUMBER})"), _unknown),
-    (pattern(rf"(?:what|which number|how much) (?:do|must|should|can) (?:you|we|i) (?:have to |need to )?add to (?P<a>{NUMBER}) to (?:get|make|reach) (?P<result>{NUMBER})(?P<op>(?!))?"), lambda m: _unknown(_plus(m))),
+    (pattern(rf"(?:what|which number|how much) (?:do|must|should|can) (?:you|we|i) (?:have to |need to )?add to (?P<a>{NUMBER}) to (?:get|make|reach) (?P<result>{NUMBER})(?P<op>(?!))?"), _unknown),
     (pattern(rf"(?:how many (?P<part>tens|hundreds|thousands|millions|twos|fives|dozens|halves|quarters|{NUMBER}'?s)) (?:are (?:there )?in|make|make up|are|go into|is) (?P<whole>(?:an? |one )?{NUMBER})"), _how_often),
     (pattern(rf"how many times does (?P<part>{NUMBER}) (?:go|fit|divide) into (?P<whole>{NUMBER})"), _how_often),
     (pattern(rf"{WHAT}remainder (?:when|if|of|after)(?: dividing)?(?: you divide)? (?P<a>{NUMBER}) (?:is divided by|divided by|by|÷|/) (?P<b>{NUMBER})"), _remainder),
@@ -269,7 +257,7 @@ PUZZLES: tuple[Rule, ...] = (
     (pattern(r"is it true that (?P<left>.+?) is (?P<right>[^a-z]*\d[^a-z]*)"), _equality),
     (pattern(rf"(?:which|what) is (?P<how>{'|'.join([*SIZES, *ORDER])})(?: number)?[:,]? (?P<a>{_FRACTION}),? or (?P<b>{_FRACTION})"), _which_fraction),
     (pattern(rf"(?:what is |how many is |how many are |how much is )(?P<e>(?:half an?|an?|one|{NUMBER}) dozen(?: (?:plus|minus|and) {NUMBER})?)"), _dozen),
-    (pattern(rf"count (?:by|in) (?P<step>{NUMBER})s? (?:up )?(?:from (?P<first>{NUMBER}) )?(?:up )?to (?P<last>{NUMBER})"), lambda m: _count(_from_step(m))),
+    (pattern(rf"count (?:by|in) (?P<by>{NUMBER})s? (?:up )?(?:from (?P<first>{NUMBER}) )?(?:up )?to (?P<last>{NUMBER})"), _count),
     (pattern(rf"count (?:from (?P<first>{NUMBER}) )?to (?P<last>{NUMBER}) (?:by|in) (?P<step>twos|threes|fours|fives|tens)"), _count),
     (pattern(rf"(?:list|write|name|say|give me|print|write down) (?:the )?(?:whole )?numbers (?:from )?(?P<first>{NUMBER}) (?:to|through) (?P<last>{NUMBER})(?P<step>(?!))?{_HOW_WRITTEN}"), _count),
     (pattern(rf"count (?:(?:up |down |backwards )?from (?P<first>{NUMBER}) )?(?:up |down |backwards )?to (?P<last>{NUMBER})(?: (?:by|in steps of|in) (?P<step>{NUMBER})s?)?{_HOW_WRITTEN}"), _count),

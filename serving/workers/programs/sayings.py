@@ -60,21 +60,9 @@ def _answer(asked: tuple[str, ...], part: str) -> ExactAnswer | None:
     gaps = re.split(_GAP, part)
     kinds = {"proverb", "saying", "phrase", "idiom", "simile", "line", "rhyme", "song", "quote"}
     asks = {
-        "finish",
-        "finishes",
-        "complete",
-        "completes",
-        "continue",
-        "missing",
-        "end",
-        "ends",
-        "next",
-        "fill",
-        "rest",
-        "last",
-        "go",
-        "goes",
-    }
+        "finish", "finishes", "complete", "completes", "continue", "missing", "end", "ends", "next", "fill", "rest",
+        "last", "go", "goes",
+    }  # fmt: skip
     if len(gaps) > 2 or (len(gaps) == 1 and not asks & set(asked)):
         return None
     before, after = _words(gaps[0]), _words(gaps[1]) if len(gaps) == 2 else ()

@@ -59,34 +59,11 @@ _NOW = pattern(
     rf"(?: in (?:the|his|her|my|your|this) [a-z]+(?: [a-z]+)?| on (?:the|a) [a-z]+)?(?: now| left| altogether| in total| then| in all)*"
 )
 _MORE = pattern(rf"how many more(?: {_THING})? (?:does|do|did) (?P<who>{_WHO}) have than (?P<other>{_WHO})")
-_KINDS = frozenset(
-    [
-        "animals",
-        "animal",
-        "people",
-        "person",
-        "children",
-        "child",
-        "fruits",
-        "fruit",
-        "pieces",
-        "toys",
-        "things",
-        "flowers",
-        "pets",
-        "vehicles",
-        "students",
-        "kids",
-        "birds",
-        "pupils",
-        "persons",
-        "guests",
-        "players",
-        "coins",
-        "passengers",
-        "items",
-    ]
-)
+_KINDS = frozenset([
+    "animals", "animal", "people", "person", "children", "child", "fruits", "fruit", "pieces", "toys", "things",
+    "flowers", "pets", "vehicles", "students", "kids", "birds", "pupils", "persons", "guests", "players", "coins",
+    "passengers", "items",
+])  # fmt: skip
 """Words for things of several kinds together."""
 
 
@@ -298,7 +275,7 @@ def _change_back(match: re.Match[str]) -> ExactAnswer:
 
 
 def _age(match: re.Match[str]) -> ExactAnswer:
-    age, years = _numbers(match, "age", "years")
+    age, years = _numbers(match, "age", "years2" if match["past"] else "years")
     return _value(age - years if match["past"] else age + years, match, "The age is {} years.")
 
 
@@ -310,7 +287,10 @@ def _other_age(match: re.Match[str]) -> ExactAnswer:
 
 
 def _times_as_many(match: re.Match[str]) -> ExactAnswer:
-    if match["a"].casefold() != match["a2"].casefold() or match["b"].casefold() != match["b2"].casefold():
+    if (
+        match["a"].casefold() != match["a2"].casefold()
+        or match["b"].casefold() != (match["b2"] or match["b"]).casefold()
+    ):
         raise NotForProgram("The story names other persons.")
     times = {"twice": Fraction(2), "half": Fraction(1, 2)}.get(match["times"].casefold())
     times = times or read_number(match["times"].casefold().removesuffix(" times"))
@@ -344,27 +324,9 @@ STORIES: tuple[Rule, ...] = (
     (pattern(rf"(?:there are )?(?P<total>{NUMBER}) (?P<things>[a-z]+)(?: and |\. )(?P<people>{NUMBER}) (?:[a-z]+ )?[a-z]+ (?:share|divide|split|want to share) (?:them|it)(?: equally| evenly| fairly)?\. how many(?: [a-z]+)? (?:does|will|can|do) (?:each(?: one| of them| [a-z]+)?|everyone) (?:get|have|receive)"), _share),
     (pattern(rf"(?P<people>{NUMBER}) (?:[a-z]+ )?(?:friends|people|children|kids|students|boys|girls|persons|siblings|brothers|sisters|pirates) (?:share|split|divide|want to share) (?P<total>{NUMBER}) (?P<things>[a-z]+) (?:equally|evenly|fairly)(?: among themselves)?[.,]? how many(?: (?P=things))? (?:does|will|can|did|do) (?:each(?: one| of them| [a-z]+)?|everyone|every one|they each) (?:get|have|receive)"), _share),
     (pattern(rf"(?P<total>{NUMBER}) [a-z]+ (?:want to |will |must )?(?:sit|sleep|are|stand|work|play)(?: at| in| on)? (?P<people>{NUMBER}) [a-z]+ (?:equally|evenly)\. how many [a-z]+ (?:sit|sleep|are|stand|work|play) (?:at|in|on) each(?: [a-z]+)?"), _share),
-    (pattern(rf"(?:if )?(?:i am|you are|[a-z]+ is|my [a-z]+ is) (?P<age>{NUMBER})(?: years old)?(?: now| today)?[.,]? how old (?:will|was|were|would) (?:i|you|he|she|it|[a-z]+) (?:be )?(?:in (?P<years>{NUMBER}) years?|(?P<past>(?P<years2>{NUMBER}) years? ago))"), lambda m: _age(_with_years(m))),
+    (pattern(rf"(?:if )?(?:i am|you are|[a-z]+ is|my [a-z]+ is) (?P<age>{NUMBER})(?: years old)?(?: now| today)?[.,]? how old (?:will|was|were|would) (?:i|you|he|she|it|[a-z]+) (?:be )?(?:in (?P<years>{NUMBER}) years?|(?P<past>(?P<years2>{NUMBER}) years? ago))"), _age),
     (pattern(rf"(?:if )?(?:i am|[a-z]+ is|my [a-z]+ is) (?P<age>{NUMBER})(?: years old)?(?:\.|,? and|,) (?:his|her|my|[a-z]+'s) (?P<who>[a-z]+) is (?P<years>{NUMBER}) years? (?P<how>older|younger)(?: than (?:him|her|me|he|she|i|[a-z]+))?\. how old is (?:he|she|(?:his|her|my|[a-z]+'s) (?P=who))"), _other_age),
     (pattern(rf"(?P<a>[a-z]+) has (?P<times>twice|half|{NUMBER} times) as many [a-z]+ as (?P<b>[a-z]+)\. (?P<b2>[a-z]+) has (?P<n>{NUMBER}) [a-z]+\. how many [a-z]+ does (?P<a2>[a-z]+) have"), _times_as_many),
-    (pattern(rf"(?P<b>[a-z]+) has (?P<n>{NUMBER}) [a-z]+(?:\.|,? and) (?P<a>[a-z]+) has (?P<times>twice|half|{NUMBER} times) as many(?: [a-z]+)?(?: as (?P<b2>[a-z]+))?\. how many(?: [a-z]+)? does (?P<a2>[a-z]+) have"), lambda m: _times_as_many(_with_b2(m))),
+    (pattern(rf"(?P<b>[a-z]+) has (?P<n>{NUMBER}) [a-z]+(?:\.|,? and) (?P<a>[a-z]+) has (?P<times>twice|half|{NUMBER} times) as many(?: [a-z]+)?(?: as (?P<b2>[a-z]+))?\. how many(?: [a-z]+)? does (?P<a2>[a-z]+) have"), _times_as_many),
     (pattern(r"(?=.*\d|.*\b(?:one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|twenty)\b).+(?:[.,] ?|\band )how (?:many|much) .+"), _story),
 )  # fmt: skip
-
-
-def _rename(match: re.Match[str], **more: str) -> re.Match[str]:
-    groups = {name: text for name, text in match.groupdict().items() if text is not None} | more
-    names = {**dict.fromkeys(match.groupdict(), ""), **groups}
-    found = re.fullmatch(
-        "\n".join(f"(?P<{name}>{re.escape(text)})" for name, text in names.items()), "\n".join(names.values())
-    )
-    assert found is not None
-    return found
-
-
-def _with_years(match: re.Match[str]) -> re.Match[str]:
-    return _rename(match, years=match["years"] or match["years2"])
-
-
-def _with_b2(match: re.Match[str]) -> re.Match[str]:
-    return _rename(match, b2=match["b2"] or match["b"])

@@ -14,7 +14,7 @@ from typing import Any
 from serving.workers.programs.edits import EDITS
 from serving.workers.programs.expressions import NUMBER, read_number
 from serving.workers.programs.grammar import GRAMMAR, is_spelled
-from serving.workers.programs.letters import GIVE, LETTERS, LIST, with_one_name
+from serving.workers.programs.letters import GIVE, LETTERS, LIST
 from serving.workers.programs.phrasebook import PHRASES
 from serving.workers.programs.program import (
     ExactAnswer,
@@ -25,6 +25,7 @@ from serving.workers.programs.program import (
     answer_by,
     load,
     pattern,
+    with_one_name,
 )
 from serving.workers.programs.rhymes import RHYMES
 from serving.workers.programs.sayings import SAYINGS

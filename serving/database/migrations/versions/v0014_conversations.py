@@ -7,6 +7,7 @@ from alembic import op
 
 revision = "0014"
 down_revision = "0013"
+only_adds = False  # older servers cannot read runs whose plans came from a conversation
 
 KNOWN = "conversation IS NOT NULL"
 

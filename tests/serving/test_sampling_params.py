@@ -1,0 +1,33 @@
+"""vLLM's sampling parameters of a call: the caller's, then the model's defaults."""
+
+from serving.deployments.engine import sampling_params
+from serving.workers.vllm import EngineCall
+
+DEFAULTS = {"temperature": 0.7, "repetition_penalty": 1.15, "top_k": 20, "max_tokens": 9000}
+MESSAGES = [{"role": "user", "content": "hi"}]
+
+
+def test_what_a_call_does_not_set_has_the_models_default() -> None:
+    params = sampling_params(EngineCall(MESSAGES, max_tokens=64), 100, DEFAULTS)
+    assert (params.temperature, params.repetition_penalty, params.top_k, params.max_tokens) == (
+        0.7,
+        1.15,
+        20,
+        64,
+    )
+
+
+def test_a_call_overrides_the_models_defaults_and_never_exceeds_the_context() -> None:
+    call = EngineCall(MESSAGES, temperature=0.5, penalties={"repetition_penalty": 1.0, "top_k": 5})
+    params = sampling_params(call, 100, DEFAULTS)
+    assert (params.temperature, params.repetition_penalty, params.top_k, params.max_tokens) == (
+        0.0,
+        1.0,
+        5,
+        100,
+    )
+
+
+def test_plans_have_no_default_penalty_on_repetition() -> None:
+    params = sampling_params(EngineCall(MESSAGES, ebnf='root ::= "a"'), 100, DEFAULTS)
+    assert (params.repetition_penalty, params.top_p) == (1.0, 1.0)
