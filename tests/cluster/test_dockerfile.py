@@ -80,6 +80,9 @@ def test_the_server_installs_from_the_lock_by_hash_and_leaves_no_tool_behind() -
         assert "--require-hashes" in each or each.split() == [
             *("uv", "pip", "install", "--compile-bytecode", "--no-deps", "/tmp/podium-*.whl")
         ]
+    assert "local_models && chmod -R a+rX models && settings" in runs, (
+        "any user reads them; without them it fails"
+    )
     lock = (ROOT / "requirements" / "all.lock").read_text()
     for name in ("uv", "cyclonedx-bom"):
         assert re.search(rf"^{name}==\S+ \\\n    --hash=sha256:", lock, re.MULTILINE), name
