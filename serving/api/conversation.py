@@ -42,8 +42,9 @@ def with_conversation(request: ApiRequest, caller: Caller, settings: Conversatio
     if request.operation != "chat":
         return request
     lifetime = "" if settings.cache_lifetime == "auto" else settings.cache_lifetime
+    is_named = request.podium.conversation is not None or bool(request.conversation_name)
     id = _id_of(request, caller.account)
-    sampling = _with_cache(request.sampling, conversation=id, lifetime=lifetime)
+    sampling = _with_cache(request.sampling, conversation=id, lifetime=lifetime, is_named=is_named)
     return dataclasses.replace(request, sampling=sampling)
 
 
@@ -151,6 +152,9 @@ async def find_history(request: ApiRequest, service: Service, account: Account) 
     if request.model in service.settings().models and request.podium.plan is None:
         id = row_id(conversation_of(request.sampling), request.conversation)
         rows = await service.prompt_caches.find(id)
+    cache, messages = request.sampling.options.prompt_cache, with_stable_system(request.conversation)
+    if cache is None or not cache.is_named:  # other conversations may have begun alike
+        rows = [row for row in rows if _is_continued(row, messages)]
     newest_first = sorted(rows, key=lambda row: row.written_us, reverse=True)
     return History(turns, tuple(newest_first), now_us())
 

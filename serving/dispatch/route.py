@@ -17,7 +17,7 @@ from math import inf, log
 from msgspec.structs import replace
 
 from conductor.errors import ContextOverflow, LineTooLong, WorkerBusy, WorkerError, WorkerRefused
-from conductor.model.call import Call, conversation_of
+from conductor.model.call import Call
 from conductor.model.failure import Attempt, Failure
 from conductor.model.reply import Reply
 from conductor.model.terms import AttemptHold
@@ -28,6 +28,7 @@ from serving.dispatch.limiter import NO_RULES, Limiter, QueueRules, Skipped
 from serving.dispatch.target import Target, Watch
 from serving.health import WorkerHealth
 from serving.traffic import RetryBudget, unit_hash
+from serving.workers.cache_marks import cached_conversation
 
 BYTES_PER_TOKEN = 4
 """Estimated bytes per token of a prompt, for rate limits until the usage is known."""
@@ -142,7 +143,7 @@ class Route:
         """Send the call to one of the deployments. See `Worker.open`.
 
         Deployments are tried in this order, each group by weight. The turns of a conversation have the same order,
-        so that its prompt cache is found again. Calls without a conversation have a random order.
+        so that its prompt cache is found again (`cached_conversation`). Other calls have a random order.
 
         1. healthy deployments with a free slot
         2. healthy deployments without a free slot
@@ -234,7 +235,7 @@ class Route:
                 by_own_rate=True,
                 detail="Every deployment has reached its `requests_per_minute` or `tokens_per_minute`.",
             )
-        conversation = conversation_of(call.sampling)
+        conversation = cached_conversation(call, self.profile.model)
         drawn = sorted(self._others(call, ready) or ready, key=lambda each: _draw(conversation, each))
         writer = self._writer(call)
 

@@ -69,6 +69,33 @@ async def test_a_name_of_the_clients_comes_before_the_first_messages() -> None:
         assert other == first
 
 
+async def test_only_the_client_names_a_conversation() -> None:
+    requests: list[tuple[str, Json, bool]] = [
+        ("/v1/chat/completions", chat(SKY), False),
+        ("/v1/chat/completions", chat(SKY, podium={"conversation": "trip"}), True),
+        ("/v1/chat/completions", chat(SKY, prompt_cache_key="trip"), True),
+        ("/v1/messages", message(None, SKY), False),
+        ("/v1/messages", message("somebody", SKY), False),
+        ("/v1/messages", message(CODE, SKY), True),
+        ("/v1/responses", {"input": SKY}, False),
+    ]
+    async with served(team()) as api:
+        for path, body, is_named in requests:
+            answer = await api.http.post(path, json={"model": "a"} | body)
+            assert answer.status_code == 200, answer.text
+            assert _is_named(api) is is_named
+        response = {"model": "a", "input": "Go on.", "previous_response_id": answer.json()["id"]}
+        await api.http.post("/v1/responses", json=response)
+        assert _is_named(api)
+
+
+def _is_named(api: Served) -> bool:
+    """Whether the client of the newest call has named its conversation."""
+    cache = api.worker("a").calls[-1].sampling.options.prompt_cache
+    assert cache is not None
+    return cache.is_named
+
+
 async def test_only_a_session_is_used_of_the_metadata() -> None:
     async with served(team()) as api:
         for user_id, noted in ((CODE, False), (OLD_CODE, False), ("u", True)):

@@ -21,7 +21,7 @@ from serving.settings.access import ModelAccess
 from serving.settings.settings import parse
 from serving.workers.account import ProviderAccount
 from serving.workers.anthropic import AnthropicWorker, fault, thinking_for
-from serving.workers.anthropic_tools import least_tokens
+from serving.workers.cache_marks import least_tokens
 from serving.workers.http_errors import ErrorMapper
 from tests.wires.anthropic import AnthropicWire
 from tests.wires.server import Answer, WireServer, serving
