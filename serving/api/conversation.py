@@ -21,6 +21,7 @@ from serving.accounts.caller import Caller
 from serving.api.request import ApiRequest
 from serving.api.resolve import ResolvedTask
 from serving.database.clock import now_us
+from serving.dispatch.limiter import IDLE_SHARE
 from serving.pool import Pool
 from serving.sessions.service import Service
 from serving.settings.sections import ConversationSettings
@@ -110,7 +111,9 @@ class History:
         task, team, newest = resolved.task, resolved.team, self.rows[0]
         members = team.members_for(task)
         member = members.get(newest.worker)
-        if member is None or not member.is_free() or team.conductor is None or task.plan_only:
+        if member is None or team.conductor is None or task.plan_only:
+            return None
+        if pool.health[newest.worker].rest_s:
             return None
         if task.tools.is_forced and member.calls_tools is False:
             return None
@@ -132,7 +135,7 @@ class History:
             is_tool_loop=messages[-1].role == "tool",
             stickiness=conversation.stickiness,
             usd_per_s=conversation.speculation_usd_per_s,
-            shares_machine=_shares_machine(newest.worker, team.conductor.member.name, pool.settings),
+            why_ask=_why_ask(newest.worker, team.conductor.member.name, pool),
             agreement=pool.agreement,
         )
 
@@ -172,7 +175,19 @@ def _bills_less(member: PoolMember, tokens: int) -> bool:
     return rates is not None and rates.cached < rates.input_usd_per_mtok
 
 
-def _shares_machine(worker: str, conductor: str, settings: Settings) -> bool:
+def _why_ask(worker: str, conductor: str, pool: Pool) -> str:
+    """Return why the worker must not be called before the conductor has decided, or "" if it may be.
+
+    An early call may be unnecessary, so it must not delay other calls.
+    """
+    if _share_machine(worker, conductor, pool.settings):
+        return "The worker and the conductor share this machine."
+    if not pool.limiters[worker].has_idle(IDLE_SHARE, 1):
+        return "More than half of the worker's slots would be in use."
+    return ""
+
+
+def _share_machine(worker: str, conductor: str, settings: Settings) -> bool:
     """Return whether worker and conductor are engines on CPUs, which are usually those of one machine."""
     both = [settings.worker(name) for name in (worker, conductor)]
     return all(

@@ -11,6 +11,7 @@ from serving.store.prompt_caches import PromptCaches
 from tests.databases import make_file
 from tests.serving.api.served import Json, Served, plan, scripted, served, step, team
 from tests.serving.store.stores import replicas
+from tests.states import until
 
 A = {"input_usd_per_mtok": 1.25, "cached_input_usd_per_mtok": 0.125, "output_usd_per_mtok": 10}
 B = {"input_usd_per_mtok": 3, "cached_input_usd_per_mtok": 0.3, "cache_write_usd_per_mtok": 3.75, "output_usd_per_mtok": 15}  # fmt: skip
@@ -65,6 +66,26 @@ async def test_stickiness_of_zero_leaves_the_decision_to_the_conductor() -> None
         assert record["answer"] == "B says."
 
 
+@pytest.mark.parametrize(("policy", "answer"), [({}, "B says."), ({"stickiness": 1}, "A says.")])
+async def test_by_default_a_switch_must_gain_half_of_what_it_loses(policy: Json, answer: str) -> None:
+    cheap = {"input_usd_per_mtok": 0.3, "output_usd_per_mtok": 10}
+    settings = settings_for(TO_A, TO_B, b=cheap, conversation={"speculation_usd_per_s": None, **policy})
+    async with served(settings) as api:
+        await run(api, LONG)
+        assert (await run(api, LONG, "And now?"))["answer"] == answer
+
+
+async def test_a_worker_without_a_lower_price_for_cached_tokens_has_nothing_to_lose() -> None:
+    plain = {name: A[name] for name in ("input_usd_per_mtok", "output_usd_per_mtok")}
+    settings = settings_for(TO_A, TO_B, a=plain, conversation={"speculation_usd_per_s": None})
+    async with served(settings) as api:
+        await run(api, LONG)
+        record = await run(api, LONG, "And now?")
+        prompt = api.worker("conductor").calls[-1].messages[-1].text
+    assert (sources(record), record["answer"]) == (["conductor"], "B says.")
+    assert "in its cache" not in prompt
+
+
 async def test_the_conductor_is_told_of_the_cache_and_its_switch_is_allowed_if_it_gains_enough() -> None:
     policy = {"stickiness": 0.3, "speculation_usd_per_s": None}
     settings = settings_for(TO_A, TO_B, a=B, b=A, conversation=policy)
@@ -84,6 +105,39 @@ async def test_an_early_call_that_the_plan_confirms_answers() -> None:
         assert record["plans"][0]["accepted"]
         assert record["answer"] == "A says."
         await api.quiet()
+
+
+@pytest.mark.parametrize(("slots", "early"), [(1, []), (2, ["conversation"])])
+async def test_an_early_call_uses_at_most_half_of_the_worker_s_slots(slots: int, early: list[str]) -> None:
+    settings = settings_for(TO_A, a=FREE, b=FREE)
+    settings["workers"][1]["max_concurrency"] = slots
+    async with served(settings) as api:
+        await run(api, "Why?")
+        assert sources(await run(api, "Why?", "And now?")) == ["conductor", *early]
+
+
+async def test_a_busy_worker_keeps_the_conversation_that_it_has_in_its_cache() -> None:
+    settings = settings_for(TO_A, TO_B)
+    stalled: Json = {"text": "Wait for it.", "stall_after_tokens": 1}
+    settings["workers"][1] |= {"replies": ["A says.", stalled, "A says."], "max_concurrency": 1}
+    async with served(settings) as api:
+        await run(api, LONG)
+        other = asyncio.create_task(api.post({"model": "a"}))
+        slots = api.service.pool.limiters["a"]
+        await until(lambda: slots.is_full)
+        turn = asyncio.create_task(run(api, LONG, "And now?"))
+        await until(lambda: slots.queued)
+        other.cancel()
+        assert sources(await turn) == ["conversation"]
+
+
+async def test_requests_that_only_begin_alike_are_no_follow_ups_of_each_other() -> None:
+    async with served(settings_for(TO_A, a=FREE, b=FREE)) as api:
+        for question in ("And 2?", "And 3?"):
+            assert sources(await run(api, "Is 1 odd?", question)) == ["conductor"]
+        named: Json = {"podium": {"conversation": "numbers"}}
+        assert sources(await run(api, "Is 1 odd?", "And 2?", **named)) == ["conductor"]
+        assert "conversation" in sources(await run(api, "Is 1 odd?", "And 3?", **named))
 
 
 async def test_an_early_call_that_the_plan_replaces_is_closed() -> None:
