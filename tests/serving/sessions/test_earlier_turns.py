@@ -77,6 +77,18 @@ async def test_turns_are_found_by_the_clients_ids_of_their_calls() -> None:
     assert await turns.find(messages[:1], MINE) == {}
 
 
+async def test_the_ids_of_a_turn_are_in_the_order_of_its_calls() -> None:
+    client, first, second = store(), turn_of(0), turn_of(1)
+    both = replace(first, calls=first.calls + second.calls, results=first.results + second.results)
+    turns, record = EarlierTurns(client), run_of(RUNS[0], (QUESTION,), both)
+    turns.remember(record)
+    ids = await client.call_ids()
+    calls = [ToolCall(ids.sign(CallName(record.id, number)), "read", "{}") for number in (1, 0)]
+    results = [Message("tool", (ToolResult(call.id, (Text("R"),)),)) for call in calls]
+    asked = [QUESTION, Message("assistant", (Text("I read."), *calls)), *results, Message.of("user", "And?")]
+    assert list(await turns.find(asked, MINE)) == [call.id for call in reversed(calls)]
+
+
 async def test_turns_of_another_key_or_of_another_beginning_are_not_found() -> None:
     client = store()
     turns, record = EarlierTurns(client), run_of(RUNS[0], (QUESTION,), turn_of(0))
