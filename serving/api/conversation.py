@@ -110,12 +110,9 @@ class History:
         """Return the facts about a follow-up turn, or None if the worker of the last answer cannot answer now."""
         task, team, newest = resolved.task, resolved.team, self.rows[0]
         members = team.members_for(task)
-        member = members.get(newest.worker)
-        if member is None or team.conductor is None or task.plan_only:
+        if newest.worker not in team.fallbacks(task) or team.conductor is None or task.plan_only:
             return None
         if pool.health[newest.worker].rest_s:
-            return None
-        if task.tools.is_forced and member.calls_tools is False:
             return None
         tokens = self.prompt_tokens(request)
         messages, conversation = with_stable_system(request.conversation), pool.settings.conversation

@@ -8,6 +8,7 @@ import pytest
 
 from serving.database.clock import now_us
 from serving.store.prompt_caches import PromptCaches
+from tests import pictures
 from tests.databases import make_file
 from tests.serving.api.served import Json, Served, plan, scripted, served, step, team
 from tests.serving.store.stores import replicas
@@ -191,6 +192,38 @@ async def test_a_request_that_rules_the_worker_out_is_no_follow_up(podium: Json)
         await run(api, LONG)
         record = await run(api, LONG, "And now?", podium=podium)
         assert "conversation" not in sources(record)
+
+
+PICTURE: Json = {"type": "image_url", "image_url": {"url": pictures.DATA_URL}}
+PDF: Json = {
+    "type": "file",
+    "file": {"filename": "a.pdf", "file_data": "data:application/pdf;base64,JVBERi0xLjQ="},
+}
+READ: Json = {"type": "function", "function": {"name": "read", "parameters": {"type": "object"}}}
+
+
+@pytest.mark.parametrize(
+    ("lacks", "parts", "more"),
+    [
+        ({"sees_images": False}, [PICTURE], {}),
+        ({"reads_pdfs": False}, [PDF], {}),
+        ({"calls_tools": False}, [], {"tools": [READ]}),
+    ],
+)
+async def test_a_worker_that_lacks_an_ability_keeps_no_turn_that_needs_it(
+    lacks: Json, parts: list[Json], more: Json
+) -> None:
+    settings = settings_for(TO_A, TO_B)
+    settings["workers"][1] |= lacks
+    settings["workers"][2] |= {"sees_images": True, "reads_pdfs": True}
+    async with served(settings) as api:
+        await run(api, LONG)
+        messages = turns(LONG, "Look.")
+        messages[-1]["content"] = [{"type": "text", "text": "Look."}, *parts]
+        answer = await api.post({"messages": messages, **more})
+        record = await api.record(answer.headers["x-podium-workflow-id"])
+        assert (sources(record), record["answer"]) == (["conductor"], "B says.")
+        assert sources(await run(api, LONG, "And now?")) == ["conversation"]
 
 
 async def test_workers_by_name_are_not_noted() -> None:
