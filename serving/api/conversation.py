@@ -125,7 +125,7 @@ class History:
                 if row.worker in members
                 and _bills_less(members[row.worker], row.tokens)
                 and _is_continued(row, messages)
-                and self._is_warm(row, task)
+                and self._is_warm(row, task, pool.settings)
             },
             answer_tokens=newest.answer_tokens,
             turns=newest.turns,
@@ -136,11 +136,14 @@ class History:
             agreement=pool.agreement,
         )
 
-    def _is_warm(self, row: PromptCacheRow, task: Task) -> bool:
-        """Return whether the provider probably still has the conversation in its cache."""
-        cache = task.sampling.options.prompt_cache
+    def _is_warm(self, row: PromptCacheRow, task: Task, settings: Settings) -> bool:
+        """Return whether the provider probably still has the conversation in its cache.
+
+        Only Claude models have breakpoints, and only OpenAI's have a `retention`.
+        """
+        cache, model = task.sampling.options.prompt_cache, getattr(settings.worker(row.worker), "model", "")
         retention = cache.retention if cache else ""
-        lifetime_s = max(LIFETIMES_S.get(row.lifetime, LIFETIME_S), LIFETIMES_S.get(retention, 0))
+        lifetime_s = LIFETIMES_S.get(row.lifetime if "claude" in model.lower() else retention, LIFETIME_S)
         return self.at_us < row.written_us + lifetime_s * 1_000_000
 
 
@@ -152,9 +155,9 @@ async def find_history(request: ApiRequest, service: Service, account: Account) 
     if request.model in service.settings().models and request.podium.plan is None:
         id = row_id(conversation_of(request.sampling), request.conversation)
         rows = await service.prompt_caches.find(id)
-    cache, messages = request.sampling.options.prompt_cache, with_stable_system(request.conversation)
-    if cache is None or not cache.is_named:  # other conversations may have begun alike
-        rows = [row for row in rows if _is_continued(row, messages)]
+        cache, messages = request.sampling.options.prompt_cache, with_stable_system(request.conversation)
+        if cache is None or not cache.is_named:  # other conversations may have begun alike
+            rows = [row for row in rows if _is_continued(row, messages)]
     newest_first = sorted(rows, key=lambda row: row.written_us, reverse=True)
     return History(turns, tuple(newest_first), now_us())
 

@@ -11,8 +11,11 @@ from serving.store.prompt_caches import PromptCaches
 from tests import pictures
 from tests.databases import make_file
 from tests.serving.api.served import Json, Served, plan, scripted, served, step, team
+from tests.serving.api.test_upstreams import remote
 from tests.serving.store.stores import replicas
+from tests.serving.workers.test_http import PROVIDERS
 from tests.states import until
+from tests.wires.server import Answer, serving
 
 A = {"input_usd_per_mtok": 1.25, "cached_input_usd_per_mtok": 0.125, "output_usd_per_mtok": 10}
 B = {"input_usd_per_mtok": 3, "cached_input_usd_per_mtok": 0.3, "cache_write_usd_per_mtok": 3.75, "output_usd_per_mtok": 15}  # fmt: skip
@@ -171,8 +174,22 @@ async def test_a_cache_is_forgotten_after_its_lifetime_and_then_written_for_an_h
         cache = api.worker("a").calls[-1].sampling.options.prompt_cache
         assert cache is not None
         assert cache.lifetime == "1h"
-        record = await run(api, LONG, "And now?", "Then?")
-        assert sources(record) == ["conversation"]  # an hour has not passed
+
+
+@pytest.mark.parametrize(("provider", "source"), [("anthropic", "conversation"), ("openai", "conductor")])
+async def test_only_caches_with_breakpoints_last_an_hour(
+    monkeypatch: pytest.MonkeyPatch, provider: str, source: str
+) -> None:
+    kind = PROVIDERS[provider]
+    async with serving(kind.wire) as upstream:
+        upstream.respond = lambda _: Answer(input_tokens=20_000)
+        model = "claude-9" if provider == "anthropic" else "gpt-9"
+        workers = [remote(kind, upstream.url, model=model, price=A), scripted("b", "B says.", price=B)]
+        async with served(team(TO_A, workers=workers, workflows={})) as api:
+            await run(api, LONG)
+            monkeypatch.setattr("serving.api.conversation.now_us", lambda: now_us() + 400_000_000)
+            assert sources(await run(api, LONG, "And now?"))[0] == "conductor"
+            assert sources(await run(api, LONG, "And now?", "Then?"))[0] == source
 
 
 @pytest.mark.parametrize(("setting", "lifetime"), [("auto", ""), ("5m", "5m"), ("1h", "1h")])
