@@ -98,7 +98,7 @@ class CallHolds:
             elif branch.callee is not None and (price := branch.callee.price) is not None:
                 cost_usd = price.most(self._bound_of(branch))
                 is_open = branch.hold is not None and not branch.hold.settled
-                if self._likely_prompt is not None and is_open and price != FREE:
+                if self._likely_prompt is not None and is_open:
                     cost_usd = self._estimate_closed(branch, branch.callee, price, self._likely_prompt)
                 await self._settle(branch.hold, cost_usd, None, is_bound=price != FREE)
         await self._exit_stack.aclose()
@@ -117,7 +117,7 @@ class CallHolds:
             outcome="cut",
             took_s=took_s,
             cost_usd=cost_usd,
-            cost_is_bound=True,
+            cost_is_bound=price != FREE,
             deployment=callee.deployment,
             hedge=branch is self._second,
         )

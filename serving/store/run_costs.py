@@ -17,10 +17,11 @@ from conductor.run.plan_record import StepRecord
 from conductor.run.record import Record, RunRecords
 from serving.accounts.caller import Caller
 from serving.accounts.money import MAX_PICO, MAX_USD, to_pico
-from serving.database.schema import ledger, run_cost
+from serving.database.schema import ledger, run, run_cost
 from serving.store.queries import visible
 
 DAY_S = 86_400
+DAY_US = DAY_S * 1_000_000
 MOST_GROUPS = 10_000
 """Maximum number of groups in a report. A report with one more group is incomplete."""
 Part = Literal["plan", "answer", "step"]
@@ -101,6 +102,9 @@ def _counted_calls(records: RunRecords) -> Iterator[tuple[str, Part, list[int]]]
             if getattr(call, "inner_run", None) not in records.inner:
                 worker = call.get("worker") if isinstance(call, Failure) else call.worker
                 yield str(worker or ""), part, _counts(call)
+        if not records.record.lost_usd:  # which contains their cost
+            for worker, part in _unmetered(record):
+                yield worker, part, [1] + [0] * (len(COUNTS) - 2) + [1]
     if lost_usd := records.record.lost_usd:
         yield "", "step", [0] * COUNTS.index("cost") + [_pico(lost_usd), 0, 0]
 
@@ -133,6 +137,25 @@ def _calls(record: Record, *, answers: bool) -> Iterator[tuple[Part, Call]]:
                     yield part, result
             for call in step.calls_without_answer:
                 yield "step", call
+
+
+def _unmetered(record: Record) -> Iterator[tuple[str, Part]]:
+    """Yield the worker and the part of each call of unknown usage and cost that `_calls` does not contain.
+
+    Such a call was closed before its first token, or its process ended.
+    """
+    for plan in record.plans:
+        if plan.worker is not None and plan.result is None and plan.is_interrupted:
+            yield plan.worker, "plan"
+        for step in plan.steps:
+            if step.reused_from is not None:
+                continue
+            for call in step.unmetered_cuts:
+                if call.cost_usd is None:
+                    yield call.worker, "step"
+            is_billed = any(attempt.outcome == "cut" for attempt in step.failed)
+            if step.is_unmetered and step.result is None and not is_billed:
+                yield step.worker, "step"
 
 
 def _answering_step(record: Record) -> StepRecord | None:
@@ -258,11 +281,17 @@ def load_group(row: Row[Any], query: CostQuery) -> CostGroup:
 def ledger_query(query: CostQuery, caller: Caller) -> Select[*tuple[Any, ...]]:
     """Return the query for the sum of the ledger, and for the recorded costs of the runs that it may contain.
 
-    Runs without a key are not in the ledger.
+    Runs without a key are not in the ledger. A run may be in the ledger without recorded costs.
     """
-    selected = (*_selected(query, caller), run_cost.c.key_id.is_not(None))
-    runs = select(run_cost.c.run_id).where(*selected)
+    has_costs = select(run_cost.c.run_id).where(run_cost.c.run_id == run.c.id).exists()
+    runs = select(run.c.id).where(
+        run.c.made_us.between(query.first_day * DAY_US, (query.last_day + 1) * DAY_US - 1),
+        visible(caller),
+        run.c.key_id.is_not(None),
+        run.c.ended_us.is_not(None) | has_costs,
+    )
     billed = select(func.coalesce(func.sum(ledger.c.amount), 0)).where(ledger.c.run_id.in_(runs))
+    selected = (*_selected(query, caller), run_cost.c.key_id.is_not(None))
     recorded = select(func.coalesce(func.sum(run_cost.c.cost), 0)).where(*selected)
     return select(billed.scalar_subquery().label("billed"), recorded.scalar_subquery().label("recorded"))
 

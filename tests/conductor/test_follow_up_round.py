@@ -423,6 +423,14 @@ async def test_a_lost_call_without_a_token_is_billed_at_an_estimate_and_recorded
     assert load(Record, dump(run.record)) == run.record
 
 
+async def test_a_lost_call_of_a_free_worker_is_recorded_with_a_cost_of_zero() -> None:
+    gate = Gate()
+    a, boss = Sent("a", [NEVER]), Player("boss", [gate, OTHER])
+    run = await run_to_decision(in_turn(team(a, Player("b"), conductor=boss)), gate, lambda: a.calls)
+    (attempt,) = run.record.plans[1].steps[0].failed
+    assert (attempt.outcome, attempt.cost_usd, attempt.cost_is_bound) == ("cut", 0, False)
+
+
 @pytest.mark.parametrize("fallback", ["", "elsewhere"])
 async def test_a_lost_call_reads_what_the_conversation_has_in_the_worker_s_cache(fallback: str) -> None:
     gate = Gate()
