@@ -29,7 +29,8 @@ from serving.settings.settings import Settings
 from serving.settings.workers import VllmSettings
 from serving.store.prompt_caches import PromptCacheRow, head_of, row_id, tail_of
 
-PREFIX = "cv_"
+PREFIX, KEY_PREFIX = "cv_", "key:"
+"""Beginnings of a conversation's id, and of a name that is OpenAI's `prompt_cache_key`."""
 LIFETIMES_S = {"1h": 3600, "24h": 86_400}
 """Lifetime of a provider's cache in seconds, by the lifetime of its breakpoints or by OpenAI's `retention`."""
 LIFETIME_S = 300
@@ -43,18 +44,24 @@ def with_conversation(request: ApiRequest, caller: Caller, settings: Conversatio
     if request.operation != "chat":
         return request
     lifetime = "" if settings.cache_lifetime == "auto" else settings.cache_lifetime
-    is_named = request.podium.conversation is not None or bool(request.conversation_name)
+    name = request.conversation_name
+    is_named = request.podium.conversation is not None or bool(name and not name.startswith(KEY_PREFIX))
     id = _id_of(request, caller.account)
     sampling = _with_cache(request.sampling, conversation=id, lifetime=lifetime, is_named=is_named)
     return dataclasses.replace(request, sampling=sampling)
 
 
 def _id_of(request: ApiRequest, account: Account) -> str:
-    """Return the id of a request's conversation. It contains the key, so that keys never share one."""
+    """Return the id of a request's conversation. It contains the API key, so that API keys never share one."""
     podium, name = request.podium.conversation, request.conversation_name
     if podium is None and name.startswith(PREFIX):
         return name  # an earlier turn's
-    name = f"podium:{podium}" if podium is not None else name or f"head:{head_of(request.conversation)}"
+    if podium is not None:
+        name = f"podium:{podium}"
+    elif not name or name.startswith(
+        KEY_PREFIX
+    ):  # a hint: many conversations of an application have the same
+        name = f"{name}\0head:{head_of(request.conversation)}"
     words = f"{account.key_id}\0{name}".encode("utf-8", "surrogatepass")
     return PREFIX + blake2b(words, digest_size=16).hexdigest()
 
@@ -132,7 +139,9 @@ class History:
             is_tool_loop=messages[-1].role == "tool",
             stickiness=conversation.stickiness,
             usd_per_s=conversation.speculation_usd_per_s,
-            why_ask=_why_ask(newest.worker, team.conductor.member.name, pool),
+            why_ask="No client waits for this answer."
+            if task.priority == "batch" or request.podium.background
+            else _why_ask(newest.worker, team.conductor.member.name, pool),
             agreement=pool.agreement,
         )
 
@@ -154,7 +163,7 @@ async def find_history(request: ApiRequest, service: Service, account: Account) 
     turns, rows = await service.earlier_turns.find(request.conversation, account), list[PromptCacheRow]()
     if request.model in service.settings().models and request.podium.plan is None:
         id = row_id(conversation_of(request.sampling), request.conversation)
-        rows = await service.prompt_caches.find(id)
+        rows = await service.prompt_caches.find(id, account.key_id)
         cache, messages = request.sampling.options.prompt_cache, with_stable_system(request.conversation)
         if cache is None or not cache.is_named:  # other conversations may have begun alike
             rows = [row for row in rows if _is_continued(row, messages)]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from serving.database.clock import now_us
-from serving.store.prompt_caches import PromptCaches
+from serving.store.prompt_caches import PromptCacheRow, PromptCaches
 from tests import pictures
 from tests.databases import make_file
 from tests.serving.api.served import Json, Served, plan, scripted, served, step, team
@@ -118,6 +118,16 @@ async def test_an_early_call_uses_at_most_half_of_the_worker_s_slots(slots: int,
     async with served(settings) as api:
         await run(api, "Why?")
         assert sources(await run(api, "Why?", "And now?")) == ["conductor", *early]
+
+
+@pytest.mark.parametrize("more", [{"service_tier": "flex"}, {"podium": {"background": True}}])
+async def test_a_request_that_no_client_waits_for_is_never_answered_early(more: Json) -> None:
+    async with served(settings_for(TO_A, a=FREE, b=FREE)) as api:
+        await run(api, "Why?")
+        answer = await api.post({"messages": turns("Why?", "And now?"), **more})
+        await until(lambda: not api.service.running)
+        record = await api.record(answer.headers["x-podium-workflow-id"])
+        assert (sources(record), record["answer"]) == (["conductor"], "A says.")
 
 
 async def test_a_busy_worker_keeps_the_conversation_that_it_has_in_its_cache() -> None:
@@ -252,10 +262,41 @@ async def test_workers_by_name_are_not_noted() -> None:
 async def test_the_next_turn_at_another_router_stays(tmp_path: Path) -> None:
     async with replicas(make_file(tmp_path / "podium.db"), settings_for(TO_A, TO_B)) as (one, other):
         await run(one.api, LONG)
+        await one.api.service.prompt_caches.flush()
         assert sources(await run(other.api, LONG, "And now?")) == ["conversation"]
+        await other.api.service.prompt_caches.flush()
         assert sources(await run(one.api, LONG, "And now?", "Then?")) == ["conversation"]
+        await one.api.service.prompt_caches.flush()
         rows = await one.rows("SELECT worker, n_messages, turns FROM prompt_cache")
         assert [tuple(row) for row in rows] == [("a", 5, 3)]
+
+
+class Caches(PromptCaches):
+    """Rows in memory that count what is kept, and may fail."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        super().__init__()
+        self.error, self.kept = error, list[PromptCacheRow]()
+
+    def keep(self, row: PromptCacheRow, key_id: str, *, stores: bool = True) -> None:
+        self.kept.append(row)
+        if self.error is not None:
+            raise self.error
+        super().keep(row, key_id, stores=stores)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_turn_is_noted_once(stream: bool) -> None:
+    async with served(settings_for(TO_A), prompt_caches=(caches := Caches())) as api:
+        await api.post({"messages": turns("Why?"), "stream": stream})
+        await api.quiet()
+        assert len(caches.kept) == 1
+
+
+async def test_an_answer_is_sent_and_its_run_is_stored_if_its_turn_cannot_be_noted() -> None:
+    async with served(settings_for(TO_A), prompt_caches=Caches(RuntimeError("any fault"))) as api:
+        assert (await run(api, "Why?"))["answer"] == "A says."
+        assert (await api.newest())["status"] == "finished"
 
 
 async def test_a_store_that_does_not_respond_delays_a_turn_only_briefly(

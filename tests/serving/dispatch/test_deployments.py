@@ -363,6 +363,23 @@ async def test_first_requests_that_are_alike_go_to_one_deployment_only_if_a_cach
     assert sorted(answered.values()) == [60] if stays else min(answered["a"], answered["b"]) > 10
 
 
+@pytest.mark.parametrize(("weight", "n_calls"), [(1, 14), (4, 24)])
+async def test_calls_of_one_conversation_stay_until_its_deployment_has_far_more_than_its_share(
+    weight: int, n_calls: int
+) -> None:
+    weights = {"a": weight, "b": 1, "c": 1}
+    worker, opened = routes.dispatcher(routes.deployed(*targets(**weights))), Counter[str]()
+    answered = await deployments_of(*targets(**weights))
+    call = call_in(next(name for name, deployment in answered.items() if deployment == "a"))
+    async with AsyncExitStack() as stack:
+        for _ in range(24):
+            reply = await stack.enter_async_context(worker.open(call))
+            opened[reply.deployment] += 1
+    assert opened["a"] == n_calls
+    async with worker.open(call) as reply:
+        assert reply.deployment == "a", "it has room again"
+
+
 def test_a_hash_is_evenly_spread_and_never_zero() -> None:
     numbers = [unit_hash(str(number)) for number in range(1000)]
     assert 0 < min(numbers) < 0.02
