@@ -29,10 +29,14 @@ async def costs(
     first: Annotated[
         date | None,
         Query(
-            alias="from", description="First day (UTC), such as 2026-11-01. By default, 29 days before `to`."
+            alias="from",
+            ge=EPOCH,
+            description="First day (UTC), such as 2026-11-01. By default, 29 days before `to`.",
         ),
     ] = None,
-    last: Annotated[date | None, Query(alias="to", description="Last day (UTC). By default, today.")] = None,
+    last: Annotated[
+        date | None, Query(alias="to", ge=EPOCH, description="Last day (UTC). By default, today.")
+    ] = None,
     by: Annotated[
         str, Query(max_length=100, description="Fields to group by, separated by commas.")
     ] = ",".join(FIELDS),

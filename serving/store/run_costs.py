@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from decimal import Decimal
 from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, Row, Select, case, distinct, func, select
+from sqlalchemy import ColumnElement, Row, Select, case, distinct, func, select, true
 
 from conductor.model.failure import Attempt, Failure
 from conductor.model.reply import CallResult
@@ -69,6 +69,11 @@ COST_COLUMNS = [field.name for field in fields(RunCostRow)]
 COUNTS = COST_COLUMNS[COST_COLUMNS.index("calls") :]
 """Columns that are summed."""
 TOKENS = [name for name in COUNTS if name.endswith("_tokens")]
+AMOUNTS = ("cost", "saved")
+PART = 10**9
+"""Divisor of amounts. Their quotients and remainders are summed separately."""
+MOST_TOKENS = 10**12
+"""Maximum number of tokens of a call in a row, so that sums are not too large for the database."""
 
 
 def rows_of(records: RunRecords) -> list[RunCostRow]:
@@ -171,13 +176,16 @@ def _answering_step(record: Record) -> StepRecord | None:
 
 def _counts(call: Call) -> list[int]:
     usage, saved_usd = call.usage or Usage(), getattr(call, "saved_usd", None) or Decimal(0)
-    return [
-        1,
+    tokens = (
         usage.input_tokens,
         usage.cached_input_tokens,
         usage.cache_write_tokens,
         usage.cache_write_1h_tokens,
         usage.output_tokens,
+    )
+    return [
+        1,
+        *(min(max(each, 0), MOST_TOKENS) for each in tokens),
         _pico(call.cost_usd or Decimal(0)),
         -_pico(-saved_usd) if saved_usd < 0 else _pico(saved_usd),
         int(call.cost_usd is None),
@@ -256,7 +264,8 @@ class CostReport:
 def groups_query(query: CostQuery, caller: Caller) -> Select[*tuple[Any, ...]]:
     """Return the query for the groups of a report. `load_group` reads its rows."""
     columns = [run_cost.c[COLUMNS[name]] for name in query.by]
-    sums = [func.sum(run_cost.c[name]).label(name) for name in COUNTS]
+    sums = [func.sum(run_cost.c[name]).label(name) for name in COUNTS if name not in AMOUNTS]
+    sums += [part for name in AMOUNTS for part in _exact_sum(run_cost.c[name], name)]
     is_answer = run_cost.c.part == "answer"
     answers = [
         func.sum(case((is_answer, run_cost.c[name]), else_=0)).label(f"answer_{name}") for name in TOKENS
@@ -274,7 +283,8 @@ def groups_query(query: CostQuery, caller: Caller) -> Select[*tuple[Any, ...]]:
 def load_group(row: Row[Any], query: CostQuery) -> CostGroup:
     """Convert a row of `groups_query`. PostgreSQL returns sums as `Decimal`."""
     names = [*COUNTS, *(f"answer_{name}" for name in TOKENS)]
-    sums = {name: int(getattr(row, name)) for name in names}
+    sums = {name: int(getattr(row, name)) for name in names if name not in AMOUNTS}
+    sums |= {name: _exact(row, name) for name in AMOUNTS}
     return _group(tuple(row)[: len(query.by)], row.runs, sums)
 
 
@@ -290,10 +300,28 @@ def ledger_query(query: CostQuery, caller: Caller) -> Select[*tuple[Any, ...]]:
         run.c.key_id.is_not(None),
         run.c.ended_us.is_not(None) | has_costs,
     )
-    billed = select(func.coalesce(func.sum(ledger.c.amount), 0)).where(ledger.c.run_id.in_(runs))
+    billed = select(*_exact_sum(ledger.c.amount, "billed")).where(ledger.c.run_id.in_(runs)).subquery()
     selected = (*_selected(query, caller), run_cost.c.key_id.is_not(None))
-    recorded = select(func.coalesce(func.sum(run_cost.c.cost), 0)).where(*selected)
-    return select(billed.scalar_subquery().label("billed"), recorded.scalar_subquery().label("recorded"))
+    recorded = select(*_exact_sum(run_cost.c.cost, "recorded")).where(*selected).subquery()
+    return select(billed, recorded).join_from(billed, recorded, true())
+
+
+def load_ledger(rows: Sequence[Row[Any]]) -> LedgerSum | None:
+    """Convert the rows of `ledger_query`, or return None if no run is billed to a key."""
+    billed, recorded = (_exact(rows[0], "billed"), _exact(rows[0], "recorded")) if rows else (0, 0)
+    return LedgerSum(billed, billed - recorded) if billed or recorded else None
+
+
+def _exact_sum(amount: ColumnElement[int], name: str) -> list[ColumnElement[int]]:
+    """Return columns with the sum of an amount, which `_exact` reads. A sum of whole amounts may be too large for
+    SQLite, because a custom worker may report any cost.
+    """
+    parts = amount // PART, amount % PART
+    return [func.coalesce(func.sum(part), 0).label(f"{name}_{n}") for n, part in enumerate(parts)]
+
+
+def _exact(row: Row[Any], name: str) -> int:
+    return int(getattr(row, f"{name}_0")) * PART + int(getattr(row, f"{name}_1"))
 
 
 def _selected(query: CostQuery, caller: Caller) -> list[ColumnElement[bool]]:

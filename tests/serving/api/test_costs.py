@@ -218,6 +218,8 @@ WRONG = {
     "by": ({"by": "day,wrker"}, "wrker"),
     "no field": ({"by": ","}, "is empty"),
     "a day that is none": ({"from": "2025-11-31"}, "from"),
+    "before 1970": ({"to": "0001-01-05"}, "to"),
+    "begins before 1970": ({"from": "1969-12-31", "to": "1970-01-05"}, "from"),
     "backwards": ({"from": "2025-11-02", "to": "2025-11-01"}, "must not be after"),
     "93 days": ({"from": "2025-08-31", "to": "2025-12-01"}, "at most 92 days"),
 }

@@ -21,6 +21,7 @@ from conductor.run.record import Account, Record, RunRecords
 from conductor.run.task import Task
 from conductor.run.turns import Segment, StepTurn
 from serving.accounts.caller import ANYBODY, DEFAULT_SCOPES, Caller
+from serving.accounts.money import MAX_PICO
 from serving.database.address import Address
 from serving.settings.sections import LimitSettings
 from serving.store.database_store import DatabaseStore
@@ -169,6 +170,23 @@ def test_any_cost_that_a_worker_reports_can_be_stored(cost_usd: Decimal) -> None
     record = run("wf_1", plan(step(0, replace(call("a"), cost_usd=cost_usd))))
     (row,) = rows_of(RunRecords(record))
     assert 0 <= row.cost < 2**63
+
+
+async def test_absurd_amounts_are_summed_too(store_address: Address) -> None:
+    absurd = replace(call("a", Usage(2**62, 2**62)), cost_usd=Decimal(10**9), saved_usd=-Decimal(10**9))
+    paid = """INSERT INTO ledger (hold_id, kind, run_id, key_id, day, month, amount, exact, above_hold, at_us)
+        VALUES ('{0}', 'call', '{0}', 'k1', 5, 0, 9223372036854775807, 1, 0, 1)"""
+    async with opened(store_address) as (replica, store):
+        ids = [f"wf_{n}" for n in range(3)]
+        for id in ids:
+            await store.put(RunRecords(replace(run(id, plan(step(0, absurd))), owner=store.owner)))
+        await store.aclose()
+        async with (await replica.database()).writing() as connection:
+            for id in ids:
+                await connection.exec_driver_sql(paid.format(id))
+        report = await store.costs(CostQuery(0, 99, ("worker",)), ANYBODY)
+    assert [(group.cost, group.saved) for group in report.groups] == [(3 * MAX_PICO, -3 * MAX_PICO)]
+    assert report.ledger == LedgerSum(3 * MAX_PICO, 0)
 
 
 RUNS = [
