@@ -95,7 +95,8 @@ def add_marks(request: dict[str, Any], mark: Mapping[str, Any], *, is_plan: bool
     if is_plan or not users:
         return
     before, newest = users[-2:-1], users[-1]
-    if before or tools or any(map(_is_document, newest)):
+    is_forced = request.get("tool_choice", {}).get("type") in ("any", "tool")
+    if before or (not is_forced and (tools or any(map(_is_document, newest)))):
         for block in (*(blocks[-1] for blocks in before), *newest[-2:]):
             block.update(mark)
 
