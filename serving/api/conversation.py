@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from math import inf
 from typing import Any
 
 from msgspec.structs import replace
@@ -23,6 +24,7 @@ from serving.api.resolve import ResolvedTask
 from serving.database.clock import now_us
 from serving.dispatch.limiter import IDLE_SHARE
 from serving.pool import Pool
+from serving.sessions.execution import DAY_S
 from serving.sessions.service import Service
 from serving.settings.sections import ConversationSettings
 from serving.settings.settings import Settings
@@ -156,11 +158,15 @@ class History:
         return self.at_us < row.written_us + lifetime_s * 1_000_000
 
 
-async def find_history(request: ApiRequest, service: Service, account: Account) -> History:
+async def find_history(request: ApiRequest, service: Service, caller: Caller) -> History:
     """Return what is known of the turns before a request. It waits for the store only briefly."""
     if request.operation != "chat" or all(each.role in ("system", "user") for each in request.conversation):
         return History()
-    turns, rows = await service.earlier_turns.find(request.conversation, account), list[PromptCacheRow]()
+    account, policy = caller.account, caller.policies.both
+    days = [each for each in (service.settings().store.content_days, policy.content_days) if each is not None]
+    content_s = min(days, default=inf) * DAY_S
+    turns = await service.earlier_turns.find(request.conversation, account, content_s)
+    rows = list[PromptCacheRow]()
     if request.model in service.settings().models and request.podium.plan is None:
         id = row_id(conversation_of(request.sampling), request.conversation)
         rows = await service.prompt_caches.find(id, account.key_id)

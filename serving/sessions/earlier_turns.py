@@ -48,6 +48,7 @@ class _ToolRun:
     """Run whose answering step called tools.
 
     Args:
+        created: time at which the run began, in seconds since 1970.
         n_before: number of messages of the run's conversation.
         before: hash of these messages, as the client sent them.
         ids_before: hash of the ids of their tool calls, as they were sent to the worker.
@@ -56,6 +57,7 @@ class _ToolRun:
     """
 
     account: Account
+    created: float
     n_before: int
     before: str
     ids_before: str
@@ -119,10 +121,17 @@ class EarlierTurns:
         if entry is not None:
             self._put(id, entry.owner, None)
 
-    async def find(self, messages: Sequence[Message], account: Account) -> Mapping[str, StepTurn]:
+    async def find(
+        self, messages: Sequence[Message], account: Account, content_s: float = inf
+    ) -> Mapping[str, StepTurn]:
         """Return the turns that can be sent again, for `Team.earlier_turns`.
 
         A turn is left out unless it belongs to the same key, and everything before it is as it was.
+
+        Args:
+            messages: conversation that the client has sent.
+            account: account of the request.
+            content_s: seconds after which the texts of a run must be deleted.
         """
         calls = [call.id for message in messages for call in message.tool_calls if OURS.fullmatch(call.id)]
         if not calls:
@@ -132,10 +141,12 @@ class EarlierTurns:
         loaded = await self._load_missing(by_run, account.key_id)
         results = {result.id: result for message in messages for result in message.tool_results}
         digests, sent_ids, ids = list(digests_of(messages)), blake2b(digest_size=16), dict[str, str]()
-        turns, at = dict[str, StepTurn](), 0
+        turns, at, oldest = dict[str, StepTurn](), 0, time.time() - content_s
         for run_id, numbers in by_run.items():
             run = loaded.get(run_id)
-            if run is None or run.account.key_id != account.key_id or not at <= run.n_before <= len(messages):
+            if run is None or run.account.key_id != account.key_id or run.created < oldest:
+                continue
+            if not at <= run.n_before <= len(messages):
                 continue
             for message in messages[at : run.n_before]:
                 _add_ids(sent_ids, (ids.get(call.id, call.id) for call in message.tool_calls))
@@ -255,6 +266,7 @@ def _tool_run(record: Record) -> _ToolRun | None:
     _add_ids(ids, (call.id for message in step.prompt for call in message.tool_calls))
     return _ToolRun(
         record.account,
+        record.created,
         len(messages),
         digest_of(messages),
         ids.hexdigest(),

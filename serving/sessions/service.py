@@ -11,7 +11,7 @@ from serving.accounts.caller import Caller
 from serving.accounts.rates import RateCounter
 from serving.pool import Pool
 from serving.sessions.earlier_turns import EarlierTurns
-from serving.sessions.execution import DAY_S, PolicyFinder
+from serving.sessions.execution import PolicyFinder
 from serving.sessions.pools import ConductorHealth, Pools
 from serving.sessions.readiness import Readiness
 from serving.sessions.sessions import Sessions
@@ -76,7 +76,7 @@ class Service:
         )
         self.store = self.sessions.store
         self.prompt_caches = prompt_caches or PromptCaches()
-        self.earlier_turns = EarlierTurns(self.store, self._keep_turns_s)
+        self.earlier_turns = EarlierTurns(self.store, lambda: self.settings().conversation.keep_s)
         self._noted = OrderedDict[str, int]()
         """Number of the newest event of each run that was noted last."""
         self.readiness = Readiness()
@@ -95,13 +95,6 @@ class Service:
     @property
     def conductor_health(self) -> ConductorHealth:
         return self._pools.conductor_health
-
-    def _keep_turns_s(self) -> float:
-        """Return for how many seconds the texts of tool turns stay in memory."""
-        settings = self.settings()
-        days = settings.store.content_days
-        keep_s = settings.conversation.keep_s
-        return keep_s if days is None else min(keep_s, days * DAY_S)
 
     async def swap(self, pool: Pool) -> None:
         """Use `pool` for new requests, and close the previous pool after its last run."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -183,6 +184,15 @@ async def test_turns_stay_in_memory_for_a_time_only(monkeypatch: pytest.MonkeyPa
     await until(lambda: sys.getrefcount(record.plans[0].steps[0].turns) < n_before)
     turns.remember(record)
     assert await turns.find(await sent_by(client, record), MINE) == {}
+
+
+async def test_turns_of_a_run_whose_texts_have_expired_are_not_sent() -> None:
+    client = store()
+    turns, record = EarlierTurns(client), run_of(RUNS[0], (QUESTION,), turn_of(0))
+    turns.remember(replace(record, created=time.time() - 100))
+    messages = await sent_by(client, record)
+    assert len(await turns.find(messages, MINE, content_s=200)) == 1
+    assert await turns.find(messages, MINE, content_s=50) == {}
 
 
 class CountingStore(MemoryStore):
