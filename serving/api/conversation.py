@@ -60,9 +60,8 @@ def _id_of(request: ApiRequest, account: Account) -> str:
         return name  # an earlier turn's
     if podium is not None:
         name = f"podium:{podium}"
-    elif not name or name.startswith(
-        KEY_PREFIX
-    ):  # a hint: many conversations of an application have the same
+    elif not name or name.startswith(KEY_PREFIX):
+        # An application may send the same key with all its requests.
         name = f"{name}\0head:{head_of(request.conversation)}"
     words = f"{account.key_id}\0{name}".encode("utf-8", "surrogatepass")
     return PREFIX + blake2b(words, digest_size=16).hexdigest()
@@ -124,6 +123,7 @@ class History:
         if pool.health[newest.worker].rest_s:
             return None
         tokens = self.prompt_tokens(request)
+        waits = task.priority == "interactive" and not request.podium.background
         messages, conversation = with_stable_system(request.conversation), pool.settings.conversation
         return FollowUp(
             worker=newest.worker,
@@ -141,9 +141,7 @@ class History:
             is_tool_loop=messages[-1].role == "tool",
             stickiness=conversation.stickiness,
             usd_per_s=conversation.speculation_usd_per_s,
-            why_ask="No client waits for this answer."
-            if task.priority == "batch" or request.podium.background
-            else _why_ask(newest.worker, team.conductor.member.name, pool),
+            why_ask=_why_ask(newest.worker, team.conductor.member.name, pool, waits=waits),
             agreement=pool.agreement,
         )
 
@@ -190,11 +188,19 @@ def _bills_less(member: PoolMember, tokens: int) -> bool:
     return rates is not None and rates.cached < rates.input_usd_per_mtok
 
 
-def _why_ask(worker: str, conductor: str, pool: Pool) -> str:
+def _why_ask(worker: str, conductor: str, pool: Pool, *, waits: bool) -> str:
     """Return why the worker must not be called before the conductor has decided, or "" if it may be.
 
     An early call may be unnecessary, so it must not delay other calls.
+
+    Args:
+        worker: worker of the last answer.
+        conductor: worker that writes plans.
+        pool: pool of this router.
+        waits: whether a client waits for the answer.
     """
+    if not waits:
+        return "No client waits for the answer."
     if _share_machine(worker, conductor, pool.settings):
         return "The worker and the conductor share this machine."
     if not pool.limiters[worker].has_idle(IDLE_SHARE, 1):
