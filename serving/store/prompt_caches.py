@@ -7,7 +7,6 @@ conversations while the store is unreachable. The rows contain no texts.
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from hashlib import blake2b
@@ -79,11 +78,6 @@ def digests_of(messages: Iterable[Message]) -> Iterator[str]:
     It covers roles, texts, attachments and the names of tools. Ids and arguments of tool calls do not count, because
     clients write them differently. Cache marks do not count either.
     """
-    return (digest.copy().hexdigest() for digest in _digests_of(messages))
-
-
-def _digests_of(messages: Iterable[Message]) -> Iterator[blake2b]:
-    """Yield the same hash object after each message."""
     digest = blake2b(digest_size=16)
     for message in messages:
         for part in (message.role, "\n".join(_texts_of(message)), *_others_of(message)):
@@ -91,7 +85,7 @@ def _digests_of(messages: Iterable[Message]) -> Iterator[blake2b]:
             digest.update(len(data).to_bytes(8))
             digest.update(data)
         digest.update(b"\xff" * 8)  # no part is as long as this
-        yield digest
+        yield digest.copy().hexdigest()
 
 
 def _texts_of(message: Message) -> Iterator[str]:
@@ -113,8 +107,10 @@ def _others_of(message: Message) -> Iterator[str]:
 
 def digest_of(messages: Iterable[Message]) -> str:
     """Return the hash of all `messages`, or "" if there are none. See `digests_of`."""
-    newest = deque(_digests_of(messages), 1)
-    return newest[0].hexdigest() if newest else ""
+    digest = ""
+    for each in digests_of(messages):
+        digest = each
+    return digest
 
 
 def head_of(messages: Sequence[Message]) -> str:
