@@ -36,7 +36,8 @@ PATIENCE_S = 0.2
 FLUSH_S = 5.0
 """Seconds that a router waits for the store at its end."""
 MOST_IDS = 10_000
-"""Maximum number of ids whose rows are in memory. The key with the most ids loses the one that it used first."""
+"""Maximum number of ids whose rows are in memory. The API key with the most ids loses the one that it has not used for
+the longest time."""
 OUTAGES = (StoreUnavailable, StoreError, SQLAlchemyError, TimeoutError)
 """Errors after which only the rows in memory are used. `SQLAlchemyError` covers a missing table."""
 
