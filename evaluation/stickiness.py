@@ -130,7 +130,7 @@ class Conversations:
             prompt_tokens = history + int(known.tokens_Q[question])
             mean = round(sum(outputs) / len(outputs)) if outputs else 0
             facts = FollowUp(
-                last, prompt_tokens, cached, mean, turn, False, stickiness, None, False, Agreement()
+                last, prompt_tokens, cached, mean, turn, False, stickiness, None, "", Agreement()
             )
             name = names[chosen_Q[question]]
             if last and name != last:

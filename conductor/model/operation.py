@@ -54,6 +54,8 @@ class PromptCache(Value, frozen=True):
         conversation: id of the conversation, for the choice of a deployment or replica. The turns of a conversation
             share a prefix.
         lifetime: lifetime of the breakpoints that Podium sets, in Anthropic's words. Empty: five minutes.
+        is_named: whether the client has named the conversation. Otherwise its first messages identify it, and other
+            requests may begin alike.
     """
 
     key: str = ""
@@ -62,6 +64,7 @@ class PromptCache(Value, frozen=True):
     ttl: str = ""
     conversation: str = ""
     lifetime: Literal["", "5m", "1h"] = ""
+    is_named: bool = False
 
 
 class WireOptions(Value, frozen=True):

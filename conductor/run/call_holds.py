@@ -30,7 +30,7 @@ from conductor.model.reply import CallResult, Reply
 from conductor.model.terms import Callee, Observer
 from conductor.model.usage import FREE, Price, Usage, estimate, total, unseen_bytes
 from conductor.model.worker import PoolMember
-from conductor.run.call_bound import call_bound, sent_bytes, with_defaults
+from conductor.run.call_bound import call_bound, with_defaults
 from conductor.run.ledger import BudgetLedger, Hold, Ledger
 from conductor.run.plan_record import charges
 from conductor.run.run import wait_until_done
@@ -59,8 +59,8 @@ class _HeldCall:
 class CallHolds:
     """Holds of one call. Implements `Holds`.
 
-    With `sent_bytes`, the size of the prompt, a call that is closed before its first token is billed at an
-    estimate instead of its bound.
+    With `likely_prompt`, the probable usage of the prompt, a call that is closed before its first token is billed at
+    an estimate instead of its bound.
     """
 
     def __init__(
@@ -69,10 +69,10 @@ class CallHolds:
         member: PoolMember,
         bound: Usage,
         observer: Observer | None = None,
-        sent_bytes: int | None = None,
+        likely_prompt: Usage | None = None,
     ) -> None:
         self._ledger, self._member, self._bound, self._observer = ledger, member, bound, observer
-        self._sent_bytes = sent_bytes
+        self._likely_prompt = likely_prompt
         self._exit_stack = AsyncExitStack()
         self._first = self._begin()
         """The branch that is expected to answer."""
@@ -98,16 +98,17 @@ class CallHolds:
             elif branch.callee is not None and (price := branch.callee.price) is not None:
                 cost_usd = price.most(self._bound_of(branch))
                 is_open = branch.hold is not None and not branch.hold.settled
-                if self._sent_bytes is not None and is_open and price != FREE:
-                    cost_usd = self._estimate_closed(branch, branch.callee, price, self._sent_bytes)
+                if self._likely_prompt is not None and is_open:
+                    cost_usd = self._estimate_closed(branch, branch.callee, price, self._likely_prompt)
                 await self._settle(branch.hold, cost_usd, None, is_bound=price != FREE)
         await self._exit_stack.aclose()
 
-    def _estimate_closed(self, branch: _HeldCall, callee: Callee, price: Price, sent_bytes: int) -> Decimal:
+    def _estimate_closed(self, branch: _HeldCall, callee: Callee, price: Price, prompt: Usage) -> Decimal:
         """Return the estimated cost of a call that was closed before its first token, and record the call."""
-        took_s = time.monotonic() - branch.sent_at_s
-        usage = estimate(self._bound_of(branch), unseen_bytes(took_s), sent_bytes=sent_bytes)
-        cost_usd = price.of(usage)
+        took_s, bound = time.monotonic() - branch.sent_at_s, self._bound_of(branch)
+        if callee.worker != self._member.name:  # a fallback has another cache
+            prompt = Usage(prompt.input_tokens)
+        cost_usd = min(price.of(estimate(bound, unseen_bytes(took_s), prompt)), price.most(bound))
         message = f"The call was closed after {took_s:.2f} s, before its first token."
         attempt = Attempt(
             callee.worker,
@@ -116,7 +117,7 @@ class CallHolds:
             outcome="cut",
             took_s=took_s,
             cost_usd=cost_usd,
-            cost_is_bound=True,
+            cost_is_bound=price != FREE,
             deployment=callee.deployment,
             hedge=branch is self._second,
         )
@@ -334,7 +335,7 @@ class BranchHold:
 
 @asynccontextmanager
 async def open_call(
-    member: PoolMember, call: Call, ledger: Ledger, *, at_estimate: bool = False
+    member: PoolMember, call: Call, ledger: Ledger, likely_prompt: Usage | None = None
 ) -> AsyncGenerator[Reply]:
     """Call `member` within the budget.
 
@@ -347,8 +348,8 @@ async def open_call(
     - An interrupted call costs what its server has reported so far.
     - A call whose server reports nothing, or an impossible usage, costs its bound. `Reply.result` shows the
       same cost.
-    - A call that is closed before its first token costs its bound. With `at_estimate`, it costs an estimate, which
-      the record shows as an attempt.
+    - A call that is closed before its first token costs its bound. With `likely_prompt`, the probable usage of the
+      prompt, it costs an estimate, which the record shows as an attempt.
 
     Raises:
         BudgetExceeded: the budget does not allow the call, or another attempt.
@@ -359,8 +360,8 @@ async def open_call(
     call = replace(call, sampling=with_defaults(member, call.sampling))
     if member.bills_inner_calls:
         ledger = BudgetLedger()
-    n_bytes = sent_bytes(call) if at_estimate else None
-    async with CallHolds(ledger, member, call_bound(member, call), call.terms.observer, n_bytes) as holds:
+    bound, observer = call_bound(member, call), call.terms.observer
+    async with CallHolds(ledger, member, bound, observer, likely_prompt) as holds:
         sampling = replace(call.sampling, max_output_tokens=holds.bound.output_tokens)
         call = replace(call, sampling=sampling, terms=replace(call.terms, holds=holds))
         reply: Reply | None = None

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Literal
 
-from conductor.model.usage import MILLION, Rates
+from conductor.model.usage import ESTIMATE_BYTES_PER_TOKEN, MILLION, Rates, Usage
 from conductor.model.worker import PoolMember
 from conductor.plan.plan import Plan, Step
 
@@ -73,7 +73,7 @@ class FollowUp:
         is_tool_loop: whether the conversation ends with tool results.
         stickiness: weight of the lost cache. 0: the conductor alone decides.
         usd_per_s: value of a second of waiting, in US dollars. None: never speculate.
-        shares_machine: whether the worker and the conductor are CPU engines of this machine.
+        why_ask: why the worker must not be called before the conductor has decided. Empty: it may be called.
         agreement: counts of earlier decisions of this pool.
     """
 
@@ -85,7 +85,7 @@ class FollowUp:
     is_tool_loop: bool
     stickiness: float
     usd_per_s: Decimal | None
-    shares_machine: bool
+    why_ask: str
     agreement: Agreement
 
     @property
@@ -204,8 +204,8 @@ def course(pool: Pool, follow_up: FollowUp, *, has_limits: bool, fits_conductor:
             "stay",
             "Reading this conversation again would cost more than any other worker is expected to gain.",
         )
-    if follow_up.shares_machine:
-        return "ask", "The worker and the conductor share this machine."
+    if follow_up.why_ask:
+        return "ask", follow_up.why_ask
     if has_limits:
         return "ask", "The request limits its cost or its tokens."
     agreement = follow_up.agreement
@@ -216,6 +216,19 @@ def course(pool: Pool, follow_up: FollowUp, *, has_limits: bool, fits_conductor:
     if Decimal(agreement.share_differing) * miss_usd > follow_up.usd_per_s * Decimal(agreement.plan_s):
         return "ask", "The expected cost of a lost call is higher than the value of the time that it saves."
     return "speculate", "The worker of the last answer was called while the conductor decided."
+
+
+def likely_prompt(follow_up: FollowUp | None, n_bytes: int) -> Usage:
+    """Return the probable usage of a prompt of `n_bytes` at the conversation's worker.
+
+    Its cached tokens are those that the worker's cache is known to have. Without such tokens, the prompt counts as one
+    token per two bytes, which is about twice the tokens of normal prose.
+    """
+    cached = follow_up.cached(follow_up.worker) if follow_up else 0
+    if follow_up is None or not cached:
+        return Usage(-(-n_bytes // ESTIMATE_BYTES_PER_TOKEN))
+    new = follow_up.prompt_tokens - cached
+    return Usage(follow_up.prompt_tokens, cached_input_tokens=cached, cache_write_tokens=new)
 
 
 def _is_alone(pool: Pool, follow_up: FollowUp) -> bool:

@@ -20,6 +20,7 @@ from conductor.model.reply import CallResult, Reply
 from conductor.plan.plan import Plan, Step
 from conductor.plan.prompt_parts import EchoFilter, fit, omission_notes
 from conductor.plan.prompts import OUTPUT, WorkerPrompt, describe_failure
+from conductor.run.call_bound import sent_bytes
 from conductor.run.call_holds import open_call
 from conductor.run.continuing import Breaks, Shown, may_continue, may_restart, outlasts_silence
 from conductor.run.events import (
@@ -34,6 +35,7 @@ from conductor.run.events import (
     StepStarted,
     StepWaits,
 )
+from conductor.run.follow_up import likely_prompt
 from conductor.run.plan_record import PlanRecord, StepRecord, StepStatus
 from conductor.run.record import Record
 from conductor.run.run import RunContext, wait_until_done
@@ -250,8 +252,9 @@ class PlanRun:
     async def _answer(self, index: int, step: Step, prompt: WorkerPrompt, call: Call) -> CallResult:
         """Make the call and publish its text as it streams."""
         member = self._context.pool[step.worker]
-        is_early = self._context.log.record.plans[self._index].source == "conversation"
-        async with open_call(member, call, self._context.ledger, at_estimate=is_early) as reply:
+        source, follow_up = self._context.log.record.plans[self._index].source, self._context.follow_up
+        likely = likely_prompt(follow_up, sent_bytes(call)) if source == "conversation" else None
+        async with open_call(member, call, self._context.ledger, likely) as reply:
             self._replies[index] = reply
             reply.notes += omission_notes(self._context.task.conversation, member)
             reply.notes += self._calls.tools_left_out(step)

@@ -80,13 +80,15 @@ class RoundLoop:
         terms = Terms(
             deadline_at_s, task.permit, task.priority, account.key_id, account.team_id, refusals=refusals
         )
-        self._context = RunContext(task, members, ledger, log, self.now_s, terms, team.earlier_turns)
+        self._context = RunContext(
+            task, members, ledger, log, self.now_s, terms, team.follow_up, team.earlier_turns
+        )
         self._requests = PlanRequests(team, self._context, self._fallbacks[0])
         self._follow_up = self._find_follow_up()
 
     def _find_follow_up(self) -> FollowUpRound | None:
         """Return the decision about a follow-up turn, or None if this process does not make it."""
-        record, task, follow_up = self._record, self._record.task, self._team.follow_up
+        record, task, follow_up = self._record, self._record.task, self._context.follow_up
         if follow_up is None or follow_up.worker not in self._context.pool or record.parent or record.plans:
             return None
         if task.plan is not None or task.plan_only or task.strict or self._team.planner(task) is None:

@@ -16,6 +16,7 @@ from conductor.model.terms import Terms
 from conductor.model.worker import PoolMember
 from conductor.run.event_log import EventLog, Subscription
 from conductor.run.events import CallFailed, CallQueued, Event, Source
+from conductor.run.follow_up import FollowUp
 from conductor.run.ledger import Ledger
 from conductor.run.plan_record import PlanRecord
 from conductor.run.record import Record, RunRecords
@@ -94,7 +95,7 @@ UNPLANNED: tuple[Source, ...] = ("client", "workflow", "worker", "conversation")
 @dataclass(frozen=True, slots=True)
 class RunContext:
     """Context that the steps of a run share. `pool` has the request's workers in the conductor's order, `now_s`
-    returns the seconds since the run began. For `earlier_turns`, see `Team`.
+    returns the seconds since the run began. For `follow_up` and `earlier_turns`, see `Team`.
     """
 
     task: Task
@@ -103,6 +104,7 @@ class RunContext:
     log: EventLog
     now_s: Callable[[], float]
     terms: Terms
+    follow_up: FollowUp | None = None
     earlier_turns: Mapping[str, StepTurn] = field(default_factory=dict[str, StepTurn])
 
     def site(

@@ -44,8 +44,8 @@ BACK_SHARE, BACK_TURNS, BACK_WITHIN_S = 0.99, 20, 15.0
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
-    """Turn of a conversation after its first.
+class AffinityTurn:
+    """AffinityTurn of a conversation after its first.
 
     Args:
         sent_s: when the request was sent, in seconds since the start.
@@ -73,13 +73,13 @@ class AffinityRow:
     is_right: bool
 
 
-class Clients:
-    """Clients with one conversation each, and the outcome of their turns. Each turn goes to a random router."""
+class ConversationClients:
+    """ConversationClients with one conversation each, and the outcome of their turns. Each turn goes to a random router."""
 
     def __init__(
         self, session: aiohttp.ClientSession, urls: Sequence[str], calls: list[ProviderCall], period_s: float
     ) -> None:
-        self.turns: list[Turn] = []
+        self.turns: list[AffinityTurn] = []
         self.failures = Counter[str]()
         """Requests without an answer, by status and error code."""
         self._session, self._urls, self._calls, self._period_s = session, urls, calls, period_s
@@ -100,7 +100,7 @@ class Clients:
                 continue
             if home:
                 lost = max(0, known - call.tokens[READ])
-                self.turns.append(Turn(due_s - self._period_s, call.account == home, known, lost))
+                self.turns.append(AffinityTurn(due_s - self._period_s, call.account == home, known, lost))
             home, known = home or call.account, call.prompt_tokens // STEP_TOKENS * STEP_TOKENS
             more = {"role": "user", "content": draw_words(draws, MORE_WORDS)}
             messages = [*messages, reply, more]
@@ -119,7 +119,7 @@ class Clients:
 
 
 def summarize(
-    turns: Sequence[Turn], failures: Counter[str], fails_s: float, recovers_s: float
+    turns: Sequence[AffinityTurn], failures: Counter[str], fails_s: float, recovers_s: float
 ) -> list[AffinityRow]:
     """Return a row for each phase. A deployment failed from `fails_s` to `recovers_s`."""
     after = sorted((each for each in turns if each.sent_s >= recovers_s), key=lambda each: each.sent_s)
@@ -143,7 +143,7 @@ def summarize(
     return rows
 
 
-def find_return(turns: Sequence[Turn], recovers_s: float) -> float | None:
+def find_return(turns: Sequence[AffinityTurn], recovers_s: float) -> float | None:
     """Return the seconds after `recovers_s` from which on `BACK_SHARE` of at least `BACK_TURNS` turns stayed, or None
     if there is no such time. `turns` are those after `recovers_s`, in order.
     """
@@ -175,7 +175,7 @@ async def prove(kind: DatabaseKind, conversations: int, period_s: float, fault_s
             running_router("affinity-1", address, settings(url), has_keys=False) as second,
             open_session() as session,
         ):
-            clients = Clients(session, (first.url, second.url), provider.calls, period_s)
+            clients = ConversationClients(session, (first.url, second.url), provider.calls, period_s)
             async with asyncio.TaskGroup() as group:
                 for number in range(conversations):
                     group.create_task(clients.run(number))

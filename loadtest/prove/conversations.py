@@ -5,8 +5,6 @@ The provider is a fake that caches prompts and bills them by the published rules
 (`loadtest/rig/prompt_caches.py`). The conductor names the same worker in each plan, except that every twelfth plan
 (with the agent: every fourth) names another one. There is one row per conversation and route. The exit code is 1 if a
 cost is above its aim, or if the ledger and the provider's bill differ.
-
-`--before CHECKOUT` adds the routers of another checkout, without keys and aims.
 """
 
 import asyncio
@@ -14,7 +12,7 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from decimal import Decimal
 from itertools import pairwise
 from pathlib import Path
@@ -25,10 +23,10 @@ import aiohttp
 from typer import BadParameter, Option
 
 from loadtest.prove.audit import rows, wait_until_settled
-from loadtest.prove.first_token import PLAN
+from loadtest.prove.first_token import PLAN, conductor
 from loadtest.prove.ledger import SETTLES_WITHIN_S
 from loadtest.prove.proof import cells, conclude
-from loadtest.rig import ROOT, Json, RigError
+from loadtest.rig import Json, RigError
 from loadtest.rig.cache_provider import PRICES, CacheProvider, ProviderCall, cached_share
 from loadtest.rig.client import open_session
 from loadtest.rig.conversations import (
@@ -36,12 +34,12 @@ from loadtest.rig.conversations import (
     SCENARIOS,
     TURNS,
     ClientRequest,
+    ClientScenario,
     Clock,
-    Scenario,
     replay,
 )
 from loadtest.rig.databases import Postgres, empty_database, running_postgres
-from loadtest.rig.routers import RouterProcess, make_key, prepare_process, running_router, scripted
+from loadtest.rig.routers import RouterProcess, make_key, prepare_process, running_routers
 from podium.command_line.options import parse_count
 from podium.command_line.program import Program
 from podium.command_line.terminal import console, table
@@ -64,14 +62,12 @@ class ClientRoute:
         model: the requested model, or "" to call the provider directly.
         count: the number of routers, which receive the requests in turn, and of accounts at the provider.
         aim: the highest cost of the prompts, relative to calling the provider directly.
-        root: another checkout whose routers are used.
     """
 
     name: str
     model: str = ""
     count: int = 1
     aim: float | None = None
-    root: Path | None = None
 
 
 ROUTES = (
@@ -100,14 +96,14 @@ class ConversationRow:
 
 
 @dataclass
-class Replay:
-    """Outcome of one conversation. The ledger and the answer of `GET /v1/costs` are None if the routers have none."""
+class ConversationOutcome:
+    """Outcome of one conversation. `ledger_usd` is None without a router. `costs_usd` is the sum of `GET /v1/costs`."""
 
     calls: list[ProviderCall]
     moved_turns: int = 0
     calls_by_run: dict[str, list[ProviderCall]] = field(default_factory=dict[str, list[ProviderCall]])
     ledger_usd: dict[str, Decimal] | None = None
-    costs: Json | None = None
+    costs_usd: Decimal = Decimal()
 
     @property
     def input_usd(self) -> Decimal:
@@ -120,7 +116,7 @@ class Replay:
         return sum(self.ledger_usd.values()) - sum((each.cost_usd for each in self.calls), Decimal())
 
 
-def settings(scenario: Scenario, url: str, n_accounts: int) -> Json:
+def settings(scenario: ClientScenario, url: str, n_accounts: int) -> Json:
     """Return the settings of the routers. `url` is the provider's."""
     plans = [PLAN.format(WORKER)] * (scenario.other_every - 1) + [PLAN.format(OTHER)]
     accounts = [{"name": ACCOUNTS[name], "api_key_env": name} for name in [*ACCOUNTS][:n_accounts]]
@@ -132,34 +128,29 @@ def settings(scenario: Scenario, url: str, n_accounts: int) -> Json:
     ]
     return {
         "conductor": {"worker": "conductor", "format": "steps"},
-        "workers": [scripted("conductor", *plans, in_pool=False), *workers],
+        "workers": [conductor(*plans), *workers],
         "models": {MINI: {"max_steps": 4, "rounds": 1}},
     }
 
 
 async def run_conversation(
-    scenario: Scenario, route: ClientRoute, postgres: Postgres, folder: Path, turns: int
-) -> Replay:
+    scenario: ClientScenario, route: ClientRoute, postgres: Postgres, folder: Path, turns: int
+) -> ConversationOutcome:
     """Send a conversation on a route. The routers use a new database of `postgres`, because leases in SQLite end when
     the clock is moved.
     """
     clock, address = Clock(folder / "clock"), await empty_database("postgresql", postgres, folder)
     provider = CacheProvider(tool_turns=AGENT_TOOL_TURNS, clock=clock.now_s)
-    result = Replay(provider.calls)
+    result = ConversationOutcome(provider.calls)
     async with AsyncExitStack() as stack:
         urls, headers = [await stack.enter_async_context(provider.running())], DIRECT
         routers, database = list[RouterProcess](), None
         if route.model:
-            if has_keys := route.root is None:  # another checkout may have another schema
-                database = await stack.enter_async_context(await open_database(address))
-                headers = (await make_key(address)).headers
+            database = await stack.enter_async_context(await open_database(address))
+            headers = (await make_key(address)).headers
             wanted = settings(scenario, urls[0], route.count)
-            for number in range(route.count):
-                name = f"conversations-{number}"
-                running = running_router(
-                    name, address, wanted, has_keys=has_keys, clock=clock.path, root=route.root or ROOT
-                )
-                routers.append(await stack.enter_async_context(running))
+            running = running_routers("conversations", address, wanted, route.count, clock.path)
+            routers = await stack.enter_async_context(running)
             urls = [each.url for each in routers]
         session = await stack.enter_async_context(open_session(headers))
         places = list[tuple[str, str]]()
@@ -185,20 +176,22 @@ async def run_conversation(
             await wait_until_settled(database, SETTLES_WITHIN_S)
             entries = await rows(database, SPENT_BY_RUN)
             result.ledger_usd = {run_id: to_usd(int(amount)) for run_id, amount in entries}
-            result.costs = await _costs(session, urls[0])
+            result.costs_usd = await _sum_costs(session, urls[0])
     return result
 
 
-async def _costs(session: aiohttp.ClientSession, url: str) -> Json | None:
+async def _sum_costs(session: aiohttp.ClientSession, url: str) -> Decimal:
     async with session.get(f"{url}/v1/costs") as response:
-        return await response.json() if response.status == 200 else None
+        response.raise_for_status()
+        answer: Json = await response.json()
+    return sum((Decimal(each["cost_usd"]) for each in answer["data"]), Decimal())
 
 
 async def prove(
-    scenarios: Sequence[Scenario], routes: Sequence[ClientRoute], turns: int
-) -> list[tuple[ConversationRow, Replay]]:
+    scenarios: Sequence[ClientScenario], routes: Sequence[ClientRoute], turns: int
+) -> list[tuple[ConversationRow, ConversationOutcome]]:
     """Send each conversation on each route. The first route calls the provider directly."""
-    results: list[tuple[ConversationRow, Replay]] = []
+    results: list[tuple[ConversationRow, ConversationOutcome]] = []
     with running_postgres(is_durable=False) as postgres:
         for scenario in scenarios:
             direct_usd = Decimal()
@@ -212,7 +205,9 @@ async def prove(
     return results
 
 
-def _row(scenario: Scenario, route: ClientRoute, outcome: Replay, ratio: float) -> ConversationRow:
+def _row(
+    scenario: ClientScenario, route: ClientRoute, outcome: ConversationOutcome, ratio: float
+) -> ConversationRow:
     difference_usd = outcome.difference_usd
     return ConversationRow(
         scenario.name,
@@ -227,7 +222,7 @@ def _row(scenario: Scenario, route: ClientRoute, outcome: Replay, ratio: float) 
     )
 
 
-def print_by_hand(outcome: Replay, title: str) -> None:
+def print_by_hand(outcome: ConversationOutcome, title: str) -> None:
     """Print the bill of the first runs with its tokens and prices, and compare it with the ledger and `GET /v1/costs`."""
     sums = table(right=("run", "price", "tokens", "$ per million", "$"), title=title)
     for run_id, calls in [*outcome.calls_by_run.items()][:RUNS_BY_HAND]:
@@ -244,9 +239,7 @@ def print_by_hand(outcome: Replay, title: str) -> None:
     out = console()
     out.print(sums)
     ledger_usd = sum((outcome.ledger_usd or {}).values(), Decimal())
-    lines = None if outcome.costs is None else [Decimal(each["cost_usd"]) for each in outcome.costs["data"]]
-    page = "not available" if lines is None else f"{sum(lines, Decimal()):f}"
-    out.print(f"All runs: ledger {ledger_usd:f}, GET /v1/costs {page}")
+    out.print(f"All runs: ledger {ledger_usd:f}, GET /v1/costs {outcome.costs_usd:f}")
 
 
 main = Program("podium prove conversations")
@@ -258,7 +251,6 @@ main = Program("podium prove conversations")
 def run(
     scenario: Annotated[list[str] | None, Option(help="conversation; repeatable", show_default="all")] = None,
     turns: Annotated[int, Option(parser=parse_count, help="highest number of requests")] = TURNS,
-    before: Annotated[Path | None, Option(help="checkout whose routers are measured too")] = None,
     by_hand: Annotated[bool, Option(help="print the bills of ten runs per row")] = False,
 ) -> int:
     names = [each.name for each in SCENARIOS]
@@ -266,10 +258,8 @@ def run(
         raise BadParameter(f"unknown: {', '.join(sorted(unknown))}. Choose from {', '.join(names)}.")
     prepare_process()
     os.environ.update(ACCOUNTS)
-    earlier = [replace(each, name=f"{each.name}, before", aim=None, root=before) for each in ROUTES[1:]]
-    routes = [*ROUTES, *(earlier if before else ())]
     chosen = [each for each in SCENARIOS if each.name in (scenario or names)]
-    results = asyncio.run(prove(chosen, routes, turns))
+    results = asyncio.run(prove(chosen, ROUTES, turns))
     for row, outcome in results if by_hand else ():
         if outcome.ledger_usd is not None:
             print_by_hand(outcome, f"{row.conversation}, {row.route}: the first {RUNS_BY_HAND} runs")

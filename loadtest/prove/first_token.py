@@ -53,7 +53,7 @@ QUESTION = "What is word number {0} of all the words that this conversation has 
 
 
 @dataclass(frozen=True)
-class Turn:
+class FirstTokenTimes:
     """Seconds to the first token, directly and through Podium, and until the plan's step was complete."""
 
     direct_s: float
@@ -71,34 +71,39 @@ class Turn:
         return self.through_s - self.planned_s - self.direct_s
 
 
-def _settings(url: str) -> Json:
-    plan = PLAN.format("direct")
-    tokens_per_s = len(TOKEN.findall(plan)) / PLAN_S
-    conductor = scripted("conductor", plan, tokens_per_s=tokens_per_s, in_pool=False)
+def conductor(*plans: str) -> Json:
+    """Return the settings of a conductor that writes `plans` in turn, each in `PLAN_S`."""
+    tokens_per_s = len(TOKEN.findall(plans[0])) / PLAN_S
+    return scripted("conductor", *plans, tokens_per_s=tokens_per_s, in_pool=False)
+
+
+def _settings(url: str, *plans: str) -> Json:
     worker = {"name": "direct", "kind": "openai", "model": "slow-tail", "base_url": url}
     return {
         "conductor": {"worker": "conductor", "format": "steps"},
-        "workers": [conductor, worker],
+        "workers": [conductor(*plans), worker],
         "models": {"podium-mini": {"max_steps": 4, "rounds": 1}},
     }
 
 
-async def _ask_both(direct: BenchClient, podium: BenchClient) -> Turn:
+async def _ask_both(direct: BenchClient, podium: BenchClient) -> FirstTokenTimes:
     alone, _ = await direct.stream(chat("direct"))
     through, _ = await podium.stream(chat("podium-mini"))
     record = await podium.record(through.totals["workflow_id"])
     assert alone.first_token_ms is not None
     assert through.first_token_ms is not None
-    return Turn(alone.first_token_ms / 1000, through.first_token_ms / 1000, record["steps"][0]["planned_s"])
+    return FirstTokenTimes(
+        alone.first_token_ms / 1000, through.first_token_ms / 1000, record["steps"][0]["planned_s"]
+    )
 
 
-async def measure(folder: Path, first_s: float, rounds: int = ROUNDS) -> list[Turn]:
+async def measure(folder: Path, first_s: float, rounds: int = ROUNDS) -> list[FirstTokenTimes]:
     """Measure `rounds` questions after a warm-up, with a worker whose first token takes `first_s`."""
     address = sqlite_address(folder / f"{first_s}.db")
     key = await make_key(address)
     async with (
         FakeOpenAI(lambda _: Script(SHORT, first_s)).running() as url,
-        running_router("first-token", address, _settings(url)) as router,
+        running_router("first-token", address, _settings(url, PLAN.format("direct"))) as router,
         open_session(key.headers) as session,
     ):
         direct, podium = BenchClient(session, url.removesuffix("/v1")), BenchClient(session, router.url)
@@ -106,7 +111,7 @@ async def measure(folder: Path, first_s: float, rounds: int = ROUNDS) -> list[Tu
     return turns[WARM_UP:]
 
 
-def _row(first_s: float, turns: list[Turn]) -> list[str]:
+def _row(first_s: float, turns: list[FirstTokenTimes]) -> list[str]:
     columns = [(t.direct_s, t.planned_s, t.through_s) for t in turns]
     times = (median(each) for each in zip(*columns, strict=True))
     return [
@@ -118,8 +123,8 @@ def _row(first_s: float, turns: list[Turn]) -> list[str]:
 
 
 @dataclass(frozen=True)
-class FollowUp:
-    """Turn of a conversation after its first. Calls are lost if they were cancelled: by the provider's bill, and by the
+class MeasuredTurn:
+    """FirstTokenTimes of a conversation after its first. Calls are lost if they were cancelled: by the provider's bill, and by the
     record of the run.
     """
 
@@ -144,12 +149,12 @@ def course_of(record: Json) -> tuple[str, bool]:
 
 async def ask_turns(
     podium: BenchClient, worker: str, turns: int, calls: Sequence[ProviderCall] = ()
-) -> list[FollowUp]:
+) -> list[MeasuredTurn]:
     """Send two equal conversations, one through `podium-mini` and one by the worker's name. Return the turns after
     the first. If `worker` is "", it is the worker that answers first. `calls` are the provider's.
     """
     messages: list[Json] = []
-    measured: list[FollowUp] = []
+    measured: list[MeasuredTurn] = []
     for number in range(turns):
         messages = [*messages, {"role": "user", "content": QUESTION.format(number)}]
         n_before = len(calls)
@@ -166,7 +171,7 @@ async def ask_turns(
         recorded_usd = (
             Decimal(str(record["cost_usd"])) - paid_usd if made and record["cost_usd"] else Decimal()
         )
-        turn = FollowUp(
+        turn = MeasuredTurn(
             *(alone.first_token_ms / 1000, mini.first_token_ms / 1000, *course_of(record)),
             sum(each.tokens.total() for each in lost),
             sum((each.cost_usd for each in lost), Decimal()),
@@ -176,18 +181,17 @@ async def ask_turns(
     return measured[1:]
 
 
-async def measure_turns(folder: Path, first_s: float, turns: int, *, is_priced: bool) -> list[FollowUp]:
+async def measure_turns(folder: Path, first_s: float, turns: int, *, is_priced: bool) -> list[MeasuredTurn]:
     """Measure the turns of a conversation with a worker whose first token takes `first_s` seconds. The conductor names
     another worker in every twelfth plan. The tokens of both have a price, or are free.
     """
     address = sqlite_address(folder / f"turns-{first_s}-{is_priced}.db")
     key, provider = await make_key(address), CacheProvider(first_s=first_s)
     async with provider.running() as url:
-        wanted = _settings(f"{url}/v1")
-        conductor, worker = wanted["workers"]
-        conductor["replies"] = [PLAN.format("direct")] * 11 + [PLAN.format("other")]
+        wanted = _settings(f"{url}/v1", *[PLAN.format("direct")] * 11, PLAN.format("other"))
+        planner, worker = wanted["workers"]
         free = dict.fromkeys(PRICES[MODEL], 0)
-        wanted["workers"] = [conductor] + [
+        wanted["workers"] = [planner] + [
             worker | {"name": name, "model": model, "price": PRICES[model] if is_priced else free}
             for name, model in (("direct", MODEL), ("other", OTHER_MODEL))
         ]
@@ -198,7 +202,7 @@ async def measure_turns(folder: Path, first_s: float, turns: int, *, is_priced: 
             return await ask_turns(BenchClient(session, router.url), "direct", turns, provider.calls)
 
 
-def _turns_row(first_s: str, pool: str, turns: Sequence[FollowUp]) -> list[str]:
+def _turns_row(first_s: str, pool: str, turns: Sequence[MeasuredTurn]) -> list[str]:
     ratios = [each.mini_s / each.by_name_s for each in turns]
     courses = Counter(each.course for each in turns)
     kept = [each.is_kept for each in turns if each.course == "speculate"]

@@ -34,7 +34,7 @@ Client = Generator[ClientRequest, Json, None]
 
 
 @dataclass(frozen=True, slots=True)
-class Scenario:
+class ClientScenario:
     """Client, and two models of its provider. A conductor names the other model in every `other_every`th plan."""
 
     name: str
@@ -135,10 +135,10 @@ CLAUDE, GPT = (
     ("openai", "gpt-5", "gpt-4.1"),
 )
 SCENARIOS = (
-    Scenario("agent", coding_agent, *CLAUDE, other_every=4),
-    Scenario("agent-unmarked", partial(coding_agent, has_marks=False), *CLAUDE, other_every=4),
-    Scenario("chat", chat, *GPT),
-    Scenario("document", long_document, *GPT),
+    ClientScenario("agent", coding_agent, *CLAUDE, other_every=4),
+    ClientScenario("agent-unmarked", partial(coding_agent, has_marks=False), *CLAUDE, other_every=4),
+    ClientScenario("chat", chat, *GPT),
+    ClientScenario("document", long_document, *GPT),
 )
 
 

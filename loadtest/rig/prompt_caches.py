@@ -3,7 +3,7 @@
 Anthropic's rules (https://platform.claude.com/docs/en/build-with-claude/prompt-caching, read in November 2026):
 
 * A prompt has the order tools, system, messages. Only a breakpoint (`cache_control`) writes an entry: the prefix that
-  ends at its block, if the prefix has the model's minimum length. The entry can be read once the answer begins.
+  ends at its block, if the prefix has the model's minimum length (`least_tokens`). The entry can be read once the answer begins.
 * Each breakpoint looks for the newest entry at 20 positions, its own included. A row of tool calls or of tool results is
   one position.
 * An entry lives for 5 minutes or an hour after its last use. A request has at most four breakpoints, and those of an hour
@@ -29,13 +29,12 @@ from hashlib import blake2b
 from typing import cast
 
 from loadtest.rig import Json
+from serving.workers.cache_marks import least_tokens
 
 FRESH, OUTPUT = "input_usd_per_mtok", "output_usd_per_mtok"
 READ, WRITTEN = "cached_input_usd_per_mtok", "cache_write_usd_per_mtok"
 WRITTEN_1H = "cache_write_1h_usd_per_mtok"
 TOKEN_BYTES = 4
-MIN_TOKENS = 1024
-"""Shortest prefix that is cached. Some Claude models need 512, 2,048 or 4,096 tokens."""
 LOOK_BACK, MOST_BREAKPOINTS = 20, 4
 LIFETIMES_S = {"5m": 300.0, "1h": 3600.0}
 MESSAGE_FIELDS = ("tool_choice", "thinking", "output_config")
@@ -97,6 +96,7 @@ class MessagesPrompt:
     def __init__(self, body: Json, origin: str) -> None:
         self.blocks: list[Block] = []
         self._origin, self._written = origin, list[Block]()
+        self._least_tokens = least_tokens(body.get("model", ""))
         fields = _dump({name: body.get(name) for name in MESSAGE_FIELDS})
         parts = [("tool", each) for each in body.get("tools") or ()]
         parts += [("system", each) for each in parts_of(body.get("system"))]
@@ -127,7 +127,7 @@ class MessagesPrompt:
     def read(self, cache: PrefixCache, now_s: float) -> Counter[str]:
         """Read the cache. Return the tokens by the name of their price."""
         blocks = self.blocks
-        marked = [n for n, each in enumerate(blocks) if each.lifetime and each.end >= MIN_TOKENS]
+        marked = [n for n, each in enumerate(blocks) if each.lifetime and each.end >= self._least_tokens]
         hits = [
             at for each in marked for at in look_back(blocks, each) if cache.has(blocks[at].prefix, now_s)
         ]
@@ -165,6 +165,7 @@ class ChatPrompt:
         text = b"\n".join(map(_dump, parts))
         self.route = _hash(text[:ROUTING_BYTES] + body.get("prompt_cache_key", "").encode())
         """Hash that chooses the machine."""
+        self._least_tokens = least_tokens(body.get("model", ""))
         self._n_tokens, self._steps = len(text) // TOKEN_BYTES, list[bytes]()
         state = blake2b(digest_size=32)
         for start in range(0, len(text) - STEP_BYTES + 1, STEP_BYTES):
@@ -182,12 +183,12 @@ class ChatPrompt:
         steps = self._steps
         n_steps = next((n for n, each in enumerate(steps) if not cache.has(each, now_s)), len(steps))
         read = n_steps * STEP_TOKENS
-        read = read if read >= MIN_TOKENS else 0
+        read = read if read >= self._least_tokens else 0
         return Counter({READ: read, FRESH: self._n_tokens - read})
 
     def write(self, cache: PrefixCache, now_s: float) -> None:
         """Write all steps. `now_s` is the time of the request."""
-        for each in self._steps if self._n_tokens >= MIN_TOKENS else ():
+        for each in self._steps if self._n_tokens >= self._least_tokens else ():
             cache.write(each, IDLE_S, now_s)
 
 

@@ -70,11 +70,8 @@ async def running_router(
     has_keys: bool = True,
     clock: Path | None = None,
     watch: bool = False,
-    root: Path = ROOT,
 ) -> AsyncGenerator[RouterProcess]:
-    """Run a router of the checkout `root`. Its log is build/prove/NAME.log. `clock` is the file with the shift of its
-    clock.
-    """
+    """Run a router with the log build/prove/NAME.log. `clock` is the file with the shift of its clock."""
     LOGS.mkdir(parents=True, exist_ok=True)
     orders: Json = {"address": url_of(address), "settings": settings, "has_keys": has_keys}
     if watch:
@@ -86,7 +83,7 @@ async def running_router(
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             *("-m", "loadtest.rig.router"),
-            cwd=root,
+            cwd=ROOT,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=output,

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from math import inf
 from typing import Any
 
 from msgspec.structs import replace
@@ -21,14 +22,17 @@ from serving.accounts.caller import Caller
 from serving.api.request import ApiRequest
 from serving.api.resolve import ResolvedTask
 from serving.database.clock import now_us
+from serving.dispatch.limiter import IDLE_SHARE
 from serving.pool import Pool
+from serving.sessions.execution import DAY_S
 from serving.sessions.service import Service
 from serving.settings.sections import ConversationSettings
 from serving.settings.settings import Settings
 from serving.settings.workers import VllmSettings
 from serving.store.prompt_caches import PromptCacheRow, head_of, row_id, tail_of
 
-PREFIX = "cv_"
+PREFIX, KEY_PREFIX = "cv_", "key:"
+"""Beginnings of a conversation's id, and of a name that is OpenAI's `prompt_cache_key`."""
 LIFETIMES_S = {"1h": 3600, "24h": 86_400}
 """Lifetime of a provider's cache in seconds, by the lifetime of its breakpoints or by OpenAI's `retention`."""
 LIFETIME_S = 300
@@ -42,17 +46,23 @@ def with_conversation(request: ApiRequest, caller: Caller, settings: Conversatio
     if request.operation != "chat":
         return request
     lifetime = "" if settings.cache_lifetime == "auto" else settings.cache_lifetime
+    name = request.conversation_name
+    is_named = request.podium.conversation is not None or bool(name and not name.startswith(KEY_PREFIX))
     id = _id_of(request, caller.account)
-    sampling = _with_cache(request.sampling, conversation=id, lifetime=lifetime)
+    sampling = _with_cache(request.sampling, conversation=id, lifetime=lifetime, is_named=is_named)
     return dataclasses.replace(request, sampling=sampling)
 
 
 def _id_of(request: ApiRequest, account: Account) -> str:
-    """Return the id of a request's conversation. It contains the key, so that keys never share one."""
+    """Return the id of a request's conversation. It contains the API key, so that API keys never share one."""
     podium, name = request.podium.conversation, request.conversation_name
     if podium is None and name.startswith(PREFIX):
         return name  # an earlier turn's
-    name = f"podium:{podium}" if podium is not None else name or f"head:{head_of(request.conversation)}"
+    if podium is not None:
+        name = f"podium:{podium}"
+    elif not name or name.startswith(KEY_PREFIX):
+        # An application may send the same key with all its requests.
+        name = f"{name}\0head:{head_of(request.conversation)}"
     words = f"{account.key_id}\0{name}".encode("utf-8", "surrogatepass")
     return PREFIX + blake2b(words, digest_size=16).hexdigest()
 
@@ -108,12 +118,12 @@ class History:
         """Return the facts about a follow-up turn, or None if the worker of the last answer cannot answer now."""
         task, team, newest = resolved.task, resolved.team, self.rows[0]
         members = team.members_for(task)
-        member = members.get(newest.worker)
-        if member is None or not member.is_free() or team.conductor is None or task.plan_only:
+        if newest.worker not in team.fallbacks(task) or team.conductor is None or task.plan_only:
             return None
-        if task.tools.is_forced and member.calls_tools is False:
+        if pool.health[newest.worker].rest_s:
             return None
         tokens = self.prompt_tokens(request)
+        waits = task.priority == "interactive" and not request.podium.background
         messages, conversation = with_stable_system(request.conversation), pool.settings.conversation
         return FollowUp(
             worker=newest.worker,
@@ -124,33 +134,43 @@ class History:
                 if row.worker in members
                 and _bills_less(members[row.worker], row.tokens)
                 and _is_continued(row, messages)
-                and self._is_warm(row, task)
+                and self._is_warm(row, task, pool.settings)
             },
             answer_tokens=newest.answer_tokens,
             turns=newest.turns,
             is_tool_loop=messages[-1].role == "tool",
             stickiness=conversation.stickiness,
             usd_per_s=conversation.speculation_usd_per_s,
-            shares_machine=_shares_machine(newest.worker, team.conductor.member.name, pool.settings),
+            why_ask=_why_ask(newest.worker, team.conductor.member.name, pool, waits=waits),
             agreement=pool.agreement,
         )
 
-    def _is_warm(self, row: PromptCacheRow, task: Task) -> bool:
-        """Return whether the provider probably still has the conversation in its cache."""
-        cache = task.sampling.options.prompt_cache
+    def _is_warm(self, row: PromptCacheRow, task: Task, settings: Settings) -> bool:
+        """Return whether the provider probably still has the conversation in its cache.
+
+        Only Claude models have breakpoints, and only OpenAI's have a `retention`.
+        """
+        cache, model = task.sampling.options.prompt_cache, getattr(settings.worker(row.worker), "model", "")
         retention = cache.retention if cache else ""
-        lifetime_s = max(LIFETIMES_S.get(row.lifetime, LIFETIME_S), LIFETIMES_S.get(retention, 0))
+        lifetime_s = LIFETIMES_S.get(row.lifetime if "claude" in model.lower() else retention, LIFETIME_S)
         return self.at_us < row.written_us + lifetime_s * 1_000_000
 
 
-async def find_history(request: ApiRequest, service: Service, account: Account) -> History:
+async def find_history(request: ApiRequest, service: Service, caller: Caller) -> History:
     """Return what is known of the turns before a request. It waits for the store only briefly."""
     if request.operation != "chat" or all(each.role in ("system", "user") for each in request.conversation):
         return History()
-    turns, rows = await service.earlier_turns.find(request.conversation, account), list[PromptCacheRow]()
+    account, policy = caller.account, caller.policies.both
+    days = [each for each in (service.settings().store.content_days, policy.content_days) if each is not None]
+    content_s = min(days, default=inf) * DAY_S
+    turns = await service.earlier_turns.find(request.conversation, account, content_s)
+    rows = list[PromptCacheRow]()
     if request.model in service.settings().models and request.podium.plan is None:
         id = row_id(conversation_of(request.sampling), request.conversation)
-        rows = await service.prompt_caches.find(id)
+        rows = await service.prompt_caches.find(id, account.key_id)
+        cache, messages = request.sampling.options.prompt_cache, with_stable_system(request.conversation)
+        if cache is None or not cache.is_named:  # other conversations may have begun alike
+            rows = [row for row in rows if _is_continued(row, messages)]
     newest_first = sorted(rows, key=lambda row: row.written_us, reverse=True)
     return History(turns, tuple(newest_first), now_us())
 
@@ -168,7 +188,27 @@ def _bills_less(member: PoolMember, tokens: int) -> bool:
     return rates is not None and rates.cached < rates.input_usd_per_mtok
 
 
-def _shares_machine(worker: str, conductor: str, settings: Settings) -> bool:
+def _why_ask(worker: str, conductor: str, pool: Pool, *, waits: bool) -> str:
+    """Return why the worker must not be called before the conductor has decided, or "" if it may be.
+
+    An early call may be unnecessary, so it must not delay other calls.
+
+    Args:
+        worker: worker of the last answer.
+        conductor: worker that writes plans.
+        pool: pool of this router.
+        waits: whether a client waits for the answer.
+    """
+    if not waits:
+        return "No client waits for the answer."
+    if _share_machine(worker, conductor, pool.settings):
+        return "The worker and the conductor share this machine."
+    if not pool.limiters[worker].has_idle(IDLE_SHARE, 1):
+        return "More than half of the worker's slots would be in use."
+    return ""
+
+
+def _share_machine(worker: str, conductor: str, settings: Settings) -> bool:
     """Return whether worker and conductor are engines on CPUs, which are usually those of one machine."""
     both = [settings.worker(name) for name in (worker, conductor)]
     return all(

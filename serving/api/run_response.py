@@ -222,7 +222,7 @@ class RunResponse:
                 if answer is not None and await self._resume(answer, wire):
                     return
             fetchers = await find_fetchers(self._request, self._service.pool)
-            history = await find_history(self._request, self._service, self._caller.account)
+            history = await find_history(self._request, self._service, self._caller)
             # No `await` between these lines, so that a new `user_config` cannot replace the pool in between.
             pool, policies = self._service.pool, self._caller.policies
             tokens = history.prompt_tokens(self._request)

@@ -226,6 +226,14 @@ run_cost = Table(
     Column("unknown_costs", Integer, nullable=False, comment="number of calls of unknown cost"),
     CheckConstraint("part IN ('plan', 'answer', 'step')", name="part_known"),
     Index("run_cost_day", "day"),
+    Index("run_cost_team", "team_id", "day"),
+    Index(
+        "run_cost_key",
+        "key_id",
+        "day",
+        sqlite_where=text("team_id IS NULL"),
+        postgresql_where=text("team_id IS NULL"),
+    ),
     comment="tokens and cost of a run by worker; removed with the run",
 )
 run_text = Table(

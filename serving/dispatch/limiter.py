@@ -23,6 +23,9 @@ from serving.traffic import TRAFFIC_S, Witnesses, witness_of
 
 NEWEST = 0.1
 """Weight of the newest call in the moving average of the time that a slot is in use."""
+IDLE_SHARE = 0.5
+"""Maximum share of a worker's slots that may be in use when a call is sent that may be unnecessary, such as a hedge. It
+includes that call."""
 LONGEST_TOLD_S = 300.0
 """Maximum `Retry-After` in seconds."""
 WAIT_BESIDE_FREE_S = 5.0

@@ -28,6 +28,7 @@ from conductor.model.terms import Places, Terms
 from conductor.run.call_bound import sent_bytes
 from serving.dispatch.conforming import Repair
 from serving.dispatch.continuing import Form
+from serving.dispatch.limiter import IDLE_SHARE
 from serving.dispatch.route import BYTES_PER_TOKEN, RetryRules, Route
 
 
@@ -113,8 +114,6 @@ HEDGE_AFTER = 0.95
 ("The Tail at Scale", Dean and Barroso, CACM 56, 2013)."""
 HEDGE_KNOWN_CALLS = 20
 """Minimum number of measured first tokens of a worker before its calls are hedged."""
-HEDGE_IDLE = 0.5
-"""Maximum share of the worker's slots that may be in use, including the hedge, when a hedge is sent."""
 
 
 # Which workers
@@ -369,7 +368,7 @@ def hedge_after_s(route: Route, call: Call) -> float | None:
 
 def can_hedge(route: Route) -> bool:
     """Return whether the worker is healthy and has idle slots."""
-    return route.limiter.has_idle(HEDGE_IDLE, 1) and route.health.circuit == "closed"
+    return route.limiter.has_idle(IDLE_SHARE, 1) and route.health.circuit == "closed"
 
 
 def last_error(

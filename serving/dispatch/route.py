@@ -17,7 +17,7 @@ from math import inf, log
 from msgspec.structs import replace
 
 from conductor.errors import ContextOverflow, LineTooLong, WorkerBusy, WorkerError, WorkerRefused
-from conductor.model.call import Call, conversation_of
+from conductor.model.call import Call
 from conductor.model.failure import Attempt, Failure
 from conductor.model.reply import Reply
 from conductor.model.terms import AttemptHold
@@ -28,7 +28,10 @@ from serving.dispatch.limiter import NO_RULES, Limiter, QueueRules, Skipped
 from serving.dispatch.target import Target, Watch
 from serving.health import WorkerHealth
 from serving.traffic import RetryBudget, unit_hash
+from serving.workers.cache_marks import cached_conversation
 
+UNEVEN_FACTOR, UNEVEN_CALLS = 1.25, 4
+"""Most open calls of a deployment for a conversation: its share by weight times the factor, plus the number."""
 BYTES_PER_TOKEN = 4
 """Estimated bytes per token of a prompt, for rate limits until the usage is known."""
 
@@ -142,10 +145,11 @@ class Route:
         """Send the call to one of the deployments. See `Worker.open`.
 
         Deployments are tried in this order, each group by weight. The turns of a conversation have the same order,
-        so that its prompt cache is found again. Calls without a conversation have a random order.
+        so that its prompt cache is found again (`cached_conversation`). Other calls have a random order.
 
         1. healthy deployments with a free slot
-        2. healthy deployments without a free slot
+        2. healthy deployments without a free slot, or with far more open calls than their share if the call belongs to
+           a conversation (`_is_uneven`)
         3. unhealthy deployments
 
         Deployments that have reached their rate limit are not tried. A conversation with tool calls stays at
@@ -234,13 +238,15 @@ class Route:
                 by_own_rate=True,
                 detail="Every deployment has reached its `requests_per_minute` or `tokens_per_minute`.",
             )
-        conversation = conversation_of(call.sampling)
+        conversation = cached_conversation(call, self.profile.model)
         drawn = sorted(self._others(call, ready) or ready, key=lambda each: _draw(conversation, each))
         writer = self._writer(call)
+        healthy = [each for each in ready if not each.health.rest_s]
 
         def reluctance(each: Target) -> tuple[float, bool, bool, bool]:
             rest_s, is_full = each.reluctance
             is_broken = (self.name, each.name) in call.terms.broken
+            is_full = is_full or (bool(conversation) and _is_uneven(each, healthy))
             return rest_s, is_broken, not writer or each.account != writer, is_full
 
         return sorted(drawn, key=reluctance)
@@ -255,6 +261,17 @@ class Route:
         """Return the account that wrote this worker's newest turn in its provider's own format, or ""."""
         turns = (message.native for message in reversed(call.messages) if message.native)
         return next((native.account for native in turns if native.worker == self.name), "")
+
+
+def _is_uneven(target: Target, targets: Sequence[Target]) -> bool:
+    """Return whether another call would give `target` far more than its share of the open calls of `targets`.
+
+    Otherwise one conversation, or many requests that begin alike, would overload one deployment while others are idle
+    (consistent hashing with bounded loads, https://arxiv.org/abs/1608.01350).
+    """
+    n_open = 1 + sum(each.limiter.open_calls for each in targets)
+    share = target.weight / sum(each.weight for each in targets) if target in targets else 1.0
+    return 1 + target.limiter.open_calls > UNEVEN_CALLS + UNEVEN_FACTOR * share * n_open
 
 
 def _draw(conversation: str, target: Target) -> float:

@@ -112,6 +112,9 @@ def log(records: RunRecords) -> None:
 
 
 DAY_S = 86_400.0
+TurnEnder = Callable[[RunRecords, RunRecords | None], Awaitable[None]]
+"""Function that is called with the records of a run that has ended or is about to wait for tool results, and with their
+stored form if the run has ended."""
 PolicyFinder = Callable[[Account], Awaitable[Policies]]
 """Function that returns the current policies of an account."""
 
@@ -122,7 +125,7 @@ class RunExecutor:
     Args:
         ledgers: ledgers of teams and keys, or None if runs are not billed.
         policies: function that returns an account's policies, or None if the server has no keys.
-        end_turn: function that is called when a run has ended or is about to wait for tool results.
+        end_turn: see `TurnEnder`.
     """
 
     def __init__(
@@ -134,7 +137,7 @@ class RunExecutor:
         ledgers: AccountLedgers | None,
         policies: PolicyFinder | None,
         meter: MeasurementSink | None,
-        end_turn: Callable[[RunRecords], Awaitable[None]],
+        end_turn: TurnEnder,
     ) -> None:
         self._registry, self._store, self._pools, self._admission = registry, store, pools, admission
         self._ledgers, self._policies = ledgers, policies
@@ -212,7 +215,7 @@ class RunExecutor:
         except PodiumError:  # its key is no longer valid: no request will resume the run
             policies = UNLIMITED
         await self._store.suspend(records, _wait_s(self._pools.current.settings.store, policies))
-        await self._end_turn(records)
+        await self._end_turn(records, None)
 
     async def find_policies(self, account: Account) -> Policies:
         return await self._policies(account) if self._policies and account.key_id else UNLIMITED
@@ -229,8 +232,8 @@ class RunExecutor:
             if execution.rate.tokens:
                 await self._admission.rates.settle(execution.rate, records)
             if records.record.status != "waiting":  # `suspend` has stored a run that waits
-                await self._end_turn(records)
                 stored_records = execution.journal.kept(records)
+                await self._end_turn(records, stored_records)
                 await self._store.put(stored_records)
                 if execution.pool is self._pools.current:
                     # use the kept part, because its reasons appear in the log and in `/readyz`

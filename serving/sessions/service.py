@@ -1,10 +1,11 @@
 """State of one router that its HTTP routes share: the pools of workers, the active runs and the run store."""
 
 import logging
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator
 
 from conductor.errors import PodiumError, UnknownName, quote
-from conductor.run.record import Account, RunRecords
+from conductor.run.record import Account, Record, RunRecords
 from serving.accounts.account_ledgers import AccountLedgers
 from serving.accounts.caller import Caller
 from serving.accounts.rates import RateCounter
@@ -29,6 +30,8 @@ logger = logging.getLogger("podium")
 
 BUDGET_LEFT, BUDGET_WINDOW = "x-podium-budget-left-usd", "x-podium-budget-window"
 """Response headers: what is left of the caller's tightest budget, and which budget this is."""
+MOST_NOTED = 1_000
+"""Maximum number of runs in memory whose turn was noted. A run that ends is reported up to twice."""
 ReplicaCount = Callable[[], Awaitable[dict[str, dict[str, int]]]]
 """Function that returns the number of replicas of each Serve deployment, by their state."""
 TurnKeeper = Callable[["Service", RunRecords], Awaitable[None]]
@@ -73,7 +76,9 @@ class Service:
         )
         self.store = self.sessions.store
         self.prompt_caches = prompt_caches or PromptCaches()
-        self.earlier_turns = EarlierTurns(self.store)
+        self.earlier_turns = EarlierTurns(self.store, lambda: self.settings().conversation.keep_s)
+        self._noted = OrderedDict[str, int]()
+        """Number of the newest event of each run that was noted last."""
         self.readiness = Readiness()
         self.refused: str | None = None
         """Why the latest settings were rejected, or None if they are in use."""
@@ -125,22 +130,37 @@ class Service:
         yield Measurement(metrics.CONDUCTOR_FAILURES, self.conductor_health.failures)
         yield from self._pools.levels()
 
-    async def end_turn(self, records: RunRecords) -> None:
+    async def end_turn(self, records: RunRecords, stored_records: RunRecords | None = None) -> None:
         """Add a run's result to its conversation, and note what the next turn of the conversation has in caches.
 
         A failure is logged, and the client still gets its answer.
+
+        Args:
+            records: records of a run that has ended or waits for tool results.
+            stored_records: records in the form in which they are stored, if that is known yet.
         """
         record = records.record
+        try:
+            if records.has_content and self._noted.get(record.id) != record.seq:
+                self._note(record)
+            if stored_records is not None:
+                self.earlier_turns.note_stored(stored_records.record)
+            if record.task.echo:  # only the Responses API has conversations, and it sets the echo
+                await self._keep_turn(self, records)
+        except PodiumError as exc:
+            logger.warning("Cannot add run %s to its conversation: %s", record.id, exc)
+        except Exception:
+            logger.exception("Cannot note the turn of run %s", record.id)
+
+    def _note(self, record: Record) -> None:
+        """Note the caches and tool turns of a run, once for each state that it ends or waits in."""
+        self._noted[record.id] = record.seq
+        while len(self._noted) > MOST_NOTED:
+            self._noted.popitem(last=False)
         self.earlier_turns.remember(record)
         row = row_of(record, self.settings().conversation.keep_s)
         if row is not None:
-            await self.prompt_caches.keep(row, stores=record.task.permit.stores)
-        if not records.record.task.echo:  # only the Responses API has conversations, and it sets the echo
-            return
-        try:
-            await self._keep_turn(self, records)
-        except PodiumError as exc:
-            logger.warning("Cannot add run %s to its conversation: %s", records.record.id, exc)
+            self.prompt_caches.keep(row, record.account.key_id, stores=record.task.permit.stores)
 
     async def find_waiting(self, id: str) -> RunRecords | None:
         """Return a run that waits for tool results or is active here, without redaction, or None."""
@@ -150,6 +170,7 @@ class Service:
     async def aclose(self) -> None:
         """Stop all runs and write the rest. Other replicas continue the runs that outlive their clients."""
         await self.sessions.aclose()
+        await self.prompt_caches.flush()
 
     async def records(self, id: str, caller: Caller) -> RunRecords | None:
         """Return an active or stored run, or None if there is no such run or `caller` may not see it."""

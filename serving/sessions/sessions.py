@@ -5,7 +5,7 @@ A kept run is a run that outlives its client. Another replica continues it if th
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from collections.abc import AsyncGenerator, Generator
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, contextmanager
 from decimal import Decimal
 
@@ -27,7 +27,7 @@ from serving.accounts.rates import NO_RATES, RateCounter, RateReservation
 from serving.pool import Pool
 from serving.sessions.admission import RunAdmission, bytes_of_record
 from serving.sessions.deduplication import RequestDeduplicator
-from serving.sessions.execution import PolicyFinder, RunExecutor
+from serving.sessions.execution import PolicyFinder, RunExecutor, TurnEnder
 from serving.sessions.pools import Pools
 from serving.sessions.session import RunSpec, Session, SessionRegistry, close_answer
 from serving.store.content import kept_part
@@ -50,7 +50,7 @@ class Sessions(SessionRegistry):
         ledgers: AccountLedgers | None,
         policies: PolicyFinder | None,
         meter: MeasurementSink | None,
-        end_turn: Callable[[RunRecords], Awaitable[None]],
+        end_turn: TurnEnder,
     ) -> None:
         super().__init__()
         self._pools, self._is_leaving = pools, False

@@ -316,14 +316,16 @@ class ConversationSettings(Frozen):
     Podium therefore prefers the worker, the deployment and the replica that answered before.
     """
 
-    stickiness: float = Field(default=1.0, ge=0)
+    stickiness: float = Field(default=0.5, ge=0)
     """Weight of the lost cache. If the conductor chooses another worker than the one that answered before, that
     worker must read the conversation again. Podium keeps the worker if the cost of this, times the weight, is
-    higher than the expected gain. At 0, the conductor alone decides."""
+    higher than the expected gain. At 0, the conductor alone decides, except while a conversation ends with tool
+    results: then its worker answers."""
     speculation_usd_per_s: Decimal | None = Field(default=Decimal("0.01"), ge=0)
     """Value of a second of waiting, in US dollars. While the conductor decides, Podium calls the conversation's
-    worker early if the expected cost of unnecessary calls is lower than the value of the time that it saves. If
-    null, the worker is never called early."""
+    worker early if the expected cost of unnecessary calls is lower than the value of the time that it saves. An
+    early call never uses more than half of the worker's slots (`max_concurrency`), so that it does not delay other
+    calls of a busy worker. If null, the worker is never called early."""
     keep_s: float = Field(default=3600.0, gt=0, le=86_400)
     """Seconds for which Podium remembers which worker answered, after each turn."""
     breakpoints: bool = True

@@ -7,7 +7,6 @@ conversations while the store is unreachable. The rows contain no texts.
 
 import asyncio
 import logging
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from hashlib import blake2b
@@ -28,13 +27,17 @@ from serving.database.clock import now_us
 from serving.database.inserts import RowInsert
 from serving.database.schema import prompt_cache
 from serving.database.writer import Operation
+from serving.store.memory_store import FairDict
 
 logger = logging.getLogger("podium")
 
 PATIENCE_S = 0.2
-"""Seconds that a turn waits for the store."""
+"""Seconds that a turn waits for the store at its start."""
+FLUSH_S = 5.0
+"""Seconds that a router waits for the store at its end."""
 MOST_IDS = 10_000
-"""Maximum number of ids whose rows are in memory."""
+"""Maximum number of ids whose rows are in memory. The API key with the most ids loses the one that it has not used for
+the longest time."""
 OUTAGES = (StoreUnavailable, StoreError, SQLAlchemyError, TimeoutError)
 """Errors after which only the rows in memory are used. `SQLAlchemyError` covers a missing table."""
 
@@ -194,40 +197,45 @@ class PromptCaches:
 
     def __init__(self, store: ReplicaStore | None = None) -> None:
         self._store = store
-        self._rows = OrderedDict[str, dict[str, PromptCacheRow]]()
-        """Rows by id and worker. The id that was used last is at the end."""
+        self._rows = FairDict[tuple[str, str], dict[str, PromptCacheRow]](lambda key, _: key[0])
+        """Rows by key and id, and then by worker. The id that was used last is at the end."""
         self._writing = set[asyncio.Task[None]]()
 
-    async def find(self, id: str) -> list[PromptCacheRow]:
+    async def find(self, id: str, key_id: str) -> list[PromptCacheRow]:
         """Return the newest row of each worker, or nothing if the conversation is unknown.
 
         If the store does not respond within `PATIENCE_S` seconds, only the rows in memory are returned.
+
+        Args:
+            id: id of the rows.
+            key_id: key that has sent the request.
         """
-        self._remember(await self._read(id) if self._store is not None else ())
-        rows = self._rows.get(id, {})
+        self._remember(await self._read(id) if self._store is not None else (), key_id)
+        rows = self._rows.pop((key_id, id), {})
         if rows:
-            self._rows.move_to_end(id)
+            self._rows[key_id, id] = rows  # at the end
         at_us = now_us()
         return [row for row in rows.values() if row.drop_us > at_us]
 
-    async def keep(self, row: PromptCacheRow, *, stores: bool = True) -> None:
-        """Store a row, unless it was stored before. It is in memory at once. Wait for at most `PATIENCE_S` seconds until
-        it is in the store.
+    def keep(self, row: PromptCacheRow, key_id: str, *, stores: bool = True) -> None:
+        """Remember a row, and store it in the background.
 
         Args:
             row: row of the conversation's last answer.
+            key_id: key of its run.
             stores: whether the row may be stored. Otherwise it stays in memory.
         """
-        if self._rows.get(row.id, {}).get(row.worker) == row:
-            return
-        self._remember([row])
+        self._remember([row], key_id)
         if self._store is None or self._store.is_away or not stores:
             return
-        # A timeout would cancel the first write while it creates the schema.
         writing = asyncio.create_task(_write(self._store, row), name="prompt cache of a conversation")
         self._writing.add(writing)
         writing.add_done_callback(self._writing.discard)
-        await asyncio.wait([writing], timeout=PATIENCE_S)
+
+    async def flush(self) -> None:
+        """Wait until all rows are stored, but at most `FLUSH_S` seconds."""
+        if self._writing:
+            await asyncio.wait(self._writing, timeout=FLUSH_S)
 
     async def _read(self, id: str) -> Iterable[PromptCacheRow]:
         assert self._store is not None
@@ -239,15 +247,14 @@ class PromptCaches:
             logger.debug("Cannot read the prompt cache of a conversation: %s", getattr(exc, "detail", exc))
             return ()
 
-    def _remember(self, rows: Iterable[PromptCacheRow]) -> None:
+    def _remember(self, rows: Iterable[PromptCacheRow], key_id: str) -> None:
         for row in rows:
-            of_id = self._rows.setdefault(row.id, {})
+            of_id = self._rows.pop((key_id, row.id), {})
             before = of_id.get(row.worker)
             if before is None or before.written_us <= row.written_us:
                 of_id[row.worker] = row
-            self._rows.move_to_end(row.id)
-        while len(self._rows) > MOST_IDS:
-            self._rows.popitem(last=False)
+            self._rows[key_id, row.id] = of_id
+        self._rows.pop_down_to(MOST_IDS)
 
 
 async def _write(store: ReplicaStore, row: PromptCacheRow) -> None:

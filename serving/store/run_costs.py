@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from decimal import Decimal
 from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, Row, Select, case, distinct, func, select
+from sqlalchemy import ColumnElement, Row, Select, case, distinct, func, select, true
 
 from conductor.model.failure import Attempt, Failure
 from conductor.model.reply import CallResult
@@ -17,10 +17,11 @@ from conductor.run.plan_record import StepRecord
 from conductor.run.record import Record, RunRecords
 from serving.accounts.caller import Caller
 from serving.accounts.money import MAX_PICO, MAX_USD, to_pico
-from serving.database.schema import ledger, run_cost
+from serving.database.schema import ledger, run, run_cost
 from serving.store.queries import visible
 
 DAY_S = 86_400
+DAY_US = DAY_S * 1_000_000
 MOST_GROUPS = 10_000
 """Maximum number of groups in a report. A report with one more group is incomplete."""
 Part = Literal["plan", "answer", "step"]
@@ -68,6 +69,11 @@ COST_COLUMNS = [field.name for field in fields(RunCostRow)]
 COUNTS = COST_COLUMNS[COST_COLUMNS.index("calls") :]
 """Columns that are summed."""
 TOKENS = [name for name in COUNTS if name.endswith("_tokens")]
+AMOUNTS = ("cost", "saved")
+PART = 10**9
+"""Divisor of amounts. Their quotients and remainders are summed separately."""
+MOST_TOKENS = 10**12
+"""Maximum number of tokens of a call in a row, so that sums are not too large for the database."""
 
 
 def rows_of(records: RunRecords) -> list[RunCostRow]:
@@ -101,6 +107,9 @@ def _counted_calls(records: RunRecords) -> Iterator[tuple[str, Part, list[int]]]
             if getattr(call, "inner_run", None) not in records.inner:
                 worker = call.get("worker") if isinstance(call, Failure) else call.worker
                 yield str(worker or ""), part, _counts(call)
+        if not records.record.lost_usd:  # which contains their cost
+            for worker, part in _unmetered(record):
+                yield worker, part, [1] + [0] * (len(COUNTS) - 2) + [1]
     if lost_usd := records.record.lost_usd:
         yield "", "step", [0] * COUNTS.index("cost") + [_pico(lost_usd), 0, 0]
 
@@ -135,6 +144,25 @@ def _calls(record: Record, *, answers: bool) -> Iterator[tuple[Part, Call]]:
                 yield "step", call
 
 
+def _unmetered(record: Record) -> Iterator[tuple[str, Part]]:
+    """Yield the worker and the part of each call of unknown usage and cost that `_calls` does not contain.
+
+    Such a call was closed before its first token, or its process ended.
+    """
+    for plan in record.plans:
+        if plan.worker is not None and plan.result is None and plan.is_interrupted:
+            yield plan.worker, "plan"
+        for step in plan.steps:
+            if step.reused_from is not None:
+                continue
+            for call in step.unmetered_cuts:
+                if call.cost_usd is None:
+                    yield call.worker, "step"
+            is_billed = any(attempt.outcome == "cut" for attempt in step.failed)
+            if step.is_unmetered and step.result is None and not is_billed:
+                yield step.worker, "step"
+
+
 def _answering_step(record: Record) -> StepRecord | None:
     """Return the step that called the model for the answer, or None for embeddings and runs without steps."""
     plan = record.answering_plan
@@ -148,13 +176,16 @@ def _answering_step(record: Record) -> StepRecord | None:
 
 def _counts(call: Call) -> list[int]:
     usage, saved_usd = call.usage or Usage(), getattr(call, "saved_usd", None) or Decimal(0)
-    return [
-        1,
+    tokens = (
         usage.input_tokens,
         usage.cached_input_tokens,
         usage.cache_write_tokens,
         usage.cache_write_1h_tokens,
         usage.output_tokens,
+    )
+    return [
+        1,
+        *(min(max(each, 0), MOST_TOKENS) for each in tokens),
         _pico(call.cost_usd or Decimal(0)),
         -_pico(-saved_usd) if saved_usd < 0 else _pico(saved_usd),
         int(call.cost_usd is None),
@@ -233,7 +264,8 @@ class CostReport:
 def groups_query(query: CostQuery, caller: Caller) -> Select[*tuple[Any, ...]]:
     """Return the query for the groups of a report. `load_group` reads its rows."""
     columns = [run_cost.c[COLUMNS[name]] for name in query.by]
-    sums = [func.sum(run_cost.c[name]).label(name) for name in COUNTS]
+    sums = [func.sum(run_cost.c[name]).label(name) for name in COUNTS if name not in AMOUNTS]
+    sums += [part for name in AMOUNTS for part in _exact_sum(run_cost.c[name], name)]
     is_answer = run_cost.c.part == "answer"
     answers = [
         func.sum(case((is_answer, run_cost.c[name]), else_=0)).label(f"answer_{name}") for name in TOKENS
@@ -251,20 +283,45 @@ def groups_query(query: CostQuery, caller: Caller) -> Select[*tuple[Any, ...]]:
 def load_group(row: Row[Any], query: CostQuery) -> CostGroup:
     """Convert a row of `groups_query`. PostgreSQL returns sums as `Decimal`."""
     names = [*COUNTS, *(f"answer_{name}" for name in TOKENS)]
-    sums = {name: int(getattr(row, name)) for name in names}
+    sums = {name: int(getattr(row, name)) for name in names if name not in AMOUNTS}
+    sums |= {name: _exact(row, name) for name in AMOUNTS}
     return _group(tuple(row)[: len(query.by)], row.runs, sums)
 
 
 def ledger_query(query: CostQuery, caller: Caller) -> Select[*tuple[Any, ...]]:
     """Return the query for the sum of the ledger, and for the recorded costs of the runs that it may contain.
 
-    Runs without a key are not in the ledger.
+    Runs without a key are not in the ledger. A run may be in the ledger without recorded costs.
     """
+    has_costs = select(run_cost.c.run_id).where(run_cost.c.run_id == run.c.id).exists()
+    runs = select(run.c.id).where(
+        run.c.made_us.between(query.first_day * DAY_US, (query.last_day + 1) * DAY_US - 1),
+        visible(caller),
+        run.c.key_id.is_not(None),
+        run.c.ended_us.is_not(None) | has_costs,
+    )
+    billed = select(*_exact_sum(ledger.c.amount, "billed")).where(ledger.c.run_id.in_(runs)).subquery()
     selected = (*_selected(query, caller), run_cost.c.key_id.is_not(None))
-    runs = select(run_cost.c.run_id).where(*selected)
-    billed = select(func.coalesce(func.sum(ledger.c.amount), 0)).where(ledger.c.run_id.in_(runs))
-    recorded = select(func.coalesce(func.sum(run_cost.c.cost), 0)).where(*selected)
-    return select(billed.scalar_subquery().label("billed"), recorded.scalar_subquery().label("recorded"))
+    recorded = select(*_exact_sum(run_cost.c.cost, "recorded")).where(*selected).subquery()
+    return select(billed, recorded).join_from(billed, recorded, true())
+
+
+def load_ledger(rows: Sequence[Row[Any]]) -> LedgerSum | None:
+    """Convert the rows of `ledger_query`, or return None if no run is billed to a key."""
+    billed, recorded = (_exact(rows[0], "billed"), _exact(rows[0], "recorded")) if rows else (0, 0)
+    return LedgerSum(billed, billed - recorded) if billed or recorded else None
+
+
+def _exact_sum(amount: ColumnElement[int], name: str) -> list[ColumnElement[int]]:
+    """Return columns with the sum of an amount, which `_exact` reads. A sum of whole amounts may be too large for
+    SQLite, because a custom worker may report any cost.
+    """
+    parts = amount // PART, amount % PART
+    return [func.coalesce(func.sum(part), 0).label(f"{name}_{n}") for n, part in enumerate(parts)]
+
+
+def _exact(row: Row[Any], name: str) -> int:
+    return int(getattr(row, f"{name}_0")) * PART + int(getattr(row, f"{name}_1"))
 
 
 def _selected(query: CostQuery, caller: Caller) -> list[ColumnElement[bool]]:

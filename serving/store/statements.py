@@ -9,16 +9,17 @@ from dataclasses import dataclass, fields, replace
 from operator import attrgetter
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, bindparam, delete, func, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Row, bindparam, delete, func, or_, select, update
 
 from conductor.run.record import RunRecords
+from serving.accounts.money import MAX_PICO
 from serving.database.clock import NOW_US
 from serving.database.inserts import RowInsert
-from serving.database.schema import ledger, replica, run, run_cost, run_event, run_text, run_worker
+from serving.database.schema import hold, ledger, replica, run, run_cost, run_event, run_text, run_worker
 from serving.database.writer import Operation
 from serving.store.numbers import question_of
 from serving.store.rows import EventRow, RunRow, run_row
-from serving.store.run_costs import COST_COLUMNS, RunCostRow, rows_of
+from serving.store.run_costs import COST_COLUMNS, DAY_US, RunCostRow, rows_of
 from serving.store.run_filter import storable, text_of, workers_of
 
 RUN_COLUMNS = [field.name for field in fields(RunRow)]
@@ -63,8 +64,17 @@ LOSE = (
         or_(run.c.kept == 0, run.c.takes >= MOST_TAKES, run.c.made_us < bindparam("oldest_us")),
     )
     .values(status="lost", ended_us=NOW_US, cost=func.coalesce(SPENT, run.c.cost))
+    .returning(run.c.id)
 )
 """Statement that marks dead runs as lost. The cost comes from the ledger, because the last events of a lost run may not have been written."""
+HELD = select(func.sum(hold.c.amount)).where(hold.c.run_id == run.c.id, hold.c.state == "open")
+RECORDED = select(func.sum(run_cost.c.cost)).where(run_cost.c.run_id == run.c.id, run_cost.c.worker != "")
+LOST_COSTS = select(
+    *run.c["id", "made_us", "key_id", "team_id", "model"],
+    func.coalesce(SPENT, run.c.cost).label("cost"),
+    HELD.scalar_subquery().label("held"),
+    RECORDED.scalar_subquery().label("recorded"),
+).where(run.c.id.in_(bindparam("ids", expanding=True)))
 ORPHANS = (
     select(run.c.id)
     .where(IS_ORPHAN, run.c.kept == 1, run.c.takes < MOST_TAKES)
@@ -140,7 +150,7 @@ class Written:
 def write_runs(connection: Connection, items: Sequence[RunWrite]) -> list[Written]:
     """Write runs and their events. Ignore the writes of replicas that do not own their run any more.
 
-    A kept run may have rows of costs from the time when it waited for tool results. They are replaced.
+    A run may have rows of costs from the time when it waited for tool results or was lost. They are replaced.
     """
     rows = PUT_RUNS.execute(connection, [RUN_VALUES(item.row) for item in items])
     results = {row.id: Written(True, row.cancel_us is not None, row.watch_us is not None) for row in rows}
@@ -148,14 +158,40 @@ def write_runs(connection: Connection, items: Sequence[RunWrite]) -> list[Writte
     PUT_EVENTS.execute(connection, [EVENT_VALUES(row) for item in mine for row in item.events])
     PUT_WORKERS.execute(connection, [row for item in mine for row in item.worker_rows])
     PUT_TEXTS.execute(connection, [(item.row.id, item.text, item.question) for item in mine if item.text])
-    if waited := [item.row.id for item in mine if item.costs and item.row.kept]:
-        connection.execute(delete(run_cost).where(run_cost.c.run_id.in_(waited)))
+    if ended := [item.row.id for item in mine if item.costs or item.row.ended_us is not None]:
+        connection.execute(delete(run_cost).where(run_cost.c.run_id.in_(ended)))
     PUT_COSTS.execute(connection, [COST_VALUES(row) for item in mine for row in item.costs])
     return [results.get(item.row.id, Written(is_owner=False)) for item in items]
 
 
 def _lose(connection: Connection, items: Sequence[int]) -> list[int]:
-    return [connection.execute(LOSE, {"oldest_us": items[-1]}).rowcount] * len(items)
+    lost = connection.execute(LOSE, {"oldest_us": items[-1]}).scalars().all()
+    if lost:
+        rows = [_lost_cost(row) for row in connection.execute(LOST_COSTS, {"ids": lost})]
+        connection.execute(delete(run_cost).where(run_cost.c.run_id.in_(lost), run_cost.c.worker == ""))
+        PUT_COSTS.execute(connection, [COST_VALUES(row) for row in rows])
+    return [len(lost)] * len(items)
+
+
+def _lost_cost(row: Row[Any]) -> RunCostRow:
+    """Return the row for the part of a lost run's cost that no other row contains.
+
+    Its open holds are charged in full. Without a key, there are no holds, and the cost of the open call is unknown.
+    """
+    cost = (row.cost or 0) + int(row.held or 0) - int(row.recorded or 0)
+    is_unknown = int(row.key_id is None or row.cost is None)
+    return RunCostRow(
+        row.id,
+        "",
+        "step",
+        row.made_us // DAY_US,
+        row.key_id,
+        row.team_id,
+        row.model,
+        calls=is_unknown,
+        cost=min(max(cost, 0), MAX_PICO),
+        unknown_costs=is_unknown,
+    )
 
 
 def _take(connection: Connection, items: Sequence[TakeOver]) -> list[list[str]]:

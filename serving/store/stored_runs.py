@@ -34,7 +34,7 @@ from serving.store.listing import list_rows
 from serving.store.numbers import with_question
 from serving.store.retention import ContentDays
 from serving.store.rows import fold_items, load_items, load_records, mark_lost
-from serving.store.run_costs import CostQuery, CostReport, LedgerSum, groups_query, ledger_query, load_group
+from serving.store.run_costs import CostQuery, CostReport, groups_query, ledger_query, load_group, load_ledger
 from serving.store.run_filter import RunFilter
 from serving.store.store import EventPage, Place, RunPage
 
@@ -86,9 +86,7 @@ class StoredRuns:
         groups = [load_group(row, query) async for row in in_slices(rows)]
         if not caller.sees_every_run:
             return CostReport(groups)
-        sums = await self._store.read(ledger_query(query, caller))
-        billed, recorded = (int(sums[0].billed), int(sums[0].recorded)) if sums else (0, 0)
-        return CostReport(groups, LedgerSum(billed, billed - recorded) if billed or recorded else None)
+        return CostReport(groups, load_ledger(await self._store.read(ledger_query(query, caller))))
 
     async def events(self, id: str, after: int) -> EventPage:
         """See `RecordStore.events`. Concurrent calls for the same page share one query."""

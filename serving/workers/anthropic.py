@@ -27,11 +27,9 @@ from anthropic.types import RawMessageStreamEvent
 
 from conductor.errors import WorkerError
 from conductor.model.call import Call
-from conductor.model.characters import CHARS_PER_TOKEN
 from conductor.model.messages import File, Image, Message
 from conductor.model.operation import PromptCache
 from conductor.model.reply import Delta, Reply
-from conductor.run.call_bound import sent_bytes
 from serving.egress.client import guard, tls_context
 from serving.schemas.anthropic import output_format
 from serving.workers.account import NO_KEY, ProviderAccount
@@ -39,13 +37,12 @@ from serving.workers.answer_stream import Provider
 from serving.workers.anthropic_stream import AnthropicAnswer, events_in
 from serving.workers.anthropic_tools import (
     add_marks,
-    least_tokens,
     limit_marks,
     system_json,
     tools_json,
     turns_json,
 )
-from serving.workers.cache_marks import cache_control
+from serving.workers.cache_marks import cache_control, is_long_enough
 from serving.workers.chat_chunks import fields
 from serving.workers.clouds import credential_errors, garble_errors, google_credentials
 from serving.workers.event_stream import WholeEvents
@@ -152,12 +149,7 @@ class AnthropicWorker:
         account, cache = self._account, call.sampling.options.prompt_cache or PromptCache()
         is_plan, model = call.site.operation == "plan", account.public_name.lower()
         is_reused = is_plan or (cache.conversation and call.terms.priority == "interactive")
-        if (
-            account.sets_breakpoints
-            and is_reused
-            and "claude" in model
-            and sent_bytes(call) // CHARS_PER_TOKEN >= least_tokens(model)
-        ):
+        if account.sets_breakpoints and is_reused and "claude" in model and is_long_enough(call, model):
             has_hour = account.access.service != "bedrock" or not WITHOUT_HOUR.search(model)
             mark = cache_control("1h" if has_hour and cache.lifetime == "1h" else "ephemeral")
             add_marks(request, mark, is_plan=is_plan)

@@ -7,7 +7,6 @@ signed.
 """
 
 import json
-import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
@@ -59,24 +58,8 @@ def _choice(tools: WireTools) -> dict[str, object]:
 
 MOST_MARKS = 4
 """Maximum number of cache marks (`cache_control`) that the API accepts in a request."""
-LEAST_TOKENS = (
-    (r"haiku-4-5|opus-4-[56]", 4096),
-    (r"opus-4-7|mythos-preview|claude-3-(5-)?haiku", 2048),
-    (r"(opus|fable|mythos)-5|(sonnet|haiku)-5-5", 512),
-    ("", 1024),
-)
-"""Shortest prompt that the API caches, by the model's name. It ignores marks in shorter prompts.
-
-Source (October 2026): https://platform.claude.com/docs/en/build-with-claude/prompt-caching#cache-limitations. Bedrock
-has other minimums for some models.
-"""
 DOCUMENT_CHARS = 16_384
 """Length from which a text counts as a document, about which further questions are likely."""
-
-
-def least_tokens(model: str) -> int:
-    """Return the tokens of the shortest prompt that the API caches for `model`."""
-    return next(tokens for pattern, tokens in LEAST_TOKENS if re.search(pattern, model))
 
 
 def add_marks(request: dict[str, Any], mark: Mapping[str, Any], *, is_plan: bool) -> None:
@@ -112,7 +95,8 @@ def add_marks(request: dict[str, Any], mark: Mapping[str, Any], *, is_plan: bool
     if is_plan or not users:
         return
     before, newest = users[-2:-1], users[-1]
-    if before or tools or any(map(_is_document, newest)):
+    is_forced = request.get("tool_choice", {}).get("type") in ("any", "tool")
+    if before or (not is_forced and (tools or any(map(_is_document, newest)))):
         for block in (*(blocks[-1] for blocks in before), *newest[-2:]):
             block.update(mark)
 

@@ -1,14 +1,30 @@
-"""Prompt cache marks (`CacheMark`) in the providers' formats."""
+"""Prompt caches of the providers: cache marks (`CacheMark`) in their formats, and which prompts they cache."""
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from conductor.model.call import Call
+from conductor.model.characters import CHARS_PER_TOKEN
 from conductor.model.messages import CacheMark
+from conductor.run.call_bound import sent_bytes
 
 ShowMark = Callable[[CacheMark], dict[str, Any]]
 """Function that returns the field with a cache mark for a part of a message, or no field."""
 ANTHROPIC_TTL: Mapping[CacheMark, str] = {"5m": "5m", "1h": "1h", "12h": "1h"}
 """Lifetime of the cached prefix for each mark. Other marks last five minutes."""
+LEAST_TOKENS = (
+    (r"haiku-4-5|opus-4-[56]", 4096),
+    (r"opus-4-7|mythos-preview|claude-3-(5-)?haiku", 2048),
+    (r"(opus|fable|mythos)-5|(sonnet|haiku)-5-5", 512),
+    ("", 1024),
+)
+"""Shortest prompt that a provider caches, by a pattern of the model's name. Other Claude models and OpenAI's have the
+last one. Anthropic ignores marks in shorter prompts.
+
+Source (October 2026): https://platform.claude.com/docs/en/build-with-claude/prompt-caching#cache-limitations and
+https://developers.openai.com/api/docs/guides/prompt-caching. Bedrock has other minimums for some models.
+"""
 OPENAI_TTL: Mapping[CacheMark, str] = {"30m": "30m", "12h": "12h"}
 OPENAI_MARKS = ("explicit", *OPENAI_TTL)
 """Marks that are sent to OpenAI. It caches automatically, so Anthropic's marks are not sent."""
@@ -32,3 +48,27 @@ def cache_breakpoint(mark: CacheMark) -> dict[str, Any]:
 def no_marks(mark: CacheMark) -> dict[str, Any]:
     """Return no field. For servers that may reject cache marks."""
     return {}
+
+
+def least_tokens(model: str) -> int:
+    """Return the tokens of the shortest prompt that the provider of `model` caches."""
+    return next(tokens for pattern, tokens in LEAST_TOKENS if re.search(pattern, model))
+
+
+def is_long_enough(call: Call, model: str) -> bool:
+    """Return whether the provider of `model` probably caches the call's prompt."""
+    return sent_bytes(call) // CHARS_PER_TOKEN >= least_tokens(model)
+
+
+def cached_conversation(call: Call, model: str = "") -> str:
+    """Return the id of the conversation whose cache the call should reach, or "" if it may go anywhere.
+
+    Requests that only begin alike have the same id. They may go anywhere, because all of them at one deployment would
+    overload it. A call should reach the cache if the client has named the conversation, if the prompt has an earlier
+    answer, or if it is long enough to be cached.
+    """
+    cache = call.sampling.options.prompt_cache
+    if cache is None or not cache.conversation:
+        return ""
+    has_answer = any(message.role == "assistant" for message in call.messages)
+    return cache.conversation if cache.is_named or has_answer or is_long_enough(call, model) else ""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, cast
 
 from conductor.errors import WorkerError, WorkerRefused
-from conductor.model.call import AnswerFormat, Call, Sampling, conversation_of
+from conductor.model.call import AnswerFormat, Call, Sampling
 from conductor.model.messages import NO_TOOLS, Image, Message, Native, Text
 from conductor.model.operation import TOKENS_GONE, TokenLogprob, read_tokens
 from conductor.model.reply import Delta, FinishReason, Reply, open_reply
@@ -18,6 +18,7 @@ from conductor.model.terms import Places, Priority
 from conductor.model.usage import FREE, Price, Usage
 from conductor.plan.prompt_parts import with_stable_system
 from conductor.plan.prompts import with_tools_as_text
+from serving.workers.cache_marks import cached_conversation
 from serving.workers.chat_tools import messages_json, tools_json
 from serving.workers.own_turns import Origin
 from serving.workers.stall_timer import USUAL, Patience
@@ -252,7 +253,7 @@ class VllmWorker:
             priority=PRIORITIES[call.terms.priority],
             prefix=call.prefix,
             places=places,
-            conversation=conversation_of(call.sampling),
+            conversation=cached_conversation(call),
         )
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conductor.model.usage import FREE, LongPromptRates, Price
+from conductor.model.usage import FREE, LongPromptRates, Price, Usage
 from conductor.plan.plan import Plan, Step
 from conductor.run.follow_up import (
     Agreement,
@@ -17,6 +17,7 @@ from conductor.run.follow_up import (
     course,
     describe,
     gain_usd,
+    likely_prompt,
     lost_usd,
     may_switch,
     why_kept,
@@ -51,7 +52,7 @@ def follow(worker: str = "sonnet", cached: int = 5_000, **facts: object) -> Foll
         is_tool_loop=False,
         stickiness=1.0,
         usd_per_s=Decimal("0.01"),
-        shares_machine=False,
+        why_ask="",
         agreement=Agreement(),
     )
     return replace(usual, **facts)  # type: ignore[arg-type]
@@ -142,7 +143,7 @@ COURSES = {
     "cheap": (follow(cached=20_000), {"others": ("local",)}, "speculate"),
     "dear": (follow(cached=150_000), {"others": ("local",)}, "ask"),
     "limited": (follow(), {"has_limits": True}, "ask"),
-    "on one machine": (follow("local", cached_tokens={}, shares_machine=True), {}, "ask"),
+    "on one machine": (follow("local", cached_tokens={}, why_ask="One machine."), {}, "ask"),
     "free": (follow("local", cached_tokens={}), {}, "speculate"),
     "of unknown price": (follow("unknown"), {}, "ask"),
     "never": (follow(usd_per_s=None), {}, "ask"),
@@ -168,6 +169,16 @@ def test_a_call_is_made_early_if_its_expected_loss_is_below_the_value_of_the_tim
     for usd_per_s, expected in ((even * 2, "speculate"), (even / 2, "ask")):
         turn = follow(usd_per_s=usd_per_s)
         assert course(members, turn, has_limits=False, fits_conductor=True)[0] == expected
+
+
+def test_a_prompt_s_cached_tokens_are_those_that_the_worker_is_known_to_have() -> None:
+    known = Usage(5_500, cached_input_tokens=5_000, cache_write_tokens=500)
+    assert likely_prompt(follow(), 99_999) == known
+    for unknown in (None, follow(cached_tokens={}), follow(cached_tokens={"opus": 5_000})):
+        assert likely_prompt(unknown, 999) == Usage(500), "a token per two bytes"
+    sonnet = POOL["sonnet"].price
+    assert sonnet is not None
+    assert sonnet.of(known) == Decimal("0.003375")
 
 
 def test_older_decisions_count_less() -> None:
@@ -216,7 +227,7 @@ turns_of_any_kind = st.builds(
     is_tool_loop=st.just(False),
     stickiness=st.floats(0, 100),
     usd_per_s=st.none() | st.just(Decimal("0.01")),
-    shares_machine=st.booleans(),
+    why_ask=st.sampled_from(["", "The worker is busy."]),
     agreement=st.just(Agreement()),
 )
 pools_of_any_price = st.fixed_dictionaries(

@@ -69,7 +69,7 @@ def follow(**facts: object) -> FollowUp:
         is_tool_loop=False,
         stickiness=1.0,
         usd_per_s=Decimal("0.01"),
-        shares_machine=False,
+        why_ask="",
         agreement=Agreement(),
     )
     return dataclasses.replace(usual, **facts)  # type: ignore[arg-type]
@@ -392,11 +392,13 @@ async def test_a_worker_that_the_request_excludes_is_no_follow_up() -> None:
 
 
 class Sent(Player):
-    """Says where a call is sent, as a dispatcher does."""
+    """Says where a call is sent, as a dispatcher does: to itself or to a fallback."""
+
+    fallback = ""
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
         assert call.terms.holds is not None
-        call.terms.holds.hold().record_callee(Callee(self.name, price=self.price))
+        call.terms.holds.hold().record_callee(Callee(self.fallback or self.name, price=self.price))
         return super().open(call)
 
 
@@ -419,6 +421,31 @@ async def test_a_lost_call_without_a_token_is_billed_at_an_estimate_and_recorded
     assert run.record.cost_is_bound
     assert run.record.n_unmetered_calls == 1
     assert load(Record, dump(run.record)) == run.record
+
+
+async def test_a_lost_call_of_a_free_worker_is_recorded_with_a_cost_of_zero() -> None:
+    gate = Gate()
+    a, boss = Sent("a", [NEVER]), Player("boss", [gate, OTHER])
+    run = await run_to_decision(in_turn(team(a, Player("b"), conductor=boss)), gate, lambda: a.calls)
+    (attempt,) = run.record.plans[1].steps[0].failed
+    assert (attempt.outcome, attempt.cost_usd, attempt.cost_is_bound) == ("cut", 0, False)
+
+
+@pytest.mark.parametrize("fallback", ["", "elsewhere"])
+async def test_a_lost_call_reads_what_the_conversation_has_in_the_worker_s_cache(fallback: str) -> None:
+    gate = Gate()
+    a, b, boss = Sent("a", [NEVER]), Player("b"), Player("boss", [gate, line(2)])
+    a.fallback = fallback
+    engine = in_turn(priced(a, b, boss), cached_tokens={"a": 20_000}, usd_per_s=Decimal(99))
+
+    run = await run_to_decision(engine, gate, lambda: a.calls, time_s=0.5)
+    cached = 0 if fallback else 20_000
+    prompt = Usage(20_500, cached_input_tokens=cached, cache_write_tokens=500 if cached else 0)
+    bound = call_bound(engine.pool["a"], a.calls[0])
+    likely = CHEAP_CACHE.of(estimate(bound, unseen_bytes(0.5), prompt))
+    (attempt,) = run.record.plans[1].steps[0].failed
+    assert attempt.cost_usd == pytest.approx(min(likely, CHEAP_CACHE.most(bound)), rel=Decimal("0.1"))
+    assert run.record.cost_usd == run.ledger.spent_usd == attempt.cost_usd
 
 
 async def test_a_lost_call_costs_what_it_has_written() -> None:

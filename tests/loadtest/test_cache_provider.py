@@ -14,7 +14,7 @@ from loadtest.rig.conversations import (
     SCENARIOS,
     Client,
     ClientRequest,
-    Scenario,
+    ClientScenario,
     chat,
     replay,
 )
@@ -101,7 +101,7 @@ async def test_too_many_breakpoints_are_a_400(session: ClientSession) -> None:
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda each: each.name)
 async def test_a_conversation_has_60_turns_and_keeps_its_cache(
-    session: ClientSession, scenario: Scenario
+    session: ClientSession, scenario: ClientScenario
 ) -> None:
     now_s = 0.0
     provider = CacheProvider(tool_turns=AGENT_TOOL_TURNS, clock=lambda: now_s)

@@ -63,10 +63,20 @@ def test_without_a_breakpoint_nothing_is_cached() -> None:
     assert set(api.send(messages([text(LONG)]))) == {FRESH}
 
 
-def test_a_prefix_below_1024_tokens_is_not_cached() -> None:
-    api = Anthropic()
-    for _ in range(2):
-        assert set(api.send(messages([text("word " * 800, FIVE)]))) == {FRESH}
+@pytest.mark.parametrize(
+    ("model", "words", "is_cached"),
+    [
+        ("claude-sonnet-4-6", 800, False),
+        ("claude-sonnet-4-6", 850, True),
+        ("claude-opus-5", 800, True),
+        ("claude-haiku-4-5", 3200, False),
+        ("claude-haiku-4-5", 3400, True),
+    ],
+)
+def test_a_prefix_below_the_model_s_minimum_is_not_cached(model: str, words: int, *, is_cached: bool) -> None:
+    api, body = Anthropic(), messages([text("word " * words, FIVE)], model=model)
+    assert set(api.send(body)) == {WRITTEN if is_cached else FRESH}
+    assert set(api.send(body)) == {READ if is_cached else FRESH}
 
 
 @pytest.mark.parametrize(

@@ -182,8 +182,11 @@ async def test_a_turn_that_is_sent_again_goes_to_another_replica() -> None:
 
 
 def test_a_call_takes_its_conversation_along() -> None:
-    options = WireOptions(prompt_cache=PromptCache(conversation="cv_1"))
-    call = Call((Message.of("user", "Why?"),), Sampling(options=options))
+    def call(*, is_named: bool) -> Call:
+        cache = PromptCache(conversation="cv_1", is_named=is_named)
+        options = WireOptions(prompt_cache=cache)
+        return Call((Message.of("user", "Why?"),), Sampling(options=options))
+
     worker = VllmWorker("w", "m", None)  # type: ignore[arg-type]
-    assert worker._engine_call(call).conversation == "cv_1"
-    assert worker._engine_call(Call(call.messages)).conversation == ""
+    assert worker._engine_call(call(is_named=True)).conversation == "cv_1"
+    assert worker._engine_call(call(is_named=False)).conversation == "", "other requests may begin alike"

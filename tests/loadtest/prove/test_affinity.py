@@ -2,11 +2,11 @@
 
 from collections import Counter
 
-from loadtest.prove.affinity import Turn, find_return, summarize
+from loadtest.prove.affinity import AffinityTurn, find_return, summarize
 
 
-def turn(sent_s: float, *, stayed: bool = True, lost: int = 0) -> Turn:
-    return Turn(sent_s, stayed, 1000, lost)
+def turn(sent_s: float, *, stayed: bool = True, lost: int = 0) -> AffinityTurn:
+    return AffinityTurn(sent_s, stayed, 1000, lost)
 
 
 def test_the_return_is_the_time_after_which_nearly_all_turns_stayed():

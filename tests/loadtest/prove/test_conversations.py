@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 
 from loadtest.prove.conversations import ACCOUNTS, ROUTES, prove, settings
-from loadtest.rig.conversations import SCENARIOS, Scenario
+from loadtest.rig.conversations import SCENARIOS, ClientScenario
 from serving.settings.settings import parse
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda each: each.name)
-def test_its_settings_are_valid(scenario: Scenario) -> None:
+def test_its_settings_are_valid(scenario: ClientScenario) -> None:
     checked = parse(settings(scenario, "http://127.0.0.1:1", 2))
     assert [each.name for each in checked.workers[1].deployments] == [*ACCOUNTS.values()]
 

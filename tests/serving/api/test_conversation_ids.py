@@ -58,7 +58,8 @@ async def test_a_name_of_the_clients_comes_before_the_first_messages() -> None:
         named = await id_of(api, chat(SKY, podium={"conversation": "trip"}))
         assert await id_of(api, chat(SEA, podium={"conversation": "trip"}, prompt_cache_key="k")) == named
         keyed_id = await id_of(api, chat(SKY, prompt_cache_key="trip"))
-        assert await id_of(api, {"input": SEA, "prompt_cache_key": "trip"}, "/v1/responses") == keyed_id
+        assert await id_of(api, {"input": SKY, "prompt_cache_key": "trip"}, "/v1/responses") == keyed_id
+        assert await id_of(api, chat(SEA, prompt_cache_key="trip")) != keyed_id, "one of its application"
         session = await id_of(api, message(CODE, SKY), "/v1/messages")
         assert await id_of(api, message(CODE, SEA), "/v1/messages") == session
         old = await id_of(api, message(OLD_CODE, SKY), "/v1/messages")
@@ -67,6 +68,33 @@ async def test_a_name_of_the_clients_comes_before_the_first_messages() -> None:
         assert len({named, keyed_id, session, old, first}) == 5
         other = await id_of(api, message("somebody", SKY), "/v1/messages")
         assert other == first
+
+
+async def test_only_the_client_names_a_conversation() -> None:
+    requests: list[tuple[str, Json, bool]] = [
+        ("/v1/chat/completions", chat(SKY), False),
+        ("/v1/chat/completions", chat(SKY, podium={"conversation": "trip"}), True),
+        ("/v1/chat/completions", chat(SKY, prompt_cache_key="trip"), False),
+        ("/v1/messages", message(None, SKY), False),
+        ("/v1/messages", message("somebody", SKY), False),
+        ("/v1/messages", message(CODE, SKY), True),
+        ("/v1/responses", {"input": SKY}, False),
+    ]
+    async with served(team()) as api:
+        for path, body, is_named in requests:
+            answer = await api.http.post(path, json={"model": "a"} | body)
+            assert answer.status_code == 200, answer.text
+            assert _is_named(api) is is_named
+        response = {"model": "a", "input": "Go on.", "previous_response_id": answer.json()["id"]}
+        await api.http.post("/v1/responses", json=response)
+        assert _is_named(api)
+
+
+def _is_named(api: Served) -> bool:
+    """Whether the client of the newest call has named its conversation."""
+    cache = api.worker("a").calls[-1].sampling.options.prompt_cache
+    assert cache is not None
+    return cache.is_named
 
 
 async def test_only_a_session_is_used_of_the_metadata() -> None:

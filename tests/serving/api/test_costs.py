@@ -20,6 +20,7 @@ from serving.database.address import Address
 from tests.serving.api.keyed import keyed
 from tests.serving.api.served import ASK, PRICE, Json, Served, scripted, served, team
 from tests.serving.store.stores import replicas
+from tests.states import until
 
 pytestmark = pytest.mark.postgresql
 
@@ -160,6 +161,37 @@ async def test_the_page_says_what_the_ledger_and_the_answers_say(store_address: 
         await directory.aclose()
 
 
+async def test_a_call_that_its_client_left_before_the_first_token_is_seen_by_its_team(
+    store_address: Address,
+) -> None:
+    directory = Directory(store_address)
+    settings = team(workers=[scripted("a", "A.", price=PRICE, delay_s=30)], workflows={})
+    try:
+        keys = [await directory.create_key(scope, None, {scope}) for scope in (Scope.ADMIN, Scope.RUN)]
+        admin, client = ({"authorization": f"Bearer {key.reveal()}"} for key, _ in keys)
+        async with replicas(store_address, settings, n=1, directory=directory) as (router,):
+            body = ASK | {"model": "a", "max_tokens": 1000}
+            left = asyncio.create_task(
+                router.api.http.post("/v1/chat/completions", json=body, headers=client)
+            )
+            await until(lambda: router.api.worker("a").calls)
+            left.cancel()
+            await until(lambda: not router.api.service.running)
+            await router.records.aclose()
+            params = {"by": "worker"}
+            async with asyncio.timeout(10):  # bills are written in the background
+                while not (
+                    page := (await router.api.http.get("/v1/costs", params=params, headers=admin)).json()
+                )["ledger"]:
+                    await asyncio.sleep(0.01)
+        assert [(each["worker"], each["calls"], each["unknown_costs"]) for each in page["data"]] == [
+            ("a", 1, 1)
+        ]
+        assert page["ledger"]["difference_usd"] == page["ledger"]["cost_usd"] > "0"
+    finally:
+        await directory.aclose()
+
+
 async def test_a_team_sees_its_own_costs_also_without_a_store(tmp_path: Path) -> None:
     async with keyed(tmp_path) as it:
         for who in ("mine", "other team", "alone"):
@@ -186,6 +218,8 @@ WRONG = {
     "by": ({"by": "day,wrker"}, "wrker"),
     "no field": ({"by": ","}, "is empty"),
     "a day that is none": ({"from": "2025-11-31"}, "from"),
+    "before 1970": ({"to": "0001-01-05"}, "to"),
+    "begins before 1970": ({"from": "1969-12-31", "to": "1970-01-05"}, "from"),
     "backwards": ({"from": "2025-11-02", "to": "2025-11-01"}, "must not be after"),
     "a day before all others": ({"to": "0001-01-05"}, "to"),
     "a day before 1970": ({"from": "1969-12-31", "to": "1970-01-02"}, "from"),

@@ -92,6 +92,35 @@ async def test_another_router_finds_the_turns_in_the_store(wire: str, tmp_path: 
             assert await agent.ask(one.api, "Are you sure?") == "done"
 
 
+async def test_turns_of_a_deleted_response_are_sent_as_the_client_has_them() -> None:
+    tools = [{"type": "function", "name": "read", "parameters": SCHEMA}]
+    items: list[Json] = [{"role": "user", "content": "Mend it."}]
+    async with serving(wire_of("chat")) as upstream:
+        upstream.respond = SigningChat().respond
+        async with served(settings_for("chat", upstream.url)) as api:
+            while True:
+                answer = await api.http.post(
+                    "/v1/responses", json={"model": "a", "input": items, "tools": tools}
+                )
+                assert answer.status_code == 200, answer.text
+                response = answer.json()
+                if not (calls := [each for each in response["output"] if each["type"] == "function_call"]):
+                    break
+                items += [
+                    {key: each[key] for key in ("type", "call_id", "name", "arguments")} for each in calls
+                ]
+                items += [
+                    {"type": "function_call_output", "call_id": each["call_id"], "output": "R"}
+                    for each in calls
+                ]
+            items += [{"role": "assistant", "content": "done"}, {"role": "user", "content": "And now?"}]
+            await api.quiet()
+            assert (await api.http.delete(f"/v1/responses/{response['id']}")).status_code == 200
+            upstream.respond = type(upstream)(wire_of("chat")).respond  # checks nothing
+            await api.http.post("/v1/responses", json={"model": "a", "input": items, "tools": tools})
+            assert not any(message.get("reasoning_content") for message in upstream.body["messages"])
+
+
 async def prefix_after(change: Any, upstream: WireServer) -> tuple[list[Any], list[Any]]:
     """The messages of the last request of a first run, and of the next turn after the client's `change`."""
     upstream.respond = SigningChat().respond

@@ -7,10 +7,15 @@ from typing import Any
 import pytest
 
 from serving.database.clock import now_us
-from serving.store.prompt_caches import PromptCaches
+from serving.store.prompt_caches import PromptCacheRow, PromptCaches
+from tests import pictures
 from tests.databases import make_file
 from tests.serving.api.served import Json, Served, plan, scripted, served, step, team
+from tests.serving.api.test_upstreams import remote
 from tests.serving.store.stores import replicas
+from tests.serving.workers.test_http import PROVIDERS
+from tests.states import until
+from tests.wires.server import Answer, serving
 
 A = {"input_usd_per_mtok": 1.25, "cached_input_usd_per_mtok": 0.125, "output_usd_per_mtok": 10}
 B = {"input_usd_per_mtok": 3, "cached_input_usd_per_mtok": 0.3, "cache_write_usd_per_mtok": 3.75, "output_usd_per_mtok": 15}  # fmt: skip
@@ -65,6 +70,26 @@ async def test_stickiness_of_zero_leaves_the_decision_to_the_conductor() -> None
         assert record["answer"] == "B says."
 
 
+@pytest.mark.parametrize(("policy", "answer"), [({}, "B says."), ({"stickiness": 1}, "A says.")])
+async def test_by_default_a_switch_must_gain_half_of_what_it_loses(policy: Json, answer: str) -> None:
+    cheap = {"input_usd_per_mtok": 0.3, "output_usd_per_mtok": 10}
+    settings = settings_for(TO_A, TO_B, b=cheap, conversation={"speculation_usd_per_s": None, **policy})
+    async with served(settings) as api:
+        await run(api, LONG)
+        assert (await run(api, LONG, "And now?"))["answer"] == answer
+
+
+async def test_a_worker_without_a_lower_price_for_cached_tokens_has_nothing_to_lose() -> None:
+    plain = {name: A[name] for name in ("input_usd_per_mtok", "output_usd_per_mtok")}
+    settings = settings_for(TO_A, TO_B, a=plain, conversation={"speculation_usd_per_s": None})
+    async with served(settings) as api:
+        await run(api, LONG)
+        record = await run(api, LONG, "And now?")
+        prompt = api.worker("conductor").calls[-1].messages[-1].text
+    assert (sources(record), record["answer"]) == (["conductor"], "B says.")
+    assert "in its cache" not in prompt
+
+
 async def test_the_conductor_is_told_of_the_cache_and_its_switch_is_allowed_if_it_gains_enough() -> None:
     policy = {"stickiness": 0.3, "speculation_usd_per_s": None}
     settings = settings_for(TO_A, TO_B, a=B, b=A, conversation=policy)
@@ -84,6 +109,49 @@ async def test_an_early_call_that_the_plan_confirms_answers() -> None:
         assert record["plans"][0]["accepted"]
         assert record["answer"] == "A says."
         await api.quiet()
+
+
+@pytest.mark.parametrize(("slots", "early"), [(1, []), (2, ["conversation"])])
+async def test_an_early_call_uses_at_most_half_of_the_worker_s_slots(slots: int, early: list[str]) -> None:
+    settings = settings_for(TO_A, a=FREE, b=FREE)
+    settings["workers"][1]["max_concurrency"] = slots
+    async with served(settings) as api:
+        await run(api, "Why?")
+        assert sources(await run(api, "Why?", "And now?")) == ["conductor", *early]
+
+
+@pytest.mark.parametrize("more", [{"service_tier": "flex"}, {"podium": {"background": True}}])
+async def test_a_request_that_no_client_waits_for_is_never_answered_early(more: Json) -> None:
+    async with served(settings_for(TO_A, a=FREE, b=FREE)) as api:
+        await run(api, "Why?")
+        answer = await api.post({"messages": turns("Why?", "And now?"), **more})
+        await until(lambda: not api.service.running)
+        record = await api.record(answer.headers["x-podium-workflow-id"])
+        assert (sources(record), record["answer"]) == (["conductor"], "A says.")
+
+
+async def test_a_busy_worker_keeps_the_conversation_that_it_has_in_its_cache() -> None:
+    settings = settings_for(TO_A, TO_B)
+    stalled: Json = {"text": "Wait for it.", "stall_after_tokens": 1}
+    settings["workers"][1] |= {"replies": ["A says.", stalled, "A says."], "max_concurrency": 1}
+    async with served(settings) as api:
+        await run(api, LONG)
+        other = asyncio.create_task(api.post({"model": "a"}))
+        slots = api.service.pool.limiters["a"]
+        await until(lambda: slots.is_full)
+        turn = asyncio.create_task(run(api, LONG, "And now?"))
+        await until(lambda: slots.queued)
+        other.cancel()
+        assert sources(await turn) == ["conversation"]
+
+
+async def test_requests_that_only_begin_alike_are_no_follow_ups_of_each_other() -> None:
+    async with served(settings_for(TO_A, a=FREE, b=FREE)) as api:
+        for question in ("And 2?", "And 3?"):
+            assert sources(await run(api, "Is 1 odd?", question)) == ["conductor"]
+        named: Json = {"podium": {"conversation": "numbers"}}
+        assert sources(await run(api, "Is 1 odd?", "And 2?", **named)) == ["conductor"]
+        assert "conversation" in sources(await run(api, "Is 1 odd?", "And 3?", **named))
 
 
 async def test_an_early_call_that_the_plan_replaces_is_closed() -> None:
@@ -116,8 +184,22 @@ async def test_a_cache_is_forgotten_after_its_lifetime_and_then_written_for_an_h
         cache = api.worker("a").calls[-1].sampling.options.prompt_cache
         assert cache is not None
         assert cache.lifetime == "1h"
-        record = await run(api, LONG, "And now?", "Then?")
-        assert sources(record) == ["conversation"]  # an hour has not passed
+
+
+@pytest.mark.parametrize(("provider", "source"), [("anthropic", "conversation"), ("openai", "conductor")])
+async def test_only_caches_with_breakpoints_last_an_hour(
+    monkeypatch: pytest.MonkeyPatch, provider: str, source: str
+) -> None:
+    kind = PROVIDERS[provider]
+    async with serving(kind.wire) as upstream:
+        upstream.respond = lambda _: Answer(input_tokens=20_000)
+        model = "claude-9" if provider == "anthropic" else "gpt-9"
+        workers = [remote(kind, upstream.url, model=model, price=A), scripted("b", "B says.", price=B)]
+        async with served(team(TO_A, workers=workers, workflows={})) as api:
+            await run(api, LONG)
+            monkeypatch.setattr("serving.api.conversation.now_us", lambda: now_us() + 400_000_000)
+            assert sources(await run(api, LONG, "And now?"))[0] == "conductor"
+            assert sources(await run(api, LONG, "And now?", "Then?"))[0] == source
 
 
 @pytest.mark.parametrize(("setting", "lifetime"), [("auto", ""), ("5m", "5m"), ("1h", "1h")])
@@ -139,6 +221,38 @@ async def test_a_request_that_rules_the_worker_out_is_no_follow_up(podium: Json)
         assert "conversation" not in sources(record)
 
 
+PICTURE: Json = {"type": "image_url", "image_url": {"url": pictures.DATA_URL}}
+PDF: Json = {
+    "type": "file",
+    "file": {"filename": "a.pdf", "file_data": "data:application/pdf;base64,JVBERi0xLjQ="},
+}
+READ: Json = {"type": "function", "function": {"name": "read", "parameters": {"type": "object"}}}
+
+
+@pytest.mark.parametrize(
+    ("lacks", "parts", "more"),
+    [
+        ({"sees_images": False}, [PICTURE], {}),
+        ({"reads_pdfs": False}, [PDF], {}),
+        ({"calls_tools": False}, [], {"tools": [READ]}),
+    ],
+)
+async def test_a_worker_that_lacks_an_ability_keeps_no_turn_that_needs_it(
+    lacks: Json, parts: list[Json], more: Json
+) -> None:
+    settings = settings_for(TO_A, TO_B)
+    settings["workers"][1] |= lacks
+    settings["workers"][2] |= {"sees_images": True, "reads_pdfs": True}
+    async with served(settings) as api:
+        await run(api, LONG)
+        messages = turns(LONG, "Look.")
+        messages[-1]["content"] = [{"type": "text", "text": "Look."}, *parts]
+        answer = await api.post({"messages": messages, **more})
+        record = await api.record(answer.headers["x-podium-workflow-id"])
+        assert (sources(record), record["answer"]) == (["conductor"], "B says.")
+        assert sources(await run(api, LONG, "And now?")) == ["conversation"]
+
+
 async def test_workers_by_name_are_not_noted() -> None:
     async with served(settings_for(TO_A)) as api:
         await run(api, LONG, model="a")
@@ -148,10 +262,41 @@ async def test_workers_by_name_are_not_noted() -> None:
 async def test_the_next_turn_at_another_router_stays(tmp_path: Path) -> None:
     async with replicas(make_file(tmp_path / "podium.db"), settings_for(TO_A, TO_B)) as (one, other):
         await run(one.api, LONG)
+        await one.api.service.prompt_caches.flush()
         assert sources(await run(other.api, LONG, "And now?")) == ["conversation"]
+        await other.api.service.prompt_caches.flush()
         assert sources(await run(one.api, LONG, "And now?", "Then?")) == ["conversation"]
+        await one.api.service.prompt_caches.flush()
         rows = await one.rows("SELECT worker, n_messages, turns FROM prompt_cache")
         assert [tuple(row) for row in rows] == [("a", 5, 3)]
+
+
+class Caches(PromptCaches):
+    """Rows in memory that count what is kept, and may fail."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        super().__init__()
+        self.error, self.kept = error, list[PromptCacheRow]()
+
+    def keep(self, row: PromptCacheRow, key_id: str, *, stores: bool = True) -> None:
+        self.kept.append(row)
+        if self.error is not None:
+            raise self.error
+        super().keep(row, key_id, stores=stores)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_turn_is_noted_once(stream: bool) -> None:
+    async with served(settings_for(TO_A), prompt_caches=(caches := Caches())) as api:
+        await api.post({"messages": turns("Why?"), "stream": stream})
+        await api.quiet()
+        assert len(caches.kept) == 1
+
+
+async def test_an_answer_is_sent_and_its_run_is_stored_if_its_turn_cannot_be_noted() -> None:
+    async with served(settings_for(TO_A), prompt_caches=Caches(RuntimeError("any fault"))) as api:
+        assert (await run(api, "Why?"))["answer"] == "A says."
+        assert (await api.newest())["status"] == "finished"
 
 
 async def test_a_store_that_does_not_respond_delays_a_turn_only_briefly(

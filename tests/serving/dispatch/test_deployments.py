@@ -1,6 +1,7 @@
 """A worker with several deployments, over sockets: who is asked, who takes over, what the record tells."""
 
 import asyncio
+import dataclasses
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator
@@ -64,8 +65,8 @@ async def ask(running: Served, sdk: openai.AsyncOpenAI, words: str = "Why?") -> 
 
 async def test_calls_are_shared_by_weight_each_with_the_key_and_the_model_of_its_deployment() -> None:
     async with deployed({"weight": 3}, {"model": "gpt-5-in-b"}) as (running, wires), running.sdk as sdk:
-        for n in range(10):  # each question begins a conversation
-            await asyncio.gather(*(ask(running, sdk, f"Why {n}, {each}?") for each in range(20)))
+        for _ in range(10):
+            await asyncio.gather(*(ask(running, sdk) for _ in range(20)))
         n_a, n_b = len(wires["a"].requests), len(wires["b"].requests)
         assert n_a + n_b == 200
         assert 118 < n_a < 182, "3 of 4 on average"
@@ -284,13 +285,18 @@ async def deployments_of(*places: Target) -> dict[str, str]:
     """Send a turn of each conversation, and return the deployment that answered it."""
     worker, answered = routes.dispatcher(routes.deployed(*places)), dict[str, str]()
     for conversation in CONVERSATIONS:
-        options = WireOptions(prompt_cache=PromptCache(conversation=conversation))
-        call = Call((Message.of("user", "Why?"),), Sampling(options=options))
-        async with worker.open(call) as reply:
+        async with worker.open(call_in(conversation)) as reply:
             async for _ in reply:
                 pass
         answered[conversation] = reply.deployment
     return answered
+
+
+def call_in(conversation: str, *messages: Message, is_named: bool = True) -> Call:
+    """A call of a conversation."""
+    cache = PromptCache(conversation=conversation, is_named=is_named)
+    sampling = Sampling(options=WireOptions(prompt_cache=cache))
+    return Call(messages or (Message.of("user", "Why?"),), sampling)
 
 
 async def test_conversations_are_shared_by_weight_and_stay_at_every_router() -> None:
@@ -319,6 +325,59 @@ async def test_a_deployment_that_is_added_takes_its_share_and_no_other_conversat
     moved = [name for name in CONVERSATIONS if before[name] != after[name]]
     assert {after[name] for name in moved} == {"c"}
     assert 40 < len(moved) < 95, "a third on average"
+
+
+LONG = Message.of("user", "word " * 900)
+"""More than the 1,024 tokens from which most providers cache a prompt, and less than 2,048."""
+FIRST: dict[str, tuple[Call, str, bool]] = {
+    "named": (call_in("cv_1"), "gpt-5", True),
+    "after an answer": (
+        call_in(
+            "cv_1",
+            Message.of("user", "Why?"),
+            Message.of("assistant", "So."),
+            Message.of("user", "And now?"),
+            is_named=False,
+        ),
+        "gpt-5",
+        True,
+    ),
+    "long": (call_in("cv_1", LONG, is_named=False), "gpt-5", True),
+    "too short for its provider's cache": (call_in("cv_1", LONG, is_named=False), "claude-haiku-4-5", False),
+    "short": (call_in("cv_1", is_named=False), "gpt-5", False),
+}
+
+
+@pytest.mark.parametrize(("call", "model", "stays"), FIRST.values(), ids=list(FIRST))
+async def test_first_requests_that_are_alike_go_to_one_deployment_only_if_a_cache_is_there(
+    call: Call, model: str, *, stays: bool
+) -> None:
+    route = routes.deployed(*targets(a=1, b=1))
+    route.profile = dataclasses.replace(route.profile, model=model)
+    worker, answered = routes.dispatcher(route), Counter[str]()
+    for _ in range(60):
+        async with worker.open(call) as reply:
+            async for _ in reply:
+                pass
+        answered[reply.deployment] += 1
+    assert sorted(answered.values()) == [60] if stays else min(answered["a"], answered["b"]) > 10
+
+
+@pytest.mark.parametrize(("weight", "n_calls"), [(1, 14), (4, 24)])
+async def test_calls_of_one_conversation_stay_until_its_deployment_has_far_more_than_its_share(
+    weight: int, n_calls: int
+) -> None:
+    weights = {"a": weight, "b": 1, "c": 1}
+    worker, opened = routes.dispatcher(routes.deployed(*targets(**weights))), Counter[str]()
+    answered = await deployments_of(*targets(**weights))
+    call = call_in(next(name for name, deployment in answered.items() if deployment == "a"))
+    async with AsyncExitStack() as stack:
+        for _ in range(24):
+            reply = await stack.enter_async_context(worker.open(call))
+            opened[reply.deployment] += 1
+    assert opened["a"] == n_calls
+    async with worker.open(call) as reply:
+        assert reply.deployment == "a", "it has room again"
 
 
 def test_a_hash_is_evenly_spread_and_never_zero() -> None:

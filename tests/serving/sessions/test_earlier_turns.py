@@ -1,6 +1,8 @@
 """Tool turns of ended runs, for the next turns of their conversations: whose they are, and how much of them is kept."""
 
 import asyncio
+import sys
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,6 +22,7 @@ from serving.settings.sections import LimitSettings
 from serving.store.memory_store import MemoryStore
 from serving.store.store import StoreListener
 from serving.store.tool_ids import CallName
+from tests.states import until
 
 MINE, THEIRS = Account("key_1", "team"), Account("key_2", "team")
 RUNS = [f"wf_{n:032x}" for n in range(40)]
@@ -75,6 +78,18 @@ async def test_turns_are_found_by_the_clients_ids_of_their_calls() -> None:
     assert list(found) == [call.id for message in messages for call in message.tool_calls]
     assert list(found.values()) == list(record.plans[0].steps[0].turns)
     assert await turns.find(messages[:1], MINE) == {}
+
+
+async def test_the_ids_of_a_turn_are_in_the_order_of_its_calls() -> None:
+    client, first, second = store(), turn_of(0), turn_of(1)
+    both = replace(first, calls=first.calls + second.calls, results=first.results + second.results)
+    turns, record = EarlierTurns(client), run_of(RUNS[0], (QUESTION,), both)
+    turns.remember(record)
+    ids = await client.call_ids()
+    calls = [ToolCall(ids.sign(CallName(record.id, number)), "read", "{}") for number in (1, 0)]
+    results = [Message("tool", (ToolResult(call.id, (Text("R"),)),)) for call in calls]
+    asked = [QUESTION, Message("assistant", (Text("I read."), *calls)), *results, Message.of("user", "And?")]
+    assert list(await turns.find(asked, MINE)) == [call.id for call in reversed(calls)]
 
 
 async def test_turns_of_another_key_or_of_another_beginning_are_not_found() -> None:
@@ -140,6 +155,74 @@ async def test_what_was_redacted_is_not_sent(thought: str) -> None:
     assert await EarlierTurns(client).find(await sent_by(client, record), MINE) == {}
 
 
+@pytest.mark.parametrize("is_redacted", [False, True])
+async def test_turns_that_the_store_has_redacted_are_not_sent_from_memory(is_redacted: bool) -> None:
+    client = store()
+    turns, record = EarlierTurns(client), run_of(RUNS[0], (QUESTION,), turn_of(0))
+    thought = "my [e-mail address removed] is" if is_redacted else "signed"
+    stored = run_of(RUNS[0], (QUESTION,), turn_of(0, thought=thought))
+    turns.remember(record)
+    turns.note_stored(stored)
+    assert bool(await turns.find(await sent_by(client, record), MINE)) is not is_redacted
+
+
+async def test_turns_of_a_run_whose_texts_were_deleted_are_not_sent_from_memory() -> None:
+    client = store()
+    turns, record = EarlierTurns(client), run_of(RUNS[0], (QUESTION,), turn_of(0))
+    turns.remember(record)
+    turns.forget(record.id)
+    turns.forget(RUNS[1])
+    assert await turns.find(await sent_by(client, record), MINE) == {}
+
+
+async def test_turns_stay_in_memory_for_a_time_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(earlier_turns, "DROPS_S", 0.01)
+    client = store()
+    turns, record = EarlierTurns(client, lambda: 0.0), run_of(RUNS[0], (QUESTION,), turn_of(0))
+    turns.remember(record)
+    n_before = sys.getrefcount(record.plans[0].steps[0].turns)
+    await until(lambda: sys.getrefcount(record.plans[0].steps[0].turns) < n_before)
+    turns.remember(record)
+    assert await turns.find(await sent_by(client, record), MINE) == {}
+
+
+async def test_turns_of_a_run_whose_texts_have_expired_are_not_sent() -> None:
+    client = store()
+    turns, record = EarlierTurns(client), run_of(RUNS[0], (QUESTION,), turn_of(0))
+    turns.remember(replace(record, created=time.time() - 100))
+    messages = await sent_by(client, record)
+    assert len(await turns.find(messages, MINE, content_s=200)) == 1
+    assert await turns.find(messages, MINE, content_s=50) == {}
+
+
+class CountingStore(MemoryStore):
+    """A store that counts how often runs are read."""
+
+    n_reads = 0
+
+    async def get(self, id: str) -> RunRecords | None:
+        self.n_reads += 1
+        return await super().get(id)
+
+
+async def test_a_run_that_is_not_stored_is_looked_for_in_one_turn_only() -> None:
+    client = CountingStore(LimitSettings, StoreListener())
+    turns, messages = EarlierTurns(client), await sent_by(client, run_of(RUNS[0], (QUESTION,), turn_of(0)))
+    for _ in range(3):
+        assert await turns.find(messages, MINE) == {}
+    assert client.n_reads == 1 + earlier_turns.LOOKS
+
+
+async def test_a_key_with_many_turns_evicts_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = store()
+    monkeypatch.setattr(earlier_turns, "MOST_BYTES", 6 * earlier_turns.ENTRY_BYTES)
+    turns = EarlierTurns(client)
+    theirs = replace(run_of(RUNS[0], (QUESTION,), turn_of(0)), account=THEIRS)
+    for record in (theirs, *(run_of(id, (QUESTION,), turn_of(0)) for id in RUNS[1:])):
+        turns.remember(record)
+    assert len(await turns.find(await sent_by(client, theirs), THEIRS)) == 1
+
+
 async def test_the_newest_run_may_be_stored_a_little_later() -> None:
     client = store()
     record = run_of(RUNS[0], (QUESTION,), turn_of(0))
@@ -168,9 +251,10 @@ async def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     records = [run_of(id, (QUESTION,), turn_of(0, "R" * 100)) for id in RUNS]
     for record in records:
         turns.remember(record)
-    found = [len(await turns.find(await sent_by(client, each, "R" * 100), MINE)) for each in records]
+    newest_first = records[::-1]
+    found = [len(await turns.find(await sent_by(client, each, "R" * 100), MINE)) for each in newest_first]
     assert 0 < sum(found) <= 6
-    assert found[-1] == 1
+    assert found[0] == 1
 
 
 async def test_ids_of_other_servers_are_ignored() -> None:

@@ -33,18 +33,28 @@ def row(worker: str = "a", at_us: int = 1, id: str = "c1", drop_us: int | None =
     return PromptCacheRow(id, worker, "eu", 3, "0123456789abcdef", 4_000, 120, 2, "1h", at_us, expiry_us)
 
 
+async def read(caches: PromptCaches) -> list[PromptCacheRow]:
+    """The rows of the conversation `c1`, once the store has responded in time."""
+    async with asyncio.timeout(30):
+        while not (rows := await caches.find("c1", "key_1")):
+            await asyncio.sleep(0.01)
+    return rows
+
+
 async def test_a_turn_on_another_replica_finds_the_worker_of_the_last_one(store_address: Address) -> None:
     async with opened(store_address) as (one, _), opened(store_address) as (other, _):
         mine, theirs = PromptCaches(one), PromptCaches(other)
-        assert await mine.find("c1") == []
+        assert await mine.find("c1", "key_1") == []
         first = row()
-        await mine.keep(first)
-        assert await theirs.find("c1") == [first]
+        mine.keep(first, "key_1")
+        await mine.flush()
+        assert await read(theirs) == [first]
         newer, second = row(at_us=2), row("b", at_us=3)
-        await theirs.keep(newer)
-        await theirs.keep(second)
-        assert {each.worker: each for each in await mine.find("c1")} == {"a": newer, "b": second}
-        assert await mine.find("c2") == []
+        theirs.keep(newer, "key_1")
+        theirs.keep(second, "key_1")
+        await theirs.flush()
+        assert {each.worker: each for each in await mine.find("c1", "key_1")} == {"a": newer, "b": second}
+        assert await mine.find("c2", "key_1") == []
 
 
 async def test_the_newest_row_wins_whatever_comes_last(store_address: Address) -> None:
@@ -52,30 +62,33 @@ async def test_the_newest_row_wins_whatever_comes_last(store_address: Address) -
         caches = PromptCaches(store)
         newer = row(at_us=9)
         for each in (newer, row(at_us=5)):
-            await caches.keep(each)
-        assert await caches.find("c1") == [newer]
+            caches.keep(each, "key_1")
+        await caches.flush()
+        assert await caches.find("c1", "key_1") == [newer]
         writer = (await store.ledger()).writer
         await asyncio.gather(*(writer.do(KEEP_PROMPT, row(at_us=n)) for n in (7, 10, 8)))
-        assert [each.written_us for each in await PromptCaches(store).find("c1")] == [10]
+        assert [each.written_us for each in await read(PromptCaches(store))] == [10]
 
 
 async def test_a_row_is_ignored_after_its_time_and_then_removed(store_address: Address) -> None:
     async with opened(store_address) as (store, records):
         caches = PromptCaches(store)
-        await caches.keep(row(drop_us=now_us() - 1))
-        await caches.keep(row("b"))
-        assert [each.worker for each in await caches.find("c1")] == ["b"]
+        caches.keep(row(drop_us=now_us() - 1), "key_1")
+        caches.keep(row("b"), "key_1")
+        await caches.flush()
+        assert [each.worker for each in await caches.find("c1", "key_1")] == ["b"]
         assert await records.remove_old() == 1
-        assert [each.worker for each in await PromptCaches(store).find("c1")] == ["b"]
+        assert [each.worker for each in await read(PromptCaches(store))] == ["b"]
 
 
 async def test_what_must_not_be_stored_stays_in_memory(store_address: Address) -> None:
     async with opened(store_address) as (store, _):
         caches = PromptCaches(store)
         kept = row()
-        await caches.keep(kept, stores=False)
-        assert await caches.find("c1") == [kept]
-        assert await PromptCaches(store).find("c1") == []
+        caches.keep(kept, "key_1", stores=False)
+        await caches.flush()
+        assert await caches.find("c1", "key_1") == [kept]
+        assert await PromptCaches(store).find("c1", "key_1") == []
 
 
 async def test_a_store_that_is_away_delays_no_turn_and_memory_remains() -> None:
@@ -84,8 +97,8 @@ async def test_a_store_that_is_away_delays_no_turn_and_memory_remains() -> None:
         for caches in (PromptCaches(store), PromptCaches()):
             kept = row()
             async with asyncio.timeout(3 * prompt_caches.PATIENCE_S + 1):
-                await caches.keep(kept)
-                assert await caches.find("c1") == [kept]
+                caches.keep(kept, "key_1")
+                assert await caches.find("c1", "key_1") == [kept]
     finally:
         await store.aclose()
 
@@ -96,10 +109,20 @@ async def test_memory_is_bounded_and_the_conversation_that_was_used_last_stays(
     monkeypatch.setattr(prompt_caches, "MOST_IDS", 2)
     caches = PromptCaches()
     for id in ("c1", "c2"):
-        await caches.keep(row(id=id))
-    await caches.find("c1")
-    await caches.keep(replace(row(), id="c3"))
-    assert [len(await caches.find(id)) for id in ("c1", "c2", "c3")] == [1, 0, 1]
+        caches.keep(row(id=id), "key_1")
+    await caches.find("c1", "key_1")
+    caches.keep(replace(row(), id="c3"), "key_1")
+    assert [len(await caches.find(id, "key_1")) for id in ("c1", "c2", "c3")] == [1, 0, 1]
+
+
+async def test_a_key_with_many_conversations_evicts_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prompt_caches, "MOST_IDS", 3)
+    caches = PromptCaches()
+    caches.keep(row(id="quiet"), "key_2")
+    for n in range(9):
+        caches.keep(row(id=f"c{n}"), "key_1")
+    assert len(await caches.find("quiet", "key_2")) == 1
+    assert [len(await caches.find(f"c{n}", "key_1")) for n in (6, 7, 8)] == [0, 1, 1]
 
 
 def run_of(*conversation: Message, lifetime: Any = "", **fields: Any) -> Record:

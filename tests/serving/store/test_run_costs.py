@@ -1,5 +1,6 @@
 """The cost of runs by worker: what a run's rows contain, and that their sums are the same in both stores."""
 
+import asyncio
 from decimal import Decimal
 from typing import Any
 
@@ -13,17 +14,21 @@ from conductor.model.messages import Message, PendingCall, ToolCall
 from conductor.model.operation import PromptCache, WireOptions
 from conductor.model.reply import CallResult, FinishReason
 from conductor.model.usage import Price, Usage
+from conductor.run.events import PlanStarted
+from conductor.run.fold import fold
 from conductor.run.plan_record import PlanRecord, StepRecord
 from conductor.run.record import Account, Record, RunRecords
 from conductor.run.task import Task
 from conductor.run.turns import Segment, StepTurn
 from serving.accounts.caller import ANYBODY, DEFAULT_SCOPES, Caller
+from serving.accounts.money import MAX_PICO
 from serving.database.address import Address
 from serving.settings.sections import LimitSettings
+from serving.store.database_store import DatabaseStore
 from serving.store.memory_store import MemoryStore
 from serving.store.numbers import without_content
 from serving.store.retention import DAY_US
-from serving.store.run_costs import CostQuery, RunCostRow, rows_of
+from serving.store.run_costs import CostQuery, LedgerSum, RunCostRow, rows_of
 from serving.store.run_filter import RunFilter
 from tests.serving.store.stores import opened
 
@@ -43,12 +48,13 @@ def call(worker: str, usage: Usage | None = USAGE, price: Price | None = CLAUDE,
 
 def step(index: int, result: CallResult | None, **facts: Any) -> StepRecord:
     worker = result.worker if result else "a"
-    status = "done" if result else "cancelled"
+    status = "done" if result else "failed" if "failure" in facts else "cancelled"
     return StepRecord(index, worker, "", (), 0.1, status, (), result, 0.2, 0.3, worker, 0.4, **facts)
 
 
 def plan(*steps: StepRecord, index: int = 0, **facts: Any) -> PlanRecord:
-    return PlanRecord(index, 0, "conductor", 0.0, "conductor", (), steps, ended_s=0.5, **facts)
+    whole = {"worker": "conductor", "ended_s": 0.5} | facts
+    return PlanRecord(index, 0, "conductor", 0.0, steps=steps, **whole)
 
 
 def run(id: str, *plans: PlanRecord, created: float = 5 * DAY_S, **facts: Any) -> Record:
@@ -111,7 +117,7 @@ def test_failed_calls_and_calls_of_unknown_cost_are_steps() -> None:
 
 def test_a_reused_step_counts_once_and_answers() -> None:
     early = step(0, call("a"))
-    first = replace(plan(early), stopped=True)
+    first = plan(early, worker=None, stopped=True)
     record = run("wf_1", first, plan(replace(early, reused_from=0), index=1))
     assert [values(row)[:3] for row in rows_of(RunRecords(record))] == [("a", "answer", 1)]
 
@@ -137,11 +143,50 @@ def test_lost_calls_have_no_worker_and_embeddings_no_answer() -> None:
     assert [row.part for row in rows_of(RunRecords(record))] == ["step"]
 
 
+def test_a_call_that_was_closed_before_its_first_token_has_an_unknown_cost() -> None:
+    left = run("wf_1", plan(step(0, None), result=call("conductor")), status="cancelled", answer="")
+    assert [values(row) for row in rows_of(RunRecords(left))][1:] == [("a", "step", 1, 0, 0, 1)]
+    stopped = run("wf_1", plan(worker="conductor", stopped=True), status="cancelled", answer="")
+    assert [values(row) for row in rows_of(RunRecords(stopped))] == [("conductor", "plan", 1, 0, 0, 1)]
+    lost = Attempt("b", "", "Its process ended.", outcome="cut")
+    again = run("wf_1", plan(step(0, call("a"), cut=(lost,))))
+    assert [values(row) for row in rows_of(RunRecords(again))][1:] == [("b", "step", 1, 0, 0, 1)]
+    (_, paid) = rows_of(RunRecords(replace(again, lost_usd=Decimal("0.25"))))
+    assert values(paid) == ("", "step", 0, 25 * 10**10, 0, 0)
+
+
+def test_an_early_call_that_was_closed_costs_its_estimate() -> None:
+    closed = Attempt("a", "", "It was closed.", outcome="cut", cost_usd=Decimal("0.25"), cost_is_bound=True)
+    early = plan(step(0, None, failed=(closed,)), worker=None, stopped=True)
+    assert [values(row) for row in rows_of(RunRecords(run("wf_1", early)))] == [
+        ("a", "step", 1, 25 * 10**10, 0, 0)
+    ]
+    queued = replace(step(0, None), started_s=None)
+    assert not rows_of(RunRecords(run("wf_1", plan(queued))))
+
+
 @pytest.mark.parametrize("cost_usd", [Decimal("NaN"), Decimal(-1), Decimal(10**9)])
 def test_any_cost_that_a_worker_reports_can_be_stored(cost_usd: Decimal) -> None:
     record = run("wf_1", plan(step(0, replace(call("a"), cost_usd=cost_usd))))
     (row,) = rows_of(RunRecords(record))
     assert 0 <= row.cost < 2**63
+
+
+async def test_absurd_amounts_are_summed_too(store_address: Address) -> None:
+    absurd = replace(call("a", Usage(2**62, 2**62)), cost_usd=Decimal(10**9), saved_usd=-Decimal(10**9))
+    paid = """INSERT INTO ledger (hold_id, kind, run_id, key_id, day, month, amount, exact, above_hold, at_us)
+        VALUES ('{0}', 'call', '{0}', 'k1', 5, 0, 9223372036854775807, 1, 0, 1)"""
+    async with opened(store_address) as (replica, store):
+        ids = [f"wf_{n}" for n in range(3)]
+        for id in ids:
+            await store.put(RunRecords(replace(run(id, plan(step(0, absurd))), owner=store.owner)))
+        await store.aclose()
+        async with (await replica.database()).writing() as connection:
+            for id in ids:
+                await connection.exec_driver_sql(paid.format(id))
+        report = await store.costs(CostQuery(0, 99, ("worker",)), ANYBODY)
+    assert [(group.cost, group.saved) for group in report.groups] == [(3 * MAX_PICO, -3 * MAX_PICO)]
+    assert report.ledger == LedgerSum(3 * MAX_PICO, 0)
 
 
 RUNS = [
@@ -207,6 +252,59 @@ async def test_a_run_that_waits_has_its_costs_so_far_and_they_are_replaced(store
         await store.put(RunRecords(replace(ended, owner=store.owner)))
         await store.aclose()
         assert [group.values for group in (await store.costs(everything, ANYBODY)).groups] == [("b",), ("c",)]
+
+
+async def test_a_lost_run_costs_what_the_ledger_has_until_its_owner_says_more(store_address: Address) -> None:
+    everything = CostQuery(0, 99, ("worker",))
+    async with opened(store_address) as (dying, one), opened(store_address) as (_, other):
+        for id, account in (("wf_1", Account("k1", "t1")), ("wf_2", Account())):
+            record = replace(run(id, account=account, status="running", answer=""), owner=one.owner)
+            record = fold(record, [PlanStarted(0.1, 0, 0, "conductor", "conductor", ())])
+            one.note(record, record.seq, PlanStarted(0.1, 0, 0, "conductor", "conductor", ()))
+        await until_stored(other, "wf_1", "wf_2")
+        async with (await dying.database()).writing() as connection:
+            await connection.exec_driver_sql(
+                """INSERT INTO ledger (hold_id, kind, run_id, key_id, day, month, amount, exact, above_hold, at_us)
+                VALUES ('h1', 'call', 'wf_1', 'k1', 5, 0, 700, 1, 0, 1)"""
+            )
+            await connection.exec_driver_sql(
+                """INSERT INTO hold (id, run_id, call_no, key_id, day, month, worker, amount, state, owner, made_us)
+                VALUES ('h2', 'wf_1', 1, 'k1', 5, 0, 'a', 50, 'open', 'gone', 1)"""
+            )
+            await connection.exec_driver_sql("UPDATE replica SET lease_until_us = 1")
+        assert await other.sweep() == 2
+        (lost,) = (await other.costs(everything, ANYBODY)).groups
+        assert (lost.values, lost.runs, lost.calls, lost.cost, lost.unknown_costs) == (("",), 2, 1, 750, 1)
+        ended = run("wf_1", plan(step(0, call("b"))))
+        await one.put(RunRecords(replace(ended, owner=one.owner)))  # it was only frozen
+        await one.aclose()
+        report = await other.costs(everything, ANYBODY)
+        assert [(group.values, group.cost) for group in report.groups] == [(("",), 0), (("b",), usd(CLAUDE))]
+
+
+async def test_a_lost_run_keeps_the_rows_from_its_wait_for_tools(store_address: Address) -> None:
+    turn = StepTurn(call("a"), (PendingCall(0, ToolCall("c", "clock", "{}")),))
+    waiting = replace(step(0, None, turns=(turn,)), status="waiting", worker="a")
+    record = run("wf_1", plan(waiting), status="waiting", answer="", segments=(Segment((0,)),))
+    async with opened(store_address) as (dying, one), opened(store_address) as (_, other):
+        await one.suspend(RunRecords(replace(record, owner=one.owner)), 60)
+        async with (await dying.database()).writing() as connection:
+            await connection.exec_driver_sql("UPDATE run SET status = 'running', kept = 0")
+            await connection.exec_driver_sql(
+                f"""INSERT INTO ledger (hold_id, kind, run_id, key_id, day, month, amount, exact, above_hold, at_us)
+                VALUES ('h1', 'call', 'wf_1', 'k1', 5, 0, {usd(CLAUDE) + 9}, 1, 0, 1)"""
+            )
+            await connection.exec_driver_sql("UPDATE replica SET lease_until_us = 1")
+        assert await other.sweep() == 1
+        report = await other.costs(CostQuery(0, 99, ("worker",)), ANYBODY)
+        assert [(group.values, group.cost) for group in report.groups] == [(("",), 9), (("a",), usd(CLAUDE))]
+        assert report.ledger == LedgerSum(usd(CLAUDE) + 9, 0)
+
+
+async def until_stored(store: DatabaseStore, *ids: str) -> None:
+    async with asyncio.timeout(10):
+        while not all([await store.get(id) for id in ids]):
+            await asyncio.sleep(0.01)
 
 
 async def test_costs_go_with_their_run(store_address: Address) -> None:

@@ -11,7 +11,18 @@ import pytest
 
 from conductor.errors import ContextOverflow, WorkerBusy, WorkerError, WorkerRefused, WorkerUnavailable
 from conductor.model.call import Call, CallSite, Grammar, Sampling
-from conductor.model.messages import File, Image, Message, Native, Text, Tool, ToolCall, ToolResult, Toolset
+from conductor.model.messages import (
+    File,
+    Image,
+    Message,
+    Native,
+    Text,
+    Tool,
+    ToolCall,
+    ToolChoice,
+    ToolResult,
+    Toolset,
+)
 from conductor.model.operation import PromptCache, WireOptions
 from conductor.model.reply import Delta, FinishReason
 from conductor.model.terms import Terms
@@ -21,7 +32,7 @@ from serving.settings.access import ModelAccess
 from serving.settings.settings import parse
 from serving.workers.account import ProviderAccount
 from serving.workers.anthropic import AnthropicWorker, fault, thinking_for
-from serving.workers.anthropic_tools import least_tokens
+from serving.workers.cache_marks import least_tokens
 from serving.workers.http_errors import ErrorMapper
 from tests.wires.anthropic import AnthropicWire
 from tests.wires.server import Answer, WireServer, serving
@@ -283,6 +294,7 @@ def test_every_status_that_the_sdk_has_a_class_for_is_mapped():
 MANUAL = "The manual says much. " * 500
 SYSTEM = Message.of("system", MANUAL)
 READ = Toolset((Tool("read", "Reads."), Tool("write", "Writes.")))
+FORCED = Toolset(READ.tools, ToolChoice("required"))
 FIVE_MINUTES = {"type": "ephemeral"}
 HOUR = {"type": "ephemeral", "ttl": "1h"}
 
@@ -321,6 +333,15 @@ MARKED: dict[str, tuple[Call, set[str]]] = {
     "a first question with tools": (
         in_conversation(SYSTEM, USER, tools=READ),
         {"system 0", "turn 0.0"},
+    ),
+    "a first question that must call a tool": (in_conversation(SYSTEM, USER, tools=FORCED), {"system 0"}),
+    "data to extract from a document": (
+        in_conversation(SYSTEM, Message.of("user", MANUAL * 2), tools=Toolset(READ.tools, ToolChoice("required", ("read",)))),
+        {"system 0"},
+    ),
+    "a later turn that must call a tool": (
+        in_conversation(SYSTEM, *said("One?", "1", "Two?"), tools=FORCED),
+        {"system 0", "turn 0.0", "turn 2.0"},
     ),
     "tools without a system prompt": (
         in_conversation(Message.of("user", MANUAL), tools=READ),

@@ -191,6 +191,7 @@ async def delete(request: Request, response_id: str) -> Response:
             param="response_id",
         )
     await service.store.remove_texts(record.id)
+    service.earlier_turns.forget(record.id)
     return success({"id": response_id, "object": "response", "deleted": True})
 
 

@@ -9,7 +9,7 @@ revision = "0014"
 down_revision = "0013"
 only_adds = False  # older servers cannot read runs whose plans came from a conversation
 
-KNOWN = "conversation IS NOT NULL"
+KNOWN, WITHOUT_TEAM = "conversation IS NOT NULL", "team_id IS NULL"
 
 
 def upgrade() -> None:
@@ -29,8 +29,12 @@ def upgrade() -> None:
         "suspended_run",
         sa.Column("question", sa.Text, comment="beginning of the newest question, redacted, for lists"),
     )
-    op.drop_index("run_cost", "run")  # an index must not have the name of a table
-    op.create_index("run_by_cost", "run", ["cost"])
+    # an index must not have the name of a table
+    if op.get_context().dialect.name == "postgresql":
+        op.execute("ALTER INDEX run_cost RENAME TO run_by_cost")
+    else:
+        op.drop_index("run_cost", "run")
+        op.create_index("run_by_cost", "run", ["cost"])
     op.create_table(
         "run_cost",
         sa.Column("run_id", sa.Text, nullable=False),
@@ -58,6 +62,14 @@ def upgrade() -> None:
         comment="tokens and cost of a run by worker; removed with the run",
     )
     op.create_index("run_cost_day", "run_cost", ["day"])
+    op.create_index("run_cost_team", "run_cost", ["team_id", "day"])
+    op.create_index(
+        "run_cost_key",
+        "run_cost",
+        ["key_id", "day"],
+        sqlite_where=sa.text(WITHOUT_TEAM),
+        postgresql_where=sa.text(WITHOUT_TEAM),
+    )
     op.create_table(
         "prompt_cache",
         sa.Column("id", sa.Text, nullable=False, comment="hash of the conversation and its first messages"),
