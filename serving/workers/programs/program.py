@@ -297,6 +297,9 @@ class ProgramWorker:
 
 
 _TRUTHS = {"Yes": "True", "No": "False"}
+_PRONOUNS = ("it", "this", "that", "them", "these", "those")
+_NAMES_OF_WORDS = ("word", "text", "one", "other", "name")
+"""Beginnings of the names of groups for a word or thing that is asked about."""
 
 
 def load(module: str) -> Any:
@@ -322,6 +325,15 @@ def with_one_name(match: re.Match[str]) -> re.Match[str]:
     return found
 
 
+def _check_words(match: re.Match[str]) -> None:
+    """Raise NotForProgram if a word that is asked about is a pronoun without quotation marks, as in "write it backwards"."""
+    for name, text in match.groupdict().items():
+        if (text or "").casefold() not in _PRONOUNS or not name.startswith(_NAMES_OF_WORDS):
+            continue
+        if not re.search(rf"[\"']{text}[\"']|\bword {text}\b", match[0]):
+            raise NotForProgram(f'The question does not say what "{text}" means.')
+
+
 def answer_by(rules: Sequence[Rule], question: PlainQuestion) -> ExactAnswer:
     """Return the answer of the first rule that matches and has one. NotForProgram has the reason of the first
     match.
@@ -330,6 +342,7 @@ def answer_by(rules: Sequence[Rule], question: PlainQuestion) -> ExactAnswer:
     for each, rule in rules:
         if found := each.fullmatch(question.text):
             try:
+                _check_words(found)
                 return rule(found)
             except NotForProgram as reason:
                 reasons.append(str(reason))

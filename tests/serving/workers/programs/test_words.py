@@ -93,6 +93,8 @@ ANSWERS = {
     "anagrams of listen": "Anagrams of \"listen\" are \"enlist\" and \"silent\".",
 }  # fmt: skip
 REFUSED = (
+    "write it backwards",
+    "What is the opposite of this?",
     "opposite of banana", "opposite of run", "How many letters are in the capital of France?", "how do you spell my name", "plural of xyzzy",
     "what is the first word of the Bible", "write a poem", "say something nice", "spell it",
     "Which is the odd one out: apple, banana, car, pear?", "What rhymes with read?", "Finish the sentence: The dog is ...", "What rhymes with orange?",
