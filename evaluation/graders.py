@@ -17,8 +17,8 @@ from evaluation.answer_extraction import (
     number,
     opening,
 )
+from evaluation.grading_mentions import mention_fault
 from evaluation.grading_processes import math_verify_grade, reasoning_gym_score
-from evaluation.mentions import mention_fault
 from evaluation.questions import Grade, Question
 from evaluation.sandbox import run_program
 
@@ -82,7 +82,7 @@ async def judge_code(question: Question, answer: str) -> Grade:
 
 
 async def judge_mentions(question: Question, answer: str) -> Grade:
-    """Judge free text with `evaluation.mentions`: it must mention an accepted answer and no refused one."""
+    """Judge free text with `evaluation.grading_mentions`: it must mention an accepted answer and no refused one."""
     fault = mention_fault(question.text, question.facts, answer)
     return Grade(not fault, answer, fault)
 

@@ -1,4 +1,4 @@
-"""Normalise text and find the numbers in it. `evaluation.mentions` uses this to judge answers."""
+"""Normalise text and find the numbers in it. `evaluation.grading_mentions` uses this to judge answers."""
 
 import re
 import unicodedata

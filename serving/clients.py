@@ -34,7 +34,7 @@ from serving.workers.stall_timer import Patience
 from serving.workers.vllm import EngineClient, VllmWorker
 
 if TYPE_CHECKING:
-    from serving.workers.account import ProviderAccount
+    from serving.workers.provider_account import ProviderAccount
     from serving.workers.scripted import ScriptedReply
 
 Engines = Mapping[str, EngineClient]
@@ -133,8 +133,8 @@ def _account(
     environment: Mapping[str, str],
 ) -> "ProviderAccount":
     """Return the provider account, with a placeholder for the key if none is set."""
-    from serving.workers.account import NO_KEY, ProviderAccount
     from serving.workers.clouds import check_installed
+    from serving.workers.provider_account import NO_KEY, ProviderAccount
 
     check_installed(worker)
     return ProviderAccount(

@@ -1,7 +1,7 @@
 """Fair shares of limited resources among keys and teams.
 
 `share` is the rule for the runs of a router and the slots of a worker, whose modules count what each key has.
-`Room` limits other resources that requests use. `Rotation` orders work that waits. `in_slices` shares the event
+`Room` limits other resources that requests use. `RoundRobin` orders work that waits. `in_slices` shares the event
 loop.
 """
 
@@ -131,7 +131,7 @@ class Share:
         self.n = n
 
 
-class Rotation(Generic[Item]):
+class RoundRobin(Generic[Item]):
     """Queue whose owners take turns. The items of one owner stay in order."""
 
     def __init__(self) -> None:

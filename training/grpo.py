@@ -14,8 +14,8 @@ from trl import GRPOConfig, GRPOTrainer
 from serving.settings.settings import SettingsError
 from training.config import Config
 from training.plan_runner import PlanRunner
-from training.reward import PlanReward
 from training.team_question import TeamQuestion
+from training.trl_reward import PlanReward
 
 if TYPE_CHECKING:
     from training.recursion import TwoRounds

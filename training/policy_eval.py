@@ -12,7 +12,7 @@ from rich.progress import track
 from evaluation.graders import grade
 from training.generation import Completion, generate
 from training.plan_runner import PlanRunner
-from training.scoring import RewardTerms, Score, score
+from training.reward import RewardTerms, Score, score
 from training.team_question import TeamQuestion
 
 BATCH = 64

@@ -18,8 +18,8 @@ from typing import Any
 
 from training.generation import Completion, generate
 from training.plan_runner import Chat, PlanRunner
-from training.reward import PlanReward, figures
-from training.scoring import Score
+from training.reward import Score
+from training.trl_reward import PlanReward, figures
 
 Rollout = tuple[int, list[str]]
 """The number of a question's row, and the texts of its plans so far."""

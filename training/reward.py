@@ -1,114 +1,95 @@
-"""Compute the reward of completions by running them.
+"""The reward of a run: 0 if the text is not a plan, 0.5 for a wrong answer, 1 for a right one.
 
-`PlanReward` is a TRL reward function (1.16). It is asynchronous, and returns None for completions that cannot
-be scored. It uses the data set's column `row`, and knows neither the model nor the optimizer.
+See arXiv 2512.04388, section 3.1.
 """
 
-import asyncio
-from collections import Counter
-from collections.abc import Callable, Sequence
-from statistics import mean
-from typing import Any
+from dataclasses import dataclass
 
-from conductor.model.usage import Usage
-from training.plan_runner import PlanRunner
-from training.scoring import RewardTerms, Score, score
-from training.team_question import TeamQuestion
+from conductor.errors import BudgetExceeded, WorkerError
+from conductor.model.failure import Failure
+from conductor.plan.plan import Format
+from conductor.run.plan_record import PlanRecord
+from conductor.run.record import Record
+from evaluation.graders import grade
+from evaluation.questions import Question
+from training.exact_plan import is_exact_plan
 
-LogMetric = Callable[[str, float], None]
+NO_PLAN, WRONG, RIGHT = 0.0, 0.5, 1.0
 
 
-class PlanReward:
-    """Scores the texts of plans.
+@dataclass(frozen=True, slots=True)
+class Score:
+    """Reward of a run and its data. The reward is None if a worker was unreachable, which is not the plan's
+    fault.
+    """
+
+    reward: float | None
+    parsed: bool
+    right: bool
+    record: Record
+    why: str = ""
+
+    @property
+    def newest(self) -> PlanRecord:
+        """Plan that was scored, which is the last one written."""
+        return self.record.plans[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class RewardTerms:
+    """Parameters of the reward.
 
     Args:
-        runner: a function that creates a runner. It is called once, in the event loop that will use the
-            runner.
-        eos_ids: the tokens that end a completion. A completion without one was truncated and is not a plan.
+        usd_weight: the amount that a dollar of cost subtracts from the reward of a right answer. With 0, as
+            in the paper, cost does not count. The reward is never less than that of a wrong answer.
     """
 
-    def __init__(
-        self,
-        runner: Callable[[], PlanRunner],
-        questions: Sequence[TeamQuestion],
-        eos_ids: Sequence[int],
-        usd_weight: float = 0.0,
-        concurrency: int = 64,
-    ) -> None:
-        self.__name__ = "plan"
-        self._make_runner, self._questions, self._eos_ids = runner, questions, frozenset(eos_ids)
-        self._usd_weight, self._concurrency = usd_weight, concurrency
-        self._runner: PlanRunner | None = None
-        self._slots: asyncio.Semaphore | None = None
+    format: Format = "steps"
+    max_steps: int = 5
+    usd_weight: float = 0.0
 
-    async def __call__(
-        self,
-        completions: Sequence[Any],
-        completion_ids: Sequence[Sequence[int]],
-        row: Sequence[int],
-        log_metric: LogMetric | None = None,
-        **_: Any,
-    ) -> list[float | None]:
-        """Return one reward per completion, as TRL passes them with their tokens and the question's `row`."""
-        texts = [each if isinstance(each, str) else each[-1]["content"] or "" for each in completions]
-        runs = (
-            self.score(number, [text], ended=bool(ids) and ids[-1] in self._eos_ids)
-            for number, text, ids in zip(row, texts, completion_ids, strict=True)
-        )
-        scores = await asyncio.gather(*runs)
-        if log_metric is not None:
-            all_workers = self._runner.workers if self._runner else []
-            for name, value in figures(scores, list(row), all_workers).items():
-                log_metric(name, value)
-        return [each.reward for each in scores]
-
-    def question(self, row: int) -> TeamQuestion:
-        return self._questions[row]
-
-    async def score(self, row: int, plans: list[str], *, ended: bool = True) -> Score:
-        if self._runner is None or self._slots is None:
-            self._runner, self._slots = self._make_runner(), asyncio.Semaphore(self._concurrency)
-        runner, question = self._runner, self._questions[row]
-        terms = RewardTerms(runner.conductor.format, runner.limits.max_steps, self._usd_weight)
-        async with self._slots:
-            record = await runner.run(question, plans, ended=ended)
-        return await score(question.question, record, plans[-1], list(question.workers), terms, ended=ended)
-
-    async def aclose(self) -> None:
-        """Close the runner, in the event loop that used it."""
-        if self._runner is not None:
-            await self._runner.aclose()
+    def right(self, record: Record) -> float | None:
+        """Return the reward of a right answer, or None if it depends on an unknown cost."""
+        if not self.usd_weight:
+            return RIGHT
+        cost = record.cost_usd
+        return None if cost is None else max(WRONG, RIGHT - self.usd_weight * float(cost))
 
 
-def figures(scores: Sequence[Score], groups: Sequence[int], workers: Sequence[str]) -> dict[str, float]:
-    """Return a batch's figures for the curves. `groups` has each question's number, `workers` all of the
-    pool.
+async def score(
+    question: Question,
+    record: Record,
+    text: str,
+    workers: list[str],
+    terms: RewardTerms,
+    *,
+    ended: bool = True,
+) -> Score:
+    """Score `record`, whose last plan is `text`, for `workers` as shown. A truncated text is not a plan, even
+    if its part could run.
     """
-    values = {
-        "plan/parsed": mean(each.parsed for each in scores),
-        "plan/right": mean(each.right for each in scores),
-        "plan/outages": mean(each.reward is None for each in scores),
-        "plan/groups_without_signal": _without_signal(scores, groups),
-    }
-    ran = [each for each in scores if each.parsed and each.newest.steps]
-    if not ran:
-        return values
-    steps = [step for each in ran for step in each.newest.steps]
-    values["plan/steps"] = len(steps) / len(ran)
-    values["plan/reads"] = mean(bool(step.access) for step in steps)
-    usages = [sum((call.usage for call in each.record.calls if call.usage), Usage()) for each in ran]
-    values["plan/tokens"] = mean(usage.total_tokens for usage in usages)
-    costs = [float(each.record.cost_usd) for each in ran if each.record.cost_usd is not None]
-    if costs:
-        values["plan/cost_usd"] = mean(costs)
-    used = Counter(step.worker for step in steps)
-    return values | {f"workers/{name}": used[name] / len(steps) for name in workers}
+    if not ended or not _is_plan(record, text, workers, terms):
+        why = _why(record) or "text other than the plan"
+        return Score(NO_PLAN, parsed=False, right=False, record=record, why=why)
+    if record.failure is not None:
+        reward = WRONG if _plan_is_to_blame(record.failure) else None
+        return Score(reward, parsed=True, right=False, record=record, why=_why(record))
+    verdict = await grade(question, record.answer)
+    if not verdict.correct:
+        return Score(WRONG, parsed=True, right=False, record=record, why=verdict.why)
+    return Score(terms.right(record), parsed=True, right=True, record=record)
 
 
-def _without_signal(scores: Sequence[Score], groups: Sequence[int]) -> float:
-    """Return the share of questions with equal rewards, which give no gradient."""
-    rewards: dict[int, set[float]] = {group: set() for group in groups}
-    for each, group in zip(scores, groups, strict=True):
-        if each.reward is not None:
-            rewards[group].add(each.reward)
-    return mean(len(each) < 2 for each in rewards.values())
+def _is_plan(record: Record, text: str, workers: list[str], terms: RewardTerms) -> bool:
+    if not record.plans or record.plans[-1].rejection is not None:
+        return False
+    return is_exact_plan(terms.format, text, workers, terms.max_steps)
+
+
+def _plan_is_to_blame(failure: Failure) -> bool:
+    """Return whether another plan, and not only another attempt, might have succeeded."""
+    return failure.is_a(BudgetExceeded) or (failure.is_a(WorkerError) and not failure.retryable)
+
+
+def _why(record: Record) -> str:
+    return f"{record.failure.code}: {record.failure.explanation}" if record.failure else ""

@@ -25,11 +25,11 @@ from training.look_up_examples import look_up_examples
 from training.models import keep_of_start, model_for, tokenizer_for
 from training.plan_runner import PlanRunner, training_pool
 from training.policy_eval import PolicyMetrics, metrics_by_source, score_policy, solo_accuracy, sources
-from training.reward import PlanReward
 from training.run_dir import RunDir, digests
 from training.supervised import learn
 from training.supervised_config import LookUpConfig, StageConfig
 from training.team_question import TeamQuestion
+from training.trl_reward import PlanReward
 
 CHECKPOINT_EVERY = 50
 """Number of steps between two checkpoints of a supervised stage."""

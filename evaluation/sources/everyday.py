@@ -2,7 +2,7 @@
 
 They were written for Podium, in the words that people type, without answer tags. No answer depends on the
 year. The split is fixed in `everyday.jsonl`: `part=test` has 200 questions, `part=train` the others; without
-`part`, all are used. `family=` names one of `FAMILIES`. Each line says what `evaluation.mentions` accepts and
+`part`, all are used. `family=` names one of `FAMILIES`. Each line says what `evaluation.grading_mentions` accepts and
 refuses, and by which rule.
 """
 

@@ -37,8 +37,8 @@ from loadtest.rig.routers import (
 from podium.command_line.options import parse_count
 from podium.command_line.program import Program
 from serving.accounts.hold import team_subject
+from serving.accounts.hold_statements import LEASE_S, RENEW_S
 from serving.accounts.money import to_pico
-from serving.accounts.operations import LEASE_S, RENEW_S
 from serving.database.address import Address
 from serving.database.migrate import open_database
 

@@ -22,7 +22,7 @@ import asyncpg
 from conductor.errors import StoreUnavailable
 from serving.accounts.alerts import NOTE_EXHAUSTED, Exhausted
 from serving.accounts.hold import Bill, Entry, HoldRequest, Refusal
-from serving.accounts.operations import (
+from serving.accounts.hold_statements import (
     ENTER,
     HOLD,
     LEASE_S,

@@ -5,8 +5,8 @@ from typing import Any
 
 from sqlalchemy import Executable, Row
 
+from serving.accounts.hold_statements import RENEW_S
 from serving.accounts.ledger_store import LedgerStore, new_owner
-from serving.accounts.operations import RENEW_S
 from serving.database.address import Address
 from serving.database.database import Database
 from serving.database.migrate import open_database

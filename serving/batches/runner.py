@@ -31,8 +31,8 @@ from serving.database.clock import now_us
 from serving.dispatch.slots import FairQueue
 from serving.errors import row
 from serving.redaction.slices import in_turns
-from serving.sessions.admission import room_for_batch
 from serving.sessions.execution import PolicyFinder
+from serving.sessions.run_admission import room_for_batch
 from serving.sessions.service import Service
 from serving.settings.sections import BatchSettings
 

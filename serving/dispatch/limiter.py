@@ -71,7 +71,7 @@ class Limiter:
     A call waits for a slot before it is sent, and holds the slot until it is closed. `FairQueue` decides
     which call is next.
 
-    If the queue is too long (`serving/sessions/admission.py`), or if a call gets no slot within `max_wait_s`,
+    If the queue is too long (`serving/sessions/run_admission.py`), or if a call gets no slot within `max_wait_s`,
     the call is rejected or goes to a fallback. This applies only until the run has paid for a call. Later
     calls of the run keep waiting, unless another worker can still be tried.
     """

@@ -9,7 +9,7 @@ from statistics import median_low
 from types import MappingProxyType
 
 from conductor.model.terms import Priority
-from serving.shares import KEPT, Rotation, share
+from serving.shares import KEPT, RoundRobin, share
 from serving.traffic import TRAFFIC_S, Traffic
 
 CUT = 0.8
@@ -301,7 +301,7 @@ class _Queue:
     """Waiting calls of one priority: in order of arrival per payer and key, with the payers in turn."""
 
     def __init__(self) -> None:
-        self._payers = OrderedDict[str, Rotation[asyncio.Future[None]]]()
+        self._payers = OrderedDict[str, RoundRobin[asyncio.Future[None]]]()
 
     def __bool__(self) -> bool:
         return bool(self._payers)
@@ -318,7 +318,7 @@ class _Queue:
         return ahead
 
     def join(self, payer: str, key: str, turn: "asyncio.Future[None]") -> None:
-        self._payers.setdefault(payer, Rotation()).add(key, turn)
+        self._payers.setdefault(payer, RoundRobin()).add(key, turn)
 
     def leave(self, payer: str, key: str, turn: "asyncio.Future[None]") -> None:
         """Remove a waiting call, if it is still in the queue."""

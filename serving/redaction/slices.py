@@ -12,11 +12,11 @@ from typing import TypeVar
 from weakref import WeakKeyDictionary
 
 from conductor.run.record import Account
-from serving.shares import Rotation
+from serving.shares import RoundRobin
 
 T = TypeVar("T")
 READS = Account("reads")
-"""Payer of the work for reads. `serving/api/admission.py` has already put these in a fair order."""
+"""Payer of the work for reads. `serving/api/route_admission.py` has already put these in a fair order."""
 Steps = Generator[None, None, T]
 """Generator that pauses after each step of at most a millisecond, and returns the result of the work."""
 SLICE_S = 0.003
@@ -88,7 +88,7 @@ class _Turns:
     """
 
     def __init__(self) -> None:
-        self._waiting = OrderedDict[str, Rotation[asyncio.Future[None]]]()
+        self._waiting = OrderedDict[str, RoundRobin[asyncio.Future[None]]]()
         """Work that waits, by team."""
         self._is_taken = False
 
@@ -97,7 +97,7 @@ class _Turns:
             self._is_taken = True
             return
         turn = asyncio.get_running_loop().create_future()
-        waiting = self._waiting.setdefault(payer.tenant, Rotation())
+        waiting = self._waiting.setdefault(payer.tenant, RoundRobin())
         waiting.add(payer.key_id, turn, is_first=goes_on)
         try:
             await turn

@@ -19,7 +19,7 @@ from conductor.plan.prompt_parts import with_stable_system
 from conductor.run.plan_record import StepRecord
 from conductor.run.record import Account, Record
 from conductor.run.turns import StepTurn
-from serving.sessions.admission import bytes_of
+from serving.sessions.run_admission import bytes_of
 from serving.store.memory_store import FairDict
 from serving.store.prompt_caches import digest_of, digests_of
 from serving.store.store import RecordStore

@@ -19,9 +19,9 @@ from serving.accounts.account_policy import UNLIMITED, Policies
 from serving.pool import Pool
 from serving.redaction.failures import line_of, words_in_span
 from serving.redaction.texts import RUN_TEXTS, redact_ahead, redactor_of
-from serving.sessions.admission import RunAdmission
 from serving.sessions.deduplication import to_cached_record
 from serving.sessions.pools import Pools
+from serving.sessions.run_admission import RunAdmission
 from serving.sessions.session import Execution, RunSpec, Session, SessionRegistry
 from serving.settings.sections import StoreSettings
 from serving.store.content import ContentJournal

@@ -25,10 +25,10 @@ from serving.accounts.account_policy import Policies, check_tools, narrow_record
 from serving.accounts.caller import Caller
 from serving.accounts.rates import NO_RATES, RateCounter, RateReservation
 from serving.pool import Pool
-from serving.sessions.admission import RunAdmission, bytes_of_record
 from serving.sessions.deduplication import RequestDeduplicator
 from serving.sessions.execution import PolicyFinder, RunExecutor, TurnEnder
 from serving.sessions.pools import Pools
+from serving.sessions.run_admission import RunAdmission, bytes_of_record
 from serving.sessions.session import RunSpec, Session, SessionRegistry, close_answer
 from serving.store.content import kept_part
 from serving.store.idempotency import CachedAnswer

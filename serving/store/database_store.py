@@ -19,7 +19,7 @@ from conductor.run.codec import UnreadableRecord
 from conductor.run.events import Event
 from conductor.run.record import Record, RunRecords
 from serving.accounts.caller import Caller
-from serving.accounts.operations import RENEW_S
+from serving.accounts.hold_statements import RENEW_S
 from serving.accounts.replica_store import ReplicaStore
 from serving.database.address import StoreError
 from serving.database.clock import now_us

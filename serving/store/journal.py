@@ -3,7 +3,7 @@
 The events of a run are collected for `BATCH_S` seconds and written as one row. All runs of the replica share
 a transaction. While the store is unreachable, ended runs wait in memory, up to `limits.records` and
 `limits.records_bytes`. A run keeps its slot and its share of the memory budget until it is written
-(`serving/sessions/admission.py`).
+(`serving/sessions/run_admission.py`).
 
 A kept run is a run that outlives its client. Another replica continues it if this one ends.
 """

@@ -16,11 +16,11 @@ from conductor.model.call import Call
 from conductor.model.messages import ToolCall
 from conductor.model.reply import Delta, FinishReason
 from conductor.model.usage import Usage
-from serving.workers.account import ProviderAccount
 from serving.workers.http_errors import ErrorMapper
 from serving.workers.output_limit import OutputMeter
 from serving.workers.own_turns import Origin
 from serving.workers.picture_urls import check_pictures
+from serving.workers.provider_account import ProviderAccount
 from serving.workers.usage import UsageCheck
 from serving.workers.wire_tools import WireTools
 

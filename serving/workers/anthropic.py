@@ -32,7 +32,6 @@ from conductor.model.operation import PromptCache
 from conductor.model.reply import Delta, Reply
 from serving.egress.client import guard, tls_context
 from serving.schemas.anthropic import output_format
-from serving.workers.account import NO_KEY, ProviderAccount
 from serving.workers.answer_stream import Provider
 from serving.workers.anthropic_stream import AnthropicAnswer, events_in
 from serving.workers.anthropic_tools import (
@@ -50,6 +49,7 @@ from serving.workers.http_errors import ErrorMapper, error_text
 from serving.workers.http_guard import AS_IT_IS, bound_response
 from serving.workers.output_limit import OutputMeter, open_metered
 from serving.workers.picture_urls import split_data_url
+from serving.workers.provider_account import NO_KEY, ProviderAccount
 from serving.workers.stall_timer import StallTimer
 from serving.workers.wire_tools import WireTools
 

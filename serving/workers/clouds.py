@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from serving.settings.access import ModelAccess, Service
 from serving.settings.settings import SettingsError
 from serving.settings.workers import ApiSettings
-from serving.workers.account import NO_KEY, ProviderAccount
+from serving.workers.provider_account import NO_KEY, ProviderAccount
 
 if TYPE_CHECKING:
     import httpx2

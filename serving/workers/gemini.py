@@ -32,7 +32,6 @@ from conductor.model.messages import File, Image, Text
 from conductor.model.reply import Delta, Reply
 from serving.egress.client import guard, tls_context
 from serving.schemas.gemini import answer_schema
-from serving.workers.account import ProviderAccount
 from serving.workers.answer_stream import Provider
 from serving.workers.clouds import credential_errors, google_credentials, vertex_address
 from serving.workers.gemini_stream import GeminiAnswer, check_usage_counts
@@ -41,6 +40,7 @@ from serving.workers.http_errors import ErrorMapper
 from serving.workers.http_guard import AS_IT_IS, bound_response
 from serving.workers.output_limit import OutputMeter, open_metered
 from serving.workers.picture_urls import media_type_of, split_data_url
+from serving.workers.provider_account import ProviderAccount
 from serving.workers.stall_timer import StallTimer
 from serving.workers.wire_tools import WireTools
 

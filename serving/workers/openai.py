@@ -34,7 +34,6 @@ from conductor.model.operation import TOKENS_GONE, CallKind, read_tokens
 from conductor.model.reply import Delta, Reply, open_reply
 from serving.egress.client import DirectPost, guard, tls_context
 from serving.settings.known_models import OPENAI_MODEL
-from serving.workers.account import ProviderAccount
 from serving.workers.answer_stream import Provider
 from serving.workers.cache_marks import ShowMark, cache_breakpoint, cache_control, no_marks
 from serving.workers.chat_chunks import ChatChunk, ChunkReader, fields
@@ -62,6 +61,7 @@ from serving.workers.openai_options import (
 )
 from serving.workers.openai_stream import OpenAIAnswer
 from serving.workers.output_limit import OutputMeter, open_metered
+from serving.workers.provider_account import ProviderAccount
 from serving.workers.stall_timer import StallTimer
 from serving.workers.stream_errors import error_code
 from serving.workers.usage import UsageCheck

@@ -15,7 +15,6 @@ from conductor.model.call import Call
 from conductor.model.messages import ToolCall
 from conductor.model.reply import Delta, FinishReason
 from conductor.model.usage import Usage
-from serving.workers.account import ProviderAccount
 from serving.workers.answer_stream import AnswerReader, Provider, finish_of
 from serving.workers.chat_chunks import fields, text_of
 from serving.workers.event_stream import Event as SentEvent
@@ -24,6 +23,7 @@ from serving.workers.http_guard import pieces_of
 from serving.workers.openai import OpenAIWorker
 from serving.workers.openai_options import cache_json, response_format_of
 from serving.workers.output_limit import OutputMeter
+from serving.workers.provider_account import ProviderAccount
 from serving.workers.responses_items import ItemCollector, input_json, tools_json
 from serving.workers.stall_timer import StallTimer
 from serving.workers.stream_errors import error_in_event

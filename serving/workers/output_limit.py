@@ -21,7 +21,7 @@ from conductor.model.characters import byte_size
 from conductor.model.reply import Delta, FinishReason, Reply, open_reply
 from conductor.model.usage import Usage, unseen_bytes
 from conductor.run.call_bound import sent_bytes
-from serving.workers.account import ProviderAccount
+from serving.workers.provider_account import ProviderAccount
 
 MARGIN = 1.25
 MARGIN_TOKENS = 32

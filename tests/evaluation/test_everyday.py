@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from evaluation import EvaluationError
 from evaluation.answer_extraction import OPENING_WORDS
 from evaluation.graders import extract, grade
-from evaluation.mentions import RULES
+from evaluation.grading_mentions import RULES
 from evaluation.questions import Question
 from evaluation.sources import load
 from evaluation.sources.everyday import FAMILIES

@@ -8,8 +8,8 @@ from serving.settings.settings import parse
 from tests.serving.api.served import plan, scripted, step
 from training.caching_worker import CallCache
 from training.plan_runner import PlanRunner, training_pool
-from training.reward import PlanReward
 from training.team_question import TeamQuestion
+from training.trl_reward import PlanReward
 
 PRICE = {"input_usd_per_mtok": 1, "output_usd_per_mtok": 2}
 EOS = 7

@@ -18,7 +18,7 @@ from tests.training.pools import (
 )
 from training.caching_worker import CallCache
 from training.plan_runner import PlanRunner, training_pool
-from training.reward import PlanReward
+from training.trl_reward import PlanReward
 
 DOWN = {"error": "unavailable"}
 

@@ -10,10 +10,10 @@ from sqlalchemy import select, text
 
 from conductor.errors import StoreUnavailable
 from serving.accounts.hold import Entry
+from serving.accounts.hold_statements import MAKE_WINDOWS
 from serving.accounts.ledger_lines import adjust
 from serving.accounts.ledger_store import LedgerStore
 from serving.accounts.money import to_pico
-from serving.accounts.operations import MAKE_WINDOWS
 from serving.database.address import Address
 from serving.database.schema import ledger
 from tests.serving.accounts.ledgers import CENT, Ledgers, bill, open_ledgers
@@ -89,7 +89,7 @@ async def test_a_hold_that_waited_for_another_sees_what_that_one_took(
     await ledgers.set_caps(100)
     assert await ledgers.store.hold(ledgers.request(10)) is None
     if path == "exactly":
-        monkeypatch.setattr("serving.accounts.postgresql.hold_fitting", lambda *_: set[str]())
+        monkeypatch.setattr("serving.accounts.hold_statements_postgresql.hold_fitting", lambda *_: set[str]())
         # The windows exist, and an insert would wait for the other transaction, too.
         monkeypatch.setattr(MAKE_WINDOWS, "execute", lambda *_: list[object]())
     async with ledgers.windows_locked(more_cents=50):

@@ -11,7 +11,7 @@ import pytest
 from conductor.model.call import Call
 from conductor.run.call_bound import input_bound
 from serving.api.dialects.chat.dialect import ChatDialect
-from serving.sessions.admission import bytes_of
+from serving.sessions.run_admission import bytes_of
 from tests.serving.api.served import Json, Served, plan, served, step, team
 from tests.serving.api.test_prompt_cache import ANTHROPIC, GEMINI, OPENAI, ours, text
 from tests.serving.workers.test_http import PROVIDERS, Provider

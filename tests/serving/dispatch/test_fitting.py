@@ -25,10 +25,10 @@ from serving.settings.access import overlay
 from serving.settings.known_models import LEVELS, Accepts, accepts_by_name
 from serving.settings.settings import parse
 from serving.settings.worker_profile import accepts_of
-from serving.workers.account import ProviderAccount
 from serving.workers.anthropic import AnthropicWorker
 from serving.workers.gemini import GeminiWorker
 from serving.workers.openai import OpenAIWorker
+from serving.workers.provider_account import ProviderAccount
 from serving.workers.scripted import ScriptedReply, ScriptedWorker
 from tests.serving.dispatch.routes import dispatcher, route
 from tests.wires import strict

@@ -9,7 +9,7 @@ from conductor.errors import Overloaded
 from conductor.model.messages import File, Message, Native, Text
 from conductor.run.record import NOBODY, Account
 from serving.batches.memory_store import MemoryBatchStore
-from serving.sessions.admission import SMALL_BYTES, MemoryBudget, bytes_of
+from serving.sessions.run_admission import SMALL_BYTES, MemoryBudget, bytes_of
 from serving.settings.settings import parse
 from tests.serving.api.served import Json, Served, scripted, served, team
 from tests.states import until

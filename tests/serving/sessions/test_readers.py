@@ -14,7 +14,7 @@ from conductor.run.record import Account, Record
 from conductor.run.run import Run
 from conductor.run.task import Task
 from serving.database.address import Address
-from serving.sessions import admission as admission_module
+from serving.sessions import run_admission as admission_module
 from serving.store.stored_runs import StoredRuns
 from tests.serving.api.served import ASK, Json, scripted, team
 from tests.serving.store.stores import Replica, opened, replicas

@@ -20,7 +20,7 @@ from conductor.run.task import Task
 from serving.api.app import build_api
 from serving.database import database
 from serving.database.address import Address, sqlite_address
-from serving.sessions.admission import RunSlots
+from serving.sessions.run_admission import RunSlots
 from serving.settings.sections import LimitSettings
 from serving.store import journal as journal_module
 from serving.store.journal import LATE_FOR_S, LATE_S, WRITTEN_WITHIN_S, RunJournal

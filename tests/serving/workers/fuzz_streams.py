@@ -26,11 +26,11 @@ from conductor.model.reply import Reply
 from conductor.model.worker import Worker
 from conductor.run.codec import dump, load
 from podium.command_line.program import Program
-from serving.workers.account import ProviderAccount
 from serving.workers.anthropic import AnthropicWorker
 from serving.workers.gemini import GeminiWorker
 from serving.workers.openai import OpenAIWorker
 from serving.workers.openai_responses import OpenAIResponsesWorker
+from serving.workers.provider_account import ProviderAccount
 from tests.serving.workers.subjects import ANY_REQUEST, MODEL, PRICE, SECRET
 from tests.states import until
 from tests.wires.anthropic import AnthropicWire

@@ -17,11 +17,11 @@ from conductor.errors import ContextOverflow, WorkerBusy, WorkerError, WorkerRef
 from conductor.model.reply import FinishReason
 from conductor.model.usage import Price, Usage
 from conductor.model.worker import Worker
-from serving.workers.account import ProviderAccount
 from serving.workers.anthropic import AnthropicWorker
 from serving.workers.gemini import GeminiWorker
 from serving.workers.openai import OpenAIWorker
 from serving.workers.openai_responses import OpenAIResponsesWorker
+from serving.workers.provider_account import ProviderAccount
 from serving.workers.scripted import ScriptedCall, ScriptedReply, ScriptedWorker
 from serving.workers.vllm import Chunk, ChunkCall, EngineCall, VllmWorker
 from tests.states import until

@@ -30,10 +30,10 @@ from conductor.model.usage import Usage
 from serving.clients import build_client
 from serving.settings.access import ModelAccess
 from serving.settings.settings import parse
-from serving.workers.account import ProviderAccount
 from serving.workers.anthropic import AnthropicWorker, fault, thinking_for
 from serving.workers.cache_marks import least_tokens
 from serving.workers.http_errors import ErrorMapper
+from serving.workers.provider_account import ProviderAccount
 from tests.wires.anthropic import AnthropicWire
 from tests.wires.server import Answer, WireServer, serving
 

@@ -18,9 +18,9 @@ from conductor.errors import WorkerBusy, WorkerError, WorkerUnavailable
 from conductor.model.call import Call, CallSite
 from conductor.model.reply import Reply
 from serving.workers import event_stream, openai_embeddings, stall_timer
-from serving.workers.account import ProviderAccount
 from serving.workers.event_stream import BOM, EventReader, has_more_values
 from serving.workers.http_guard import PIECE_BYTES
+from serving.workers.provider_account import ProviderAccount
 from tests.serving.workers.fuzz_streams import CALL, DIALECTS, Dialect
 from tests.serving.workers.subjects import ANY_REQUEST, MODEL, SECRET
 from tests.wires.faults import Fault, chunk, faulty

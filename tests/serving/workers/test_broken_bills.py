@@ -20,7 +20,7 @@ from conductor.model.usage import (
 )
 from conductor.run.call_bound import input_bound
 from serving.settings.known_models import Accepts
-from serving.workers.account import ProviderAccount
+from serving.workers.provider_account import ProviderAccount
 from tests.serving.workers.fuzz_streams import CALL, DIALECTS
 from tests.serving.workers.subjects import MODEL, PRICE, SECRET
 from tests.serving.workers.test_progress import BEGUN, chat, event

@@ -15,8 +15,8 @@ from conductor.model.call import Call, Sampling
 from conductor.model.operation import WireOptions
 from conductor.model.reply import FinishReason, Reply
 from serving.workers import output_limit
-from serving.workers.account import ProviderAccount
 from serving.workers.output_limit import MOST_CALLS
+from serving.workers.provider_account import ProviderAccount
 from tests.serving.workers.fuzz_streams import CALL, DIALECTS, Dialect
 from tests.serving.workers.subjects import ANY_REQUEST, MODEL, SECRET
 from tests.wires.server import Answer, WireServer, serving, sse

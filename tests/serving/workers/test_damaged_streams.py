@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from conductor.errors import WorkerError
-from serving.workers.account import ProviderAccount
+from serving.workers.provider_account import ProviderAccount
 from tests.serving.workers.fuzz_streams import CALL, DIALECTS, fuzz
 from tests.serving.workers.subjects import MODEL, SECRET
 from tests.wires.server import Answer, serving, sse

@@ -18,10 +18,10 @@ from conductor.errors import (
 from conductor.model.call import Call, Grammar, Sampling
 from conductor.model.messages import File, Image, Message, Text
 from conductor.model.usage import Usage
-from serving.workers.account import ProviderAccount
 from serving.workers.answer_stream import NO_REASON, REASONS
 from serving.workers.gemini import GeminiWorker, fault, thinking_for
 from serving.workers.http_errors import GARBLED, ErrorMapper
+from serving.workers.provider_account import ProviderAccount
 from tests.wires.gemini import GeminiWire
 from tests.wires.server import Answer, WireServer, serving
 

@@ -22,11 +22,11 @@ from conductor.model.reply import FinishReason, Reply
 from conductor.model.worker import Worker as AnyWorker
 from serving.errors import headers
 from serving.settings.known_models import accepts_by_name
-from serving.workers.account import ProviderAccount
 from serving.workers.anthropic import AnthropicWorker
 from serving.workers.gemini import GeminiWorker
 from serving.workers.http_errors import ErrorMapper, retry_after_s
 from serving.workers.openai import OpenAIWorker
+from serving.workers.provider_account import ProviderAccount
 from serving.workers.scripted import ScriptedWorker
 from serving.workers.status_words import meaning_of
 from tests.serving.dispatch.routes import dispatcher, route

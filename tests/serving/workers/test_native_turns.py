@@ -16,11 +16,11 @@ from conductor.model.messages import File, Image, Message, Native, Text, Tool, T
 from conductor.model.reply import CallResult, FinishReason
 from conductor.model.worker import Worker
 from serving.settings.known_models import Accepts
-from serving.workers.account import ProviderAccount
 from serving.workers.anthropic import AnthropicWorker
 from serving.workers.gemini import GeminiWorker
 from serving.workers.openai import OpenAIWorker
 from serving.workers.openai_responses import OpenAIResponsesWorker
+from serving.workers.provider_account import ProviderAccount
 from tests.wires.anthropic import AnthropicWire
 from tests.wires.gemini import GeminiWire
 from tests.wires.openai import OpenAIWire

@@ -10,9 +10,9 @@ from conductor.model.messages import File, Image, Message, Text
 from conductor.model.operation import PromptCache, WireOptions
 from conductor.model.reply import Delta, FinishReason
 from serving.settings.known_models import Accepts
-from serving.workers.account import ProviderAccount
 from serving.workers.openai import OpenAIWorker
 from serving.workers.openai_responses import OpenAIResponsesWorker
+from serving.workers.provider_account import ProviderAccount
 from tests.wires.openai import OpenAIWire
 from tests.wires.server import Answer, WireServer, serving, sse
 

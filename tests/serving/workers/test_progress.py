@@ -12,7 +12,7 @@ from conductor.model.call import Call, CallSite, Sampling
 from conductor.model.reply import FinishReason, Reply
 from conductor.model.terms import AttemptLimits, Terms
 from serving.workers import stall_timer
-from serving.workers.account import ProviderAccount
+from serving.workers.provider_account import ProviderAccount
 from tests.serving.workers.fuzz_streams import CALL, DIALECTS
 from tests.serving.workers.subjects import ANY_REQUEST, MODEL, SECRET
 from tests.wires.faults import CHUNKED, Fault, chunk, faulty

@@ -14,7 +14,7 @@ from conductor.model.messages import Message, Tool, Toolset
 from conductor.model.operation import vector_text
 from conductor.model.reply import FinishReason, Reply
 from conductor.run.codec import dump
-from serving.workers.account import ProviderAccount
+from serving.workers.provider_account import ProviderAccount
 from tests.serving.workers.fuzz_streams import DIALECTS
 from tests.serving.workers.subjects import MODEL, SECRET
 from tests.wires.faults import Fault, faulty

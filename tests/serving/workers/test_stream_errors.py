@@ -14,8 +14,8 @@ from conductor.errors import (
     WorkerRefused,
     WorkerUnavailable,
 )
-from serving.workers.account import ProviderAccount
 from serving.workers.openai_responses import OpenAIResponsesWorker
+from serving.workers.provider_account import ProviderAccount
 from tests.serving.workers.subjects import MODEL, SECRET
 from tests.serving.workers.test_http import CALL, PROVIDERS
 from tests.wires.responses import ResponsesWire

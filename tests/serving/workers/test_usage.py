@@ -15,8 +15,8 @@ from conductor.model.worker import PoolMember
 from conductor.run.call_bound import input_bound
 from conductor.run.call_holds import open_call
 from conductor.run.ledger import Budget, BudgetLedger
-from serving.workers.account import ProviderAccount
 from serving.workers.chat_chunks import decode
+from serving.workers.provider_account import ProviderAccount
 from tests.serving.workers.test_http import PROVIDERS, Provider
 from tests.wires.openai import OpenAIWire
 from tests.wires.server import Answer, serving, sse

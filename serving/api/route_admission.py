@@ -1,6 +1,6 @@
 """Admission of requests: applies the table of `access.py` to every route.
 
-Runs have their own slots (`serving/sessions/admission.py`). All other requests that last long or have large
+Runs have their own slots (`serving/sessions/run_admission.py`). All other requests that last long or have large
 answers are counted here, by key, by team and for the whole router, until the client has received the whole
 answer. The total stays below `router.max_ongoing_requests`, beyond which Ray Serve would delay its own health
 checks.
@@ -25,7 +25,7 @@ from serving.api.authentication import CALLER, caller_in
 from serving.api.respond import failure
 from serving.dispatch.slots import FairQueue
 from serving.edge.exchange import PIECE_BYTES, count_body_bytes
-from serving.sessions.admission import SMALL_BYTES
+from serving.sessions.run_admission import SMALL_BYTES
 from serving.sessions.service import Service
 from serving.shares import Room, Share
 

@@ -7,7 +7,7 @@ open holds record what it may have spent. Only open holds change, so each operat
 On PostgreSQL, several replicas write at the same time. Every transaction locks holds first and then windows,
 in one order, so replicas cannot deadlock. Windows are read after they are locked. A condition in a subquery
 would see the state before the wait for the lock (READ COMMITTED) and let two replicas spend the same cent. A
-batch of holds that fit, or of bills for open holds, takes a single statement there (`postgresql.py`).
+batch of holds that fit, or of bills for open holds, takes a single statement there (`hold_statements_postgresql.py`).
 """
 
 from collections import Counter
@@ -28,7 +28,7 @@ from sqlalchemy import (
     update,
 )
 
-from serving.accounts import postgresql
+from serving.accounts import hold_statements_postgresql
 from serving.accounts.hold import (
     HOLD_COLUMNS,
     Bill,
@@ -151,7 +151,7 @@ class Posting:
 
 def hold(connection: Connection, requests: Sequence[HoldRequest]) -> list[Refusal | None]:
     if connection.dialect.name == "postgresql":
-        held = postgresql.hold_fitting(connection, requests)
+        held = hold_statements_postgresql.hold_fitting(connection, requests)
         requests_left = [each for each in requests if each.id not in held]
         # Create windows before any is locked, so that replicas cannot deadlock.
         MAKE_WINDOWS.execute(connection, list(sums(requests_left)))
@@ -176,7 +176,7 @@ def _hold_exactly(connection: Connection, requests: Sequence[HoldRequest]) -> di
 def settle(connection: Connection, bills: Sequence[Bill]) -> list[None]:
     n_bills = len(bills)
     if connection.dialect.name == "postgresql":
-        settled = postgresql.settle_open(connection, bills)
+        settled = hold_statements_postgresql.settle_open(connection, bills)
         bills = [bill for bill in bills if bill.hold_id not in settled]
     _settle(connection, bills)
     return [None] * n_bills
