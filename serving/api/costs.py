@@ -4,8 +4,8 @@ from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from typing import Annotated, Any, cast, get_args
 
-from annotated_types import Ge
 from fastapi import APIRouter, Query, Request
+from pydantic import Field
 from starlette.responses import Response
 
 from conductor.errors import BadTask, quote
@@ -20,7 +20,7 @@ from serving.store.run_costs import COLUMNS, MOST_GROUPS, CostField, CostGroup, 
 Json = dict[str, Any]
 router = APIRouter()
 EPOCH = date(1970, 1, 1)
-Day = Annotated[date, Ge(EPOCH)]
+Day = Annotated[date, Field(ge=EPOCH)]
 DEFAULT_DAYS, MOST_DAYS = 30, 92
 FIELDS: tuple[CostField, ...] = get_args(CostField)
 
