@@ -4,6 +4,7 @@ from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from typing import Annotated, Any, cast, get_args
 
+from annotated_types import Ge
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
@@ -19,6 +20,7 @@ from serving.store.run_costs import COLUMNS, MOST_GROUPS, CostField, CostGroup, 
 Json = dict[str, Any]
 router = APIRouter()
 EPOCH = date(1970, 1, 1)
+Day = Annotated[date, Ge(EPOCH)]
 DEFAULT_DAYS, MOST_DAYS = 30, 92
 FIELDS: tuple[CostField, ...] = get_args(CostField)
 
@@ -27,16 +29,13 @@ FIELDS: tuple[CostField, ...] = get_args(CostField)
 async def costs(
     request: Request,
     first: Annotated[
-        date | None,
+        Day | None,
         Query(
             alias="from",
-            ge=EPOCH,
             description="First day (UTC), such as 2026-11-01. By default, 29 days before `to`.",
         ),
     ] = None,
-    last: Annotated[
-        date | None, Query(alias="to", ge=EPOCH, description="Last day (UTC). By default, today.")
-    ] = None,
+    last: Annotated[Day | None, Query(alias="to", description="Last day (UTC). By default, today.")] = None,
     by: Annotated[
         str, Query(max_length=100, description="Fields to group by, separated by commas.")
     ] = ",".join(FIELDS),
