@@ -1,7 +1,7 @@
 """Make the default local conductor: the local model with Podium's LoRA adapter merged into its weights.
 
 vLLM can also load the adapter at run time (docs/operations/live-changes.md). On a CPU that is several times
-slower (decision 0014), so set-up merges the adapter once. Each matrix W that the adapter changes becomes W +
+slower, so set-up merges the adapter once. Each matrix W that the adapter changes becomes W +
 (alpha / r) B A (LoRA, arXiv 2106.09685, 4.1).
 
 If the adapter changes, the folder of the merged model is replaced as a whole. This module does not depend on

@@ -7,7 +7,7 @@ server with a set delay before its first token. The lower bound is the plan's ti
 `added` is the rest.
 
 The second table compares the turns of a conversation after its first, through `podium-mini` and by the worker's
-name. `course` says what a turn did about its plan:
+name. `course` says what a turn did about its plan, with the median ratio of these turns:
 
 - `ask`: the worker was called after the plan.
 - `speculate`: the worker of the last turn was called while the conductor wrote the plan.
@@ -18,7 +18,7 @@ name. `course` says what a turn did about its plan:
 
 import asyncio
 import sys
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -203,14 +203,16 @@ async def measure_turns(folder: Path, first_s: float, turns: int, *, is_priced: 
 
 
 def _turns_row(first_s: str, pool: str, turns: Sequence[MeasuredTurn]) -> list[str]:
-    ratios = [each.mini_s / each.by_name_s for each in turns]
-    courses = Counter(each.course for each in turns)
+    by_course = defaultdict[str, list[float]](list)
+    for each in turns:
+        by_course[each.course].append(each.mini_s / each.by_name_s)
+    ratios = [ratio for each in by_course.values() for ratio in each]
     kept = [each.is_kept for each in turns if each.course == "speculate"]
     return [
         *(first_s, pool),
         *(f"{median(each):.3f}" for each in ([t.by_name_s for t in turns], [t.mini_s for t in turns])),
         *(f"{each:.2f}" for each in (median(ratios), percentile(ratios, 95))),
-        ", ".join(f"{n} {course}" for course, n in courses.most_common()),
+        ", ".join(f"{len(each)} {course} ({median(each):.2f})" for course, each in by_course.items()),
         f"{sum(kept) / len(kept):.0%}" if kept else "-",
         str(sum(each.lost_tokens for each in turns)),
         f"{sum((each.lost_usd for each in turns), Decimal()):.6f}",

@@ -85,9 +85,9 @@ def newest_version() -> str:
     return version
 
 
-def only_adds_since(version: str) -> bool:
-    """Return whether servers that need the schema `version` may keep running while it becomes the newest."""
-    newer = _scripts().iterate_revisions("head", version)
+def only_adds(version: str, to: str) -> bool:
+    """Return whether servers that need the schema `version` may keep running while it becomes `to`."""
+    newer = _scripts().iterate_revisions(to, version)
     return all(getattr(script.module, ONLY_ADDS, False) for script in newer)
 
 
@@ -102,7 +102,11 @@ def _upgrade(connection: Connection, address: Address, only_empty: bool, online:
     version = find_version(connection)
     if version is None:
         _check_foreign_tables(connection, address)
-    elif only_empty or version not in _known_versions() or (online and not only_adds_since(version)):
+    elif (
+        only_empty
+        or version not in _known_versions()
+        or (online and not only_adds(version, to or newest_version()))
+    ):
         _compare(address, version)
         return version
     config = Config()
@@ -119,7 +123,7 @@ def _compare(address: Address, version: str) -> None:
     if version in _known_versions():
         stop = (
             "and run `podium store migrate`. The servers that use it may keep running."
-            if only_adds_since(version)
+            if only_adds(version, newest_version())
             else "stop the servers that use it, and run `podium store migrate`."
         )
         raise StoreError(

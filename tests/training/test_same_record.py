@@ -38,7 +38,7 @@ def timeless(value: Any) -> Any:
         return {
             key: timeless(each)
             for key, each in value.items()
-            if key not in ("id", "trace_id", "span_id", "created") and not key.endswith("_s")
+            if key not in ("id", "trace_id", "span_id", "conversation", "created") and not key.endswith("_s")
         }
     return [timeless(each) for each in value] if isinstance(value, list) else value
 

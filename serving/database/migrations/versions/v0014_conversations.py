@@ -5,7 +5,6 @@ from alembic import op
 
 revision = "0014"
 down_revision = "0013"
-only_adds = True
 
 KNOWN, WITHOUT_TEAM = "conversation IS NOT NULL", "team_id IS NULL"
 
