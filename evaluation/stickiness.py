@@ -22,7 +22,7 @@ import numpy.typing as npt
 import yaml
 from typer import Argument, Option
 
-from conductor.model.characters import CHARS_PER_TOKEN
+from conductor.model.characters import BYTES_PER_TOKEN
 from conductor.model.usage import MILLION, Price
 from conductor.model.worker import PoolMember
 from conductor.plan.plan import Plan, Step
@@ -84,9 +84,9 @@ def read_side(path: Path, side: str, workers: Sequence[str]) -> Questions:
     return Questions(
         [row["question"] for row in rows],
         [row["category"] for row in rows],
-        np.array([-(-len(row["question"]) // CHARS_PER_TOKEN) for row in rows]),
+        np.array([-(-len(row["question"]) // BYTES_PER_TOKEN) for row in rows]),
         np.array([[each["s"] >= RIGHT for each in row] for row in answers]),
-        np.array([[-(-each.get("n", 0) // CHARS_PER_TOKEN) for each in row] for row in answers]),
+        np.array([[-(-each.get("n", 0) // BYTES_PER_TOKEN) for each in row] for row in answers]),
     )
 
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from conductor.errors import ContentFiltered, Interrupted, WorkerBusy, WorkerError, WorkerUnavailable
 from conductor.model.call import Call
-from conductor.model.characters import byte_size
+from conductor.model.characters import BYTES_PER_TOKEN, byte_size
 from conductor.model.failure import Attempt
 from conductor.model.reply import CallResult, Delta, Reply
 from conductor.model.usage import Usage
@@ -26,8 +26,6 @@ BREAKS = (WorkerUnavailable, WorkerBusy)
 _SILENCE = WorkerUnavailable("The worker stopped sending.")
 CONTINUATIONS = 2
 """Maximum number of continuations of an answer. If the worker has more other deployments, their number."""
-BYTES_PER_TOKEN = 4
-"""Assumed size of a token in an answer whose tokens were not counted."""
 REPEATED_CHARS = 1000
 """Maximum characters at the end of the text that a model may repeat to show where it continues."""
 MARK_TOKENS = 16

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from conductor.errors import BadTask, TooLarge, quote
 from conductor.model.call import AnswerFormat, Sampling
-from conductor.model.characters import CHARS_PER_TOKEN, check_name_text, estimate_tokens
+from conductor.model.characters import BYTES_PER_TOKEN, byte_size, check_name_text
 from conductor.model.messages import NO_TOOLS, File, Image, Message, Part, Text, ToolCall, Toolset
 from conductor.model.operation import NO_OPTIONS, Operation, WireOptions
 from conductor.model.terms import Priority
@@ -250,11 +250,7 @@ class ApiRequest:
 
     @property
     def text_token_estimate(self) -> int:
-        texts = list(self._texts)
-        n_chars = sum(map(len, texts))
-        if all(map(str.isascii, texts)):
-            return n_chars // CHARS_PER_TOKEN
-        return estimate_tokens("".join(texts))
+        return sum(map(byte_size, self._texts)) // BYTES_PER_TOKEN
 
     @property
     def _texts(self) -> Iterator[str]:

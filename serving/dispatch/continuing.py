@@ -15,10 +15,9 @@ from msgspec.structs import replace
 
 from conductor.errors import WorkerError, WorkerUnavailable
 from conductor.model.call import Call
-from conductor.model.characters import byte_size
+from conductor.model.characters import BYTES_PER_TOKEN, byte_size
 from conductor.model.messages import Message
 from conductor.model.reply import Delta, FinishReason, Reply
-from conductor.run.continuing import BYTES_PER_TOKEN
 from serving.dispatch.resume_point import NotContinued, Seam, drop_blanks
 from serving.dispatch.stop_sequences import cut_at_seam, missing_ends
 

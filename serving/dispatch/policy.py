@@ -23,13 +23,14 @@ from conductor.errors import (
     WorkerUnavailable,
 )
 from conductor.model.call import Call
+from conductor.model.characters import BYTES_PER_TOKEN
 from conductor.model.failure import Attempt, Failure
 from conductor.model.terms import Places, Terms
 from conductor.run.call_bound import sent_bytes
 from serving.dispatch.conforming import Repair
 from serving.dispatch.continuing import Form
 from serving.dispatch.limiter import IDLE_SHARE
-from serving.dispatch.route import BYTES_PER_TOKEN, RetryRules, Route
+from serving.dispatch.route import RetryRules, Route
 
 
 @dataclass(slots=True, eq=False)

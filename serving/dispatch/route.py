@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from conductor.errors import ContextOverflow, LineTooLong, WorkerBusy, WorkerError, WorkerRefused
 from conductor.model.call import Call
+from conductor.model.characters import BYTES_PER_TOKEN
 from conductor.model.failure import Attempt, Failure
 from conductor.model.reply import Reply
 from conductor.model.terms import AttemptHold
@@ -32,8 +33,6 @@ from serving.workers.cache_marks import cached_conversation
 
 UNEVEN_FACTOR, UNEVEN_CALLS = 1.25, 4
 """Most open calls of a deployment for a conversation: its share by weight times the factor, plus the number."""
-BYTES_PER_TOKEN = 4
-"""Estimated bytes per token of a prompt, for rate limits until the usage is known."""
 
 
 @dataclass(frozen=True, slots=True)

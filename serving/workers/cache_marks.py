@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from conductor.model.call import Call
-from conductor.model.characters import CHARS_PER_TOKEN
+from conductor.model.characters import BYTES_PER_TOKEN
 from conductor.model.messages import CacheMark
 from conductor.run.call_bound import sent_bytes
 
@@ -57,7 +57,7 @@ def least_tokens(model: str) -> int:
 
 def is_long_enough(call: Call, model: str) -> bool:
     """Return whether the provider of `model` probably caches the call's prompt."""
-    return sent_bytes(call) // CHARS_PER_TOKEN >= least_tokens(model)
+    return sent_bytes(call) // BYTES_PER_TOKEN >= least_tokens(model)
 
 
 def cached_conversation(call: Call, model: str = "") -> str:

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from conductor.errors import WorkerError
 from conductor.model.call import Call
-from conductor.model.characters import byte_size
+from conductor.model.characters import BYTES_PER_TOKEN, byte_size
 from conductor.model.reply import Delta, FinishReason, Reply, open_reply
 from conductor.model.usage import Usage, unseen_bytes
 from conductor.run.call_bound import sent_bytes
@@ -25,8 +25,6 @@ from serving.workers.provider_account import ProviderAccount
 
 MARGIN = 1.25
 MARGIN_TOKENS = 32
-BYTES_PER_TOKEN = 4
-"""Average number of bytes of a token in prose."""
 MOST_BYTES_PER_TOKEN = 8
 """Maximum average bytes of an answer's tokens, except for rows of dashes or spaces."""
 MARGIN_BYTES = 512

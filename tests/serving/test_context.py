@@ -110,6 +110,12 @@ async def test_a_conversation_that_no_worker_can_read_is_an_error_with_both_numb
     assert by_name.status_code == 200  # the provider decides
 
 
+async def test_a_conversation_in_another_script_is_measured_by_its_bytes() -> None:
+    async with served(lengths(60_000, 60_000)) as api:
+        await api.ok(asks("Почему небо голубое? " * 5_000))  # 105,000 characters, about 30,000 tokens
+        assert await workers_of_newest(api) == ["a", "b"]
+
+
 async def test_a_long_answer_needs_space_too() -> None:
     async with served(lengths(12_000, 50_000)) as api:
         await api.ok(asks(WORDS))
