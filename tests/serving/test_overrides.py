@@ -145,7 +145,7 @@ def test_every_worker_of_every_file_that_ships_can_be_named(file: str) -> None:
     before = settings_to_serve(path)
     for worker in before.workers:
         if worker.kind == "python":
-            with pytest.raises(SettingsError, match="writes no plans"):
+            with pytest.raises(SettingsError, match="write no plans"):
                 settings_to_serve(path, conductor=worker.name)
             continue
         led = settings_to_serve(path, conductor=worker.name)
