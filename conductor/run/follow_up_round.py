@@ -5,7 +5,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 
 from conductor.errors import BudgetExceeded, InvalidPlan, WorkerError
-from conductor.model.characters import estimate_tokens
+from conductor.model.characters import BYTES_PER_TOKEN, byte_size
 from conductor.plan.plan import Plan, Step
 from conductor.run.events import PlanEnded, StepAborted, StepOutcome
 from conductor.run.follow_up import FollowUp, course, why_kept
@@ -51,7 +51,7 @@ class FollowUpRound:
         conductor = self._requests.conductor
         if conductor.member.context_tokens is None:
             return True
-        n_tokens = sum(estimate_tokens(message.text) for message in self._requests.prompt(FIRST))
+        n_tokens = sum(byte_size(message.text) for message in self._requests.prompt(FIRST)) // BYTES_PER_TOKEN
         plan_tokens = conductor.max_plan_tokens + conductor.max_thinking_tokens
         return n_tokens + plan_tokens <= conductor.member.context_tokens
 

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from conductor.errors import BadTask, TooLarge, quote
 from conductor.model.call import AnswerFormat, Sampling
-from conductor.model.characters import BYTES_PER_TOKEN, byte_size, check_name_text
+from conductor.model.characters import BYTES_PER_TOKEN, byte_size, check_name_text, estimate_tokens
 from conductor.model.messages import NO_TOOLS, File, Image, Message, Part, Text, ToolCall, Toolset
 from conductor.model.operation import NO_OPTIONS, Operation, WireOptions
 from conductor.model.terms import Priority
@@ -238,10 +238,19 @@ class ApiRequest:
     @property
     def input_token_estimate(self) -> int:
         """Estimated input tokens of a model that reads the whole request with attachments, at least 1."""
+        return max(1, self.text_token_estimate + self._attachment_tokens)
+
+    @property
+    def probable_input_tokens(self) -> int:
+        """As `input_token_estimate`, but not higher than most models count scripts other than Latin."""
+        return sum(map(byte_size, self._texts)) // BYTES_PER_TOKEN + self._attachment_tokens
+
+    @property
+    def _attachment_tokens(self) -> int:
         parts = [part for message in self.conversation for part in message.all_parts]
         pictures = sum(isinstance(part, Image) for part in parts)
         pdfs = sum(file_tokens(part) for part in parts if isinstance(part, File) and part.text is None)
-        return max(1, self.text_token_estimate + pictures * ESTIMATED_TOKENS_PER_IMAGE + pdfs)
+        return pictures * ESTIMATED_TOKENS_PER_IMAGE + pdfs
 
     @property
     def text_chars(self) -> int:
@@ -250,7 +259,10 @@ class ApiRequest:
 
     @property
     def text_token_estimate(self) -> int:
-        return sum(map(byte_size, self._texts)) // BYTES_PER_TOKEN
+        texts = list(self._texts)
+        if all(map(str.isascii, texts)):
+            return sum(map(len, texts)) // BYTES_PER_TOKEN
+        return estimate_tokens("".join(texts))
 
     @property
     def _texts(self) -> Iterator[str]:

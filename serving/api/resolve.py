@@ -148,7 +148,7 @@ def _fit_context(
     limits = {name: limit for name in members if (limit := pool.context_tokens.get(name)) is not None}
     if not limits:
         return task
-    tokens = request.input_token_estimate if prompt_tokens is None else prompt_tokens
+    tokens = request.probable_input_tokens if prompt_tokens is None else prompt_tokens
     asked = task.sampling.max_output_tokens
 
     def fits(member: PoolMember) -> bool:

@@ -281,9 +281,10 @@ def sampling_params(call: EngineCall, room: int, defaults: dict[str, Any]) -> Sa
     if _constraint(call) or call.reads_calls:
         defaults = {name: value for name, value in defaults.items() if name != "repetition_penalty"}
     parameters = {"temperature": call.temperature, "top_p": call.top_p, "seed": call.seed, **call.penalties}
-    chosen: Any = {name: value for name, value in parameters.items() if value is not None}
+    chosen = {name: value for name, value in parameters.items() if value is not None}
+    sampling: dict[str, Any] = {**defaults, **chosen, "max_tokens": min(call.max_tokens or room, room)}
     return SamplingParams(
-        **{**defaults, **chosen, "max_tokens": min(call.max_tokens or room, room)},
+        **sampling,
         stop=list(call.stop),
         logprobs=call.top_logprobs,
         structured_outputs=_constraint(call),
