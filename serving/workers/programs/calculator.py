@@ -21,6 +21,7 @@ from serving.workers.programs.expressions import (
     show,
 )
 from serving.workers.programs.numerals import NUMERALS
+from serving.workers.programs.prices import PRICES
 from serving.workers.programs.program import (
     ExactAnswer,
     NotForProgram,
@@ -336,6 +337,7 @@ RULES: tuple[Rule, ...] = (
     (pattern(r"(?P<what>find|solve)(?: for)? (?P<letter>[a-z])(?: in| if| when|:|,)* (?P<e>[-+*/^().=0-9a-z ²³−]+)"), polynomial_answer),
     *NUMERALS,
     *SERIES,
+    *PRICES,
     *STORIES,
     (pattern(rf"{WHAT}(?P<e>.+)"), _expression),
 )  # fmt: skip
