@@ -47,12 +47,14 @@ class Reading:
         amounts: compound amounts, as numbers and names of units.
         targets: names of units without a number.
         frame: text with `§` for each amount and `@` for each unit.
+        said: first amount in the user's words.
         places: decimal places to which the result is rounded, or None.
     """
 
     amounts: tuple[tuple[tuple[Fraction, str], ...], ...]
     targets: tuple[str, ...]
     frame: str
+    said: str
     places: int | None
     system: str = ""
 
@@ -112,7 +114,7 @@ class QuantityReader:
         frame = self._run.sub("§", asked)
         targets = tuple(self._unit.findall(frame))
         system = {"us": "US", "u.s.": "US", "american": "US"}.get(next(iter(systems)).casefold(), "imperial") if systems else ""
-        return Reading(amounts, targets, self._unit.sub("@", frame).strip(), places, system)
+        return Reading(amounts, targets, self._unit.sub("@", frame).strip(), first[0] if (first := self._run.search(asked)) else "", places, system)
 
     def _with_context(self, before: list[str], asked: str) -> str:
         """Return the question with the quantity that it refers to. Statements without a quantity may name its unit only."""

@@ -256,7 +256,8 @@ def _by_quantities(match: re.Match[str]) -> ExactAnswer:
     if len(reading.targets) == 2 and not ("@ and @" in reading.frame and len(amount) == 1):
         raise NotForProgram("The question names several units.")
     if len(amount) == 1 and len(reading.targets) == 1:
-        return _convert_named(amount[0][0], amount[0][1], reading.targets[0], places=reading.places, system=reading.system)
+        name = reading.said if amount[0][0].denominator > 1 and re.search(r"\d.*[½¼¾/ ].*\d| and ", reading.said) else ""
+        return _convert_named(*amount[0], reading.targets[0], name, reading.places, reading.system)
     value, unit = _total(amount)
     name = " ".join(f"{show(number)} {_meanings(each)[0].name(number)}" for number, each in amount)
     if len(reading.targets) == 1:
