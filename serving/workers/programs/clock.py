@@ -20,7 +20,9 @@ def read_time(text: str) -> tuple[int, str]:
     """
     text = re.sub(r"(?:in the|this|that) morning", "am", text.casefold().replace(".", ""))
     text = re.sub(r"(?:in the|this|that) (?:afternoon|evening)", "pm", text)
-    text = re.sub(r"\b((?:six|seven|eight|nine|ten|eleven|[6-9]|1[01])(?::\d\d)?) (?:at night|tonight)", r"\1 pm", text)
+    text = re.sub(
+        r"\b((?:six|seven|eight|nine|ten|eleven|[6-9]|1[01])(?::\d\d)?) (?:at night|tonight)", r"\1 pm", text
+    )
     if text.endswith(("at night", "tonight")):
         raise NotForProgram("The time does not say which half of the day it means.")
     if "noon" in text or "midnight" in text:

@@ -118,7 +118,10 @@ def countries_by_name() -> tuple[dict[str, Country], dict[str, str]]:
         ):
             by_name.setdefault(plain_name(alias), code)
             by_name.setdefault(
-                plain_name(alias.split(" (")[0].split(",")[0]) if alias.count(",") == 1 else plain_name(alias), code
+                plain_name(alias.split(" (")[0].split(",")[0])
+                if alias.count(",") == 1
+                else plain_name(alias),
+                code,
             )
     by_name |= _ALIASES
     for name in ("", *_AMBIGUOUS):
@@ -302,7 +305,9 @@ def _neighbour_names(country: Country) -> list[str]:
 
     entries: list[Any] = [iso.get(alpha_3=each) for each in country.borders]
     names = sorted(
-        _country_name(countries_by_name()[0][each.alpha_2]) for each in entries if each and each.alpha_2 in countries_by_name()[0]
+        _country_name(countries_by_name()[0][each.alpha_2])
+        for each in entries
+        if each and each.alpha_2 in countries_by_name()[0]
     )
     if not names or len(names) != len(country.borders):
         raise NotForProgram(
@@ -319,11 +324,38 @@ def _neighbours(match: re.Match[str]) -> ExactAnswer:
 
 def _n_neighbours(match: re.Match[str]) -> ExactAnswer:
     country = _country(match["country"])
-    if country.code in ("FR", "NL", "ES", "GB", "DK", "US", "CY", "MA", "RS", "IL", "PS", "XK", "SD", "SS", "EG", "AE", "OM", "CU"):
+    if country.code in (
+        "FR",
+        "NL",
+        "ES",
+        "GB",
+        "DK",
+        "US",
+        "CY",
+        "MA",
+        "RS",
+        "IL",
+        "PS",
+        "XK",
+        "SD",
+        "SS",
+        "EG",
+        "AE",
+        "OM",
+        "CU",
+        "IN",
+        "AF",
+        "BR",
+        "SR",
+    ):
         raise NotForProgram("The number of neighbours depends on territories that are disputed or far away.")
     names, name = _neighbour_names(country), _country_name(country)
+    if not all(_country_name(country) in _neighbour_names(_country(each)) for each in names):
+        raise NotForProgram(f"The program's sources disagree about the borders of {country.name}.")
     things = "country" if len(names) == 1 else "countries"
-    return ExactAnswer(f"{name[0].upper()}{name[1:]} borders {len(names)} {things}: {_and(names)}.", str(len(names)))
+    return ExactAnswer(
+        f"{name[0].upper()}{name[1:]} borders {len(names)} {things}: {_and(names)}.", str(len(names))
+    )
 
 
 def _n_languages(match: re.Match[str]) -> ExactAnswer:
@@ -337,7 +369,9 @@ def _n_languages(match: re.Match[str]) -> ExactAnswer:
 def _country_of(match: re.Match[str]) -> ExactAnswer:
     """Answer in which country a capital is."""
     right = _capital_of(match)
-    return ExactAnswer(f"{match['city'].title()} is in {right.sentence.partition(' is the capital of ')[2]}", right.value)
+    return ExactAnswer(
+        f"{match['city'].title()} is in {right.sentence.partition(' is the capital of ')[2]}", right.value
+    )
 
 
 def _border(match: re.Match[str]) -> ExactAnswer:
@@ -346,24 +380,44 @@ def _border(match: re.Match[str]) -> ExactAnswer:
     if is_so != (_country_name(country) in _neighbour_names(other)) or country.code == other.code:
         raise NotForProgram("The program's sources disagree about this border.")
     text = "Yes" if is_so else "No"
-    return ExactAnswer(f"{text}, {_country_name(country)} {'borders' if is_so else 'does not border'} {_country_name(other)}.", text)
+    return ExactAnswer(
+        f"{text}, {_country_name(country)} {'borders' if is_so else 'does not border'} {_country_name(other)}.",
+        text,
+    )
 
 
 _FRAMES: tuple[tuple[frozenset[str], frozenset[str], Callable[[re.Match[str]], ExactAnswer]], ...] = tuple(
     (frozenset(keys.split()), frozenset(fillers.split()), rule)
     for keys, fillers, rule in (
         ("capital", "capital city town", _capital),
-        ("currency", "currency money official do i need for use used uses using pay with people there their national have has name", _currency),
-        ("money", "money do i need for use used uses kind sort type people there have take", _currency),
-        ("language", "language languages official main most people speak spoken do they does there mainly national mostly everyone", _language),
+        (
+            "currency",
+            "currency money official do i need for use used uses using pay with people there their national have has name",
+            _currency,
+        ),
+        ("pay", "do they people you i pay with there", _currency),
+        ("money", "money they do i need for use used uses kind sort type people there have take", _currency),
+        (
+            "language",
+            "language languages official main most people speak spoken do they does there mainly national mostly everyone",
+            _language,
+        ),
         ("speak", "language languages people speak do they there mainly most mostly", _language),
         ("speaks", "language everyone everybody mainly speaks", _language),
         ("continent", "continent on located lie lies belong to does part", _continent),
         ("neighbours", "countries neighbours neighbouring have has does list all direct", _neighbours),
         ("countries border", "countries border borders do share a with does", _neighbours),
         ("countries borders", "countries borders does", _neighbours),
-        ("how many neighbours", "how many countries neighbours neighbouring have has does are there", _n_neighbours),
-        ("how many countries border", "how many countries border borders does do share a with land have has", _n_neighbours),
+        (
+            "how many neighbours",
+            "how many countries neighbours neighbouring have has does are there",
+            _n_neighbours,
+        ),
+        (
+            "how many countries border",
+            "how many countries border borders does do share a with land have has",
+            _n_neighbours,
+        ),
         ("how many countries borders", "how many countries borders does have has land", _n_neighbours),
         ("how many countries next", "how many countries next to are right directly", _n_neighbours),
         ("how many languages", "how many languages official are there does have has spoken", _n_languages),
@@ -373,27 +427,77 @@ _FRAMES: tuple[tuple[frozenset[str], frozenset[str], Callable[[re.Match[str]], E
     )
 )
 """Words that a question must have, further words that it may have, and the rule that answers it. The country is the rest."""
-_ALWAYS = frozenset("what which whats what's is are the of in for name country's called please a it its tell me".split())
-_SPELLINGS = {"neighbors": "neighbours", "neighbor": "neighbours", "neighbour": "neighbours", "neighboring": "neighbouring", "dialing": "dialling", "currencies": "currency", "capitol": "capital"}  # fmt: skip
-_KEYWORDS = ("capital", "currency", "language", "languages", "continent", "neighbours", "official", "countries", "border")
+_ALWAYS = frozenset(
+    [
+        "what",
+        "which",
+        "whats",
+        "what's",
+        "is",
+        "are",
+        "the",
+        "of",
+        "in",
+        "for",
+        "name",
+        "country's",
+        "called",
+        "please",
+        "a",
+        "it",
+        "its",
+        "tell",
+        "me",
+    ]
+)
+_SPELLINGS = {"neighbors": "neighbours", "neighbor": "neighbours", "neighbour": "neighbours", "neighboring": "neighbours", "neighbouring": "neighbours", "dialing": "dialling", "currencies": "currency", "capitol": "capital"}  # fmt: skip
+_KEYWORDS = (
+    "capital",
+    "currency",
+    "language",
+    "languages",
+    "continent",
+    "neighbours",
+    "official",
+    "countries",
+    "border",
+)
 
 
 def _spelled(word: str) -> str:
     """Return the keyword for which `word` is a wrong spelling, or the word."""
     word = _SPELLINGS.get(word, word)
-    if word in _KEYWORDS or len(word) < 6 or word in countries_by_name()[1] or word in load("serving.workers.programs.wordnet").senses():
+    if (
+        word in _KEYWORDS
+        or len(word) < 6
+        or word in countries_by_name()[1]
+        or word in load("serving.workers.programs.wordnet").senses()
+    ):
         return word
-    close = [each for each in _KEYWORDS if sorted(each) == sorted(word) or get_close_matches(word, [each], cutoff=0.88)]
+    close = [
+        each
+        for each in _KEYWORDS
+        if sorted(each) == sorted(word) or get_close_matches(word, [each], cutoff=0.85)
+    ]
     return close[0] if len(close) == 1 else word
 
 
 def _by_words(match: re.Match[str]) -> ExactAnswer:
     """Answer a question that has one country, the words of one relation, and no other words."""
-    words = [_spelled(word) for word in re.findall(r"[^\s,?!:;]+", re.sub(r"'s\b", "", match[0].casefold().rstrip(".")))]
+    words = [
+        _spelled(word)
+        for word in re.findall(r"[^\s,?!:;]+", re.sub(r"'s\b", "", match[0].casefold().rstrip(".")))
+    ]
     text = " ".join(words)
     names = countries_by_name()[1].keys() | _PARTS_OF_UK.keys() | _AMBIGUOUS
     spans = [(i, j) for i in range(len(words)) for j in range(i + 1, min(i + 6, len(words)) + 1)]
-    named = [(i, j) for i, j in spans if plain_name(" ".join(words[i:j])) in names and words[i] not in ("in", "the") and (words[i:j] != ["us"])]
+    named = [
+        (i, j)
+        for i, j in spans
+        if plain_name(" ".join(words[i:j])) in names
+        and words[i] not in ("in", "the")
+        and (words[i:j] != ["us"])
+    ]
     if not named:
         raise NotForProgram("The question names no country.")
     start, end = max(named, key=lambda span: span[1] - span[0])

@@ -75,7 +75,14 @@ def _cities() -> dict[str, str]:
         for zone in available_timezones()
         if zone.count("/") and not zone.startswith(("Etc/", "SystemV/", "US/"))
     ]
-    names = Counter(zone.rsplit("/", 1)[1].replace("_", " ").casefold() for zone in zones)
+    rules = {
+        zone: tuple(datetime(2026, month, 1, tzinfo=ZoneInfo(zone)).utcoffset() for month in (1, 7))
+        for zone in zones
+    }
+    names = Counter(
+        name
+        for name, _ in {(zone.rsplit("/", 1)[1].replace("_", " ").casefold(), rules[zone]) for zone in zones}
+    )
     cities = {zone.rsplit("/", 1)[1].replace("_", " ").casefold(): zone for zone in zones}
     of_country: dict[str, list[str]] = defaultdict(list)
     for zone, code in load("babel.core").get_global("zone_territories").items():
@@ -92,9 +99,26 @@ def _cities() -> dict[str, str]:
 
 
 _WHO = r"(?:(?:an?|the|my|our|his|her) [a-z]+(?: [a-z]+)?|i|he|she|they|we|[a-z]+)"
-NUMBER_WORDS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
+NUMBER_WORDS = (
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+    "ten",
+    "eleven",
+    "twelve",
+)
 _PLACE = r"(?!a\b|an\b|the (?!uk|us|usa)|my|it|what)[^\W\d_][^\W\d_ .'-]*(?:[ -](?!is\b|and\b|when\b|what\b|but\b|if\b|time\b|on\b|in\b|for\b)[^\W\d_][^\W\d_.'-]*){0,3}"
-_AT, _IN, _THERE = rf"(?P<time>{TIME})", rf"(?:in )?(?P<place>{_PLACE})(?: time)?", rf"(?:in )?(?P<other>{_PLACE})(?: time)?"
+_AT, _IN, _THERE = (
+    rf"(?P<time>{TIME})",
+    rf"(?:in )?(?P<place>{_PLACE})(?: time)?",
+    rf"(?:in )?(?P<other>{_PLACE})(?: time)?",
+)
 _DAY = rf"(?: (?:on (?:a|an) |in )(?P<month>{MONTH})(?: day)?)?"
 _ASK_TIME = r"(?:what time|what|when) (?:is it|is that|is this|would it be|will it be|would that be|will that be|is|does that make it)"
 _OTHER_TIMES = (
@@ -243,8 +267,10 @@ class Calendar(ProgramWorker):
 
     def _other_time(self, match: re.Match[str]) -> ExactAnswer:
         minutes, half = read_time(match["time"])
-        if half == "" or not match["place"] or not match["other"]:
-            raise NotForProgram("The time does not say which half of the day it means. Write a time such as 15:30 or 3 pm.")
+        if (half == "" and ":" not in match["time"]) or not match["place"] or not match["other"]:
+            raise NotForProgram(
+                "The time does not say which half of the day it means. Write a time such as 15:30 or 3 pm."
+            )
         day = self._today
         if month := match.groupdict().get("month"):
             day = read_date(f"15 {month}", day)
@@ -297,12 +323,19 @@ def _months_days(match: re.Match[str]) -> ExactAnswer:
     if 2 in months and not match["year"]:
         raise NotForProgram("The length of February depends on the year.")
     days = sum(monthrange(int(match["year"] or 2023), month)[1] for month in months)
-    return ExactAnswer(f"{', '.join(MONTHS[each - 1] for each in months[:-1])} and {MONTHS[months[-1] - 1]} have {days} days together.", str(days))
+    return ExactAnswer(
+        f"{', '.join(MONTHS[each - 1] for each in months[:-1])} and {MONTHS[months[-1] - 1]} have {days} days together.",
+        str(days),
+    )
 
 
 def _weekday_after(match: re.Match[str]) -> ExactAnswer:
     count = 1 if match["n"].casefold() in ("a", "an") else int(read_number(match["n"]))
-    days = count * (7 if match["unit"].casefold().startswith("week") else 1) * (-1 if match["way"].casefold() == "before" else 1)
+    days = (
+        count
+        * (7 if match["unit"].casefold().startswith("week") else 1)
+        * (-1 if match["way"].casefold() == "before" else 1)
+    )
     day = WEEKDAYS[(WEEKDAYS.index(match["day"].capitalize()) + days) % 7]
     return ExactAnswer(f"It is a {day}.", day)
 

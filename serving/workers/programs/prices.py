@@ -15,12 +15,17 @@ from serving.workers.programs.program import ExactAnswer, NotForProgram, Rule, p
 
 _SIGN = r"[$€£]"
 _UNITS = r"dollars?|euros?|pounds?|bucks|quid|eur|usd|gbp|francs?|yen|rupees"
-_OTHER = r"(?!(?:and|not|but|except|without|more|less|than|twice|double|half|each|every|per|times|minus|plus|percent|of|tip|gratuity|discount|savings?|change|difference|reduction|deposit|profit|loss|share|rest|tax|vat|fee|service|sale|after|before|with|including|now|final|reduced|discounted|original|old|new|another|other|from|what|how|if)\b)"
+_OTHER = r"(?!(?:and|not|but|except|without|more|less|than|twice|double|half|each|every|per|times|minus|plus|percent|of|tip|gratuity|discount|savings?|change|difference|reduction|deposit|profit|loss|share|rest|tax|vat|fee|service|sale|after|before|with|including|now|final|reduced|discounted|original|old|new|another|other|from|what|how|if|i|we|you|he|she|they|have|has|had|got|gets?|earns?|makes?|owes?|saved?|saves|spends?|spent|gives?|gave|needs?|wants?|won)\b)"
 _NP = rf"(?:{_OTHER}[a-z][a-z'-]*(?: of(?= [a-z]))? ?){{1,6}}?"
-_MONEY = rf"(?:{_SIGN} ?)?(?:{NUMBER})(?: ?(?:{_UNITS})\b|(?:{_SIGN}))?(?: a (?:month|year|week)| before tax)?"
-_PERCENT = rf"(?:{NUMBER}|half) ?(?:%|per ?cent\b)"
+_MONEY = (
+    rf"(?:{_SIGN} ?)?(?:{NUMBER})(?: ?(?:{_UNITS})\b|(?:{_SIGN}))?(?: a (?:month|year|week)| before tax)?"
+)
+_PERCENT = rf"(?:{NUMBER} ?(?:%|per ?cent\b)|half(?= (?:off|price)))"
 _BE = r"(?:costs?|cost me|was|is|were|are|comes? to|came to|sells? for|is priced at|(?:normally|usually|originally) costs?|(?:is|was) (?:normally|usually|originally)|used to (?:cost|be)|(?:is|was) listed at|adds up to|totals?)"
-_IT = r"(?:it|they|that|this|he|she|i|we|you|the (?:price|total|cost|bill|amount|shop|store|restaurant|waiter)|everything|" + rf"(?:the|my|our|this) {_NP})"
+_IT = (
+    r"(?:it|they|that|this|he|she|i|we|you|the (?:price|total|cost|bill|amount|shop|store|restaurant|waiter)|everything|"
+    + rf"(?:the|my|our|this) {_NP})"
+)
 _FOR_IT = rf"(?: (?:for|on) (?:it|them|that|this|(?:the|my|our) {_NP}))?"
 _NOW = r"(?: now| then| today| in the sale| after that| after the discount| in total| altogether| in all| at the end)*"
 
@@ -73,7 +78,7 @@ _OFF = r"(?:off|discount|discounted|reduction|reduced|cheaper|less|rebate|decrea
 _UP = r"(?:more|more expensive|dearer|increase|rise|raise|price increase|higher|interest)"
 _TIP = r"(?:tip|gratuity|service charge|service|tax|vat|sales tax|surcharge|delivery fee|fee)"
 _P = rf"(?P<percent>{_PERCENT})"
-_LEAD = rf"(?:(?:{_IT} )?(?:is|are|was|were|gets?|got|has|have) |it's |they're |{_IT} )?(?:now |currently |also |been )?"
+_LEAD = rf"(?:now |today |currently )?(?:(?:{_IT} )?(?:is|are|was|were|gets?|got|has|have) |it's |they're |{_IT} )?(?:now |currently |also |been )?"
 _TIP_FIRST = rf"(?P<tip>{_TIP})"
 _STATEMENTS: tuple[tuple[str, str], ...] = (
     (rf"(?:if )?(?:{_NP}) ?(?:{_BE} )?(?:for |at )?(?P<price>{_MONEY})", ""),
@@ -103,7 +108,9 @@ _QUESTIONS: tuple[tuple[str, Callable[[_Story], Fraction], str], ...] = (
 )  # fmt: skip
 _PATTERNS = tuple((pattern(text), kind) for text, kind in _STATEMENTS)
 _ASKED = tuple((pattern(text), rule, unit) for text, rule, unit in _QUESTIONS)
-_COMMAS = re.compile(r"(?<!\d)[,;] |(?<=\d)[,;] |[.?!;:]+ | - |,? (?:and|but|so|then) (?=[a-z0-9$€£])", re.IGNORECASE)
+_COMMAS = re.compile(
+    r"(?<!\d)[,;] |(?<=\d)[,;] |[.?!;:]+ | - |,? (?:and|but|so|then) (?=[a-z0-9$€£])", re.IGNORECASE
+)
 
 
 def _read(story: _Story, clause: str) -> None:
@@ -120,7 +127,9 @@ def _read(story: _Story, clause: str) -> None:
             for name in ("price", "rate", "count", "old", "new", "people", "paid"):
                 if name in groups:
                     story.put(name, _amount(groups[name]))
-            if "per" in groups and story.values.setdefault("per", Fraction(hash(groups["per"].casefold()))) != hash(groups["per"].casefold()):
+            if "per" in groups and story.values.setdefault(
+                "per", Fraction(hash(groups["per"].casefold()))
+            ) != hash(groups["per"].casefold()):
                 raise NotForProgram("The story names different units of time.")
             return
     raise NotForProgram("The program does not understand a sentence of this story.")
@@ -129,17 +138,26 @@ def _read(story: _Story, clause: str) -> None:
 def _priced(match: re.Match[str]) -> ExactAnswer:
     """Answer a story of prices, clause by clause. The question is its last clause."""
     clauses = [each.strip(" ,.?!") for each in _COMMAS.split(match[0].strip()) if each.strip(" ,.?!")]
-    asked = next((each for each in _ASKED if each[0].fullmatch(clauses[-1])), None)
-    if asked is None or not 2 <= len(clauses) <= 6:
+    questions = [each for each in _ASKED if each[0].fullmatch(clauses[-1])]
+    if not questions or not 2 <= len(clauses) <= 6:
         raise NotForProgram("The program does not understand what this story asks.")
     story = _Story()
     for clause in clauses[:-1]:
         _read(story, clause)
+    names = set(story.values) - {"per"}
+    asked = next((each for each in questions if set(each[2].split()) == names), questions[0])
     needs = asked[2].split()
     n_shares = len(story.factors)
-    if set(story.values) - {"per"} != set(needs) or (n_shares if "price" not in needs else n_shares + story.n_prices < 2 and needs == ["price"]):
+    if names != set(needs) or (
+        n_shares if "price" not in needs else n_shares + story.n_prices < 2 and needs == ["price"]
+    ):
         raise NotForProgram("The story does not state exactly the amounts that the question needs.")
-    if story.n_prices > 1 and (n_shares or not re.search(r"total|altogether|in all|change|pay\b|come to|each|bill", clauses[-1], re.IGNORECASE)):
+    if story.n_prices > 1 and (
+        n_shares
+        or not re.search(
+            r"total|altogether|in all|change|pay\b|come to|each|bill", clauses[-1], re.IGNORECASE
+        )
+    ):
         raise NotForProgram("The story states several prices.")
     if "old" in needs and not story.value("old"):
         raise NotForProgram("A percentage of zero is undefined.")
@@ -151,7 +169,11 @@ def _priced(match: re.Match[str]) -> ExactAnswer:
 
 def _said(value: Fraction, unit: str, text: str) -> ExactAnswer:
     if unit == "%":
-        shown = show(value) if (value * 100).denominator == 1 else f"about {show(Fraction(round(value * 100), 100))}"
+        shown = (
+            show(value)
+            if (value * 100).denominator == 1
+            else f"about {show(Fraction(round(value * 100), 100))}"
+        )
         return ExactAnswer(f"That is {shown} %.", f"{shown} %")
     shown = _money(value, text)
     return ExactAnswer(f"That is {shown}.", shown)
@@ -163,7 +185,11 @@ def _money(value: Fraction, text: str) -> str:
     number = show(value) if exact and value.denominator == 1 else f"{float(round(value, 2)):,.2f}"
     about = "" if exact else "about "
     signs = set(re.findall(_SIGN, text)) if text else set()
-    names = {each.casefold().rstrip("s") for each in re.findall(rf"\b(?:{_UNITS})\b", text, re.IGNORECASE)} if text else set()
+    names = (
+        {each.casefold().rstrip("s") for each in re.findall(rf"\b(?:{_UNITS})\b", text, re.IGNORECASE)}
+        if text
+        else set()
+    )
     if len(signs) + len(names) > 1:
         raise NotForProgram("The story names several currencies.")
     if signs:
@@ -186,11 +212,19 @@ def _split(match: re.Match[str]) -> ExactAnswer:
 def _proportion(match: re.Match[str]) -> ExactAnswer:
     """Answer an amount that grows with the number of things or people."""
     count, wanted = read_number(match["count"]), amount_of(match["wanted"])
-    if match["one"].split()[-1].casefold().rstrip("s") != match["many"].split()[-1].casefold().rstrip("s") or count <= 0:
+    if (
+        match["one"].split()[-1].casefold().rstrip("s") != match["many"].split()[-1].casefold().rstrip("s")
+        or count <= 0
+    ):
         raise NotForProgram("The sentences name different things.")
     value = _amount(match["price"]) / count * wanted
     if match["unit"]:
-        return ExactAnswer(f"You need {show(value)} {match['unit']}." if "need" in match[0] else f"That is {show(value)} {match['unit']}.", f"{show(value)} {match['unit']}")
+        return ExactAnswer(
+            f"You need {show(value)} {match['unit']}."
+            if "need" in match[0]
+            else f"That is {show(value)} {match['unit']}.",
+            f"{show(value)} {match['unit']}",
+        )
     return _said(value, "money", match[0])
 
 
@@ -202,7 +236,7 @@ PRICES: tuple[Rule, ...] = (
     (pattern(rf"(?:what|how much) (?:is|are) (?:an? )?{_P} (?P<tip>tip|gratuity|service charge|vat|sales tax|tax|discount) (?:on|for|of|off) {_BILL}(?P<price>{_MONEY})(?: bill| meal| dinner)?"), lambda m: _said(_amount(m["price"]) * _percent(m["percent"]), "money", m[0])),
     (pattern(rf"(?:if )?(?P<count>{NUMBER}) (?P<one>{_NP}) (?:costs?|come to|are|is|weigh|weighs) (?P<price>{_MONEY})(?: (?P<unit>[a-z]+))?[,.;]? (?:then )?how much (?:would|will|do|does|is|are) (?P<wanted>{NUMBER}|an?) (?P<many>{_NP}) ?(?:be|cost|weigh)?(?: at (?:the same|this|that) price(?: each)?)?"), _proportion),
     (pattern(rf"(?:(?:a|the|my|this) )?recipe (?:for|serves|is for)(?: (?P<count>{NUMBER}))(?: people| persons| servings)? (?:uses|needs|calls for|takes|requires|says|and needs|and uses) (?P<price>{NUMBER}) ?(?P<unit>[a-z]+)(?: of)? (?P<one>{_NP})[.,;]? (?:but )?(?:i'm|im|i am|we are|we're|i want to|i'll be) (?:cooking|cook|baking|bake|make it|making it) for (?P<wanted>{NUMBER})(?: people| persons)?[.,;]? how (?:much|many)(?: [a-z]+ of)? (?P<many>{_NP}) ?(?:do|will|should) (?:i|we) (?:need|use)"), _proportion),
-    (pattern(rf"(?=.*\d)(?=.*\b(?:what|how|whats|what's)\b).+"), _priced),
+    (pattern(r"(?=.*\d)(?=.*\b(?:what|how|whats|what's)\b).+"), _priced),
 )  # fmt: skip
 
 

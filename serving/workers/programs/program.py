@@ -76,7 +76,10 @@ _BRIEF_FIRST = re.compile(
 )
 _TRUE_OR_FALSE = re.compile(r"\b(?:true or false|true/false)\b", re.IGNORECASE)
 _CLOSED = re.compile(r"(?:is|are|was|were|do|does|did|can|could|has|have|will)\b", re.IGNORECASE)
-_GUESS = re.compile(r"\s*(?:[,;-]|[.?!]) (?:is it|is that|isn't it) (?:really |actually )?(?!the same|true|an? )[\w '-]{2,30}$", re.IGNORECASE)
+_GUESS = re.compile(
+    r"\s*(?:[,;-]|[.?!]) (?:is it|is that|isn't it) (?:really |actually )?(?!the same|true|an? )[\w '-]{2,30}$",
+    re.IGNORECASE,
+)
 """The user's own guess after an open question, which the answer confirms or corrects."""
 _IN_CAPITALS = re.compile(
     r"(?:please )?(?:write |give |put )?(?:answer|your answer|the answer|reply|respond|your reply)(?: your answer)?"

@@ -11,21 +11,28 @@ from serving.workers.programs.counts import amount_of
 from serving.workers.programs.expressions import NUMBER, read_number
 from serving.workers.programs.program import NotForProgram
 
-_PARTS = {"half": Fraction(1, 2), "quarter": Fraction(1, 4), "three quarters": Fraction(3, 4), "third": Fraction(1, 3)}
+_PARTS = {
+    "half": Fraction(1, 2),
+    "quarter": Fraction(1, 4),
+    "three quarters": Fraction(3, 4),
+    "third": Fraction(1, 3),
+}
 _PART = r"(?:(?:an? |one )?(?:half|quarter|third)|three quarters)"
 _MIXED = rf"(?:{NUMBER} and {_PART}|\d{{1,4}} \d/\d|\d{{1,4}}[½¼¾]|{NUMBER}|(?:half|a quarter of|a third of|three quarters of) an?|an?)"
-_FILLERS = frozenset(
-    "convert change express turn translate give show work out what what's whats is are was how many much long tall far heavy hot cold big"
-    " high warm there in to into as of the a an if i you we it its do does did make makes up equal equals when would will be have has get me"
-    " measured converted expressed exactly approximately roughly about altogether worth fit go come comes that this same amount"
-    " number value length weight height temperature distance time all contain contains".split()
-)
-_TRAVEL = _FILLERS | frozenset(
-    "drive drives driving walk walks walking run runs running cycle cycles cycling ride rides riding travel travels travelling traveling fly"
-    " flies flying sail sails train car bus plane bike boat ship he she they we're i'm i've at speed average for take takes us me him her them"
-    " journey trip with no stops without stopping steady constant cover covers away my our goes moves every each per from and then journey"
-    " need needs one person someone going by on motorway lorry truck runner cyclist fast average".split()
-)
+_PLAIN_WORDS = """
+convert change express turn translate give show work out what what's whats is are was how many much long tall far heavy hot cold
+big high warm there in to into as of the a an if i we you it its do does did make makes up equal equals when would will be have
+has get me measured converted expressed exactly approximately roughly about altogether worth fit go come comes that this same
+amount number value length weight height temperature distance time all contain contains
+"""
+_TRIP_WORDS = """
+drive drives driving walk walks walking run runs running cycle cycles cycling ride rides riding travel travels travelling
+traveling fly flies flew flying sail sails train car bus plane bike boat ship he she they we're i'm i've at speed average for
+take takes us her them journey trip with no stops without stopping steady constant cover covers away my our goes moves every
+each per from and then need needs one person someone going by on motorway lorry truck runner cyclist fast drove
+"""
+_FILLERS = frozenset(_PLAIN_WORDS.split())
+_TRAVEL = _FILLERS | frozenset(_TRIP_WORDS.split())
 _CHANGES = re.compile(
     r"\b(?:twice|half|double|triple|times|more|less|fewer|than|minus|plus|not|n't|each|every|per|both|another|between|below|above|under|over"
     r"|almost|nearly|and|or|to)\b|n't\b|%",
@@ -36,7 +43,10 @@ _ROUND = re.compile(
     r"|,? (?:rounded|as a whole number)$",
     re.IGNORECASE,
 )
-_ASIDES = re.compile(r" \((?:the |as a |in )?(?:weight|mass|unit|volume|liquid|length)(?:,? not (?:the )?(?:money|currency|weight))?(?: lol)?\)", re.IGNORECASE)
+_ASIDES = re.compile(
+    r" \((?:the |as a |in )?(?:weight|mass|unit|volume|liquid|length)(?:,? not (?:the )?(?:money|currency|weight))?(?: lol)?\)",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +91,7 @@ class QuantityReader:
 
     def __init__(self, names: str) -> None:
         names = f"(?:(?!in\\b)(?:{names})|in(?=,? (?:in|to|into|as|is)\\b|$))"
-        self._one = rf"(?<![\w.,/])(?P<number>{_MIXED})(?:[ -])?(?P<unit>{names})(?P<half> and {_PART})?(?![\w/])"
+        self._one = rf"(?<![\w.,/])(?P<number>{_MIXED})(?:(?<=[\d½¼¾.])|[ -])(?P<unit>{names})(?P<half> and {_PART})?(?![\w/])"
         flags = re.IGNORECASE
         self._quantity = re.compile(self._one, flags)
         plain = re.sub(r"\?P<\w+>", "?:", self._one)
@@ -90,31 +100,58 @@ class QuantityReader:
 
     def read(self, text: str) -> Reading:
         """Return the reading of a question. Raise NotForProgram if its context may change the meaning."""
-        text = re.sub(r"(\d)\s?'\s?(\d{1,2}(?:\.\d)?)(?:\"|''|(?= )|$)", r"\1 feet \2 inches", _ASIDES.sub("", text))
-        text = re.sub(r"(\d) ?(?:ft|foot|feet) (\d{1,2})(?=,? (?:in|to|into|as|is)\b(?! (?:in|to|into|as|is)\b)|$)", r"\1 feet \2 inches", text, flags=re.IGNORECASE)
+        text = re.sub(
+            r"(\d)\s?'\s?(\d{1,2}(?:\.\d)?)(?:\"|''|(?= )|$)", r"\1 feet \2 inches", _ASIDES.sub("", text)
+        )
+        text = re.sub(
+            r"(\d) ?(?:ft|foot|feet) (\d{1,2})(?=,? (?:in|to|into|as|is)\b(?! (?:in|to|into|as|is)\b)|$)",
+            r"\1 feet \2 inches",
+            text,
+            flags=re.IGNORECASE,
+        )
         text = re.sub(r"(?<=\d)\s?(?:°|º|degrees?) ?([cf])\b", r" degrees \1", text, flags=re.IGNORECASE)
-        *before, asked = re.split(r"[.!?;]+ (?=[a-z])|, (?=(?:what|how|whats)\b)|,? so (?=how\b|what\b)", text, flags=re.IGNORECASE)
+        *before, asked = re.split(
+            r"[.!?;]+ (?=[a-z])|, (?=(?:what|how|whats)\b)|,? so (?=how\b|what\b)", text, flags=re.IGNORECASE
+        )
         places = None
         if found := _ROUND.search(asked):
             to = (found["to"] or "number").casefold()
             if not (self._unit.fullmatch(to) or to in ("number", "integer", "whole", "degree", "one")):
-                raise NotForProgram("The question asks for a kind of rounding that the program does not know.")
+                raise NotForProgram(
+                    "The question asks for a kind of rounding that the program does not know."
+                )
             places = int(read_number(found["places"])) if found["places"] else 0
             asked = asked[: found.start()] + asked[found.end() :]
         asked = self._with_context([each for each in before if each.strip()], asked)
         systems = set(re.findall(r"\b(us|u\.s\.|american|imperial|british|uk)(?= )", asked, re.IGNORECASE))
-        asked = re.sub(r"\b(?:us|u\.s\.|american|imperial|british|uk) (?=[a-z])", "", asked, flags=re.IGNORECASE)
+        asked = re.sub(
+            r"\b(?:us|u\.s\.|american|imperial|british|uk) (?=[a-z])", "", asked, flags=re.IGNORECASE
+        )
         amounts = tuple(
             tuple(
-                (mixed_number(each["number"]) + mixed_number(each["half"][5:] if each["half"] else "0"), each["unit"])
+                (
+                    mixed_number(each["number"]) + mixed_number(each["half"][5:] if each["half"] else "0"),
+                    each["unit"],
+                )
                 for each in self._quantity.finditer(run[0])
             )
             for run in self._run.finditer(asked)
         )
         frame = self._run.sub("§", asked)
         targets = tuple(self._unit.findall(frame))
-        system = {"us": "US", "u.s.": "US", "american": "US"}.get(next(iter(systems)).casefold(), "imperial") if systems else ""
-        return Reading(amounts, targets, self._unit.sub("@", frame).strip(), first[0] if (first := self._run.search(asked)) else "", places, system)
+        system = (
+            {"us": "US", "u.s.": "US", "american": "US"}.get(next(iter(systems)).casefold(), "imperial")
+            if systems
+            else ""
+        )
+        return Reading(
+            amounts,
+            targets,
+            self._unit.sub("@", frame).strip(),
+            first[0] if (first := self._run.search(asked)) else "",
+            places,
+            system,
+        )
 
     def _with_context(self, before: list[str], asked: str) -> str:
         """Return the question with the quantity that it refers to. Statements without a quantity may name its unit only."""
@@ -126,7 +163,11 @@ class QuantityReader:
         rest = self._run.sub(" ", context)
         if not runs and not re.search(rf"\d|\b(?:{NUMBER})\b", context):
             named = {each.casefold() for each in self._unit.findall(context)}
-            if named and named <= {each.casefold() for each in self._unit.findall(asked)} and not _CHANGES.search(context):
+            if (
+                named
+                and named <= {each.casefold() for each in self._unit.findall(asked)}
+                and not _CHANGES.search(context)
+            ):
                 return asked
         if len(runs) == 2 and is_trip(self._run.sub("§", f"{context} {self._unit.sub('@', asked)}")):
             return f"{context} {asked}"
@@ -138,7 +179,7 @@ class QuantityReader:
 
 def is_only(frame: str, words: frozenset[str] = _FILLERS) -> bool:
     """Return whether a frame has only words that do not change the meaning of a question about quantities."""
-    return {word for word in re.findall(r"[^\s,?.:;§@]+", frame.casefold())} <= words
+    return set(re.findall(r"[^\s,?.:;§@]+", frame.casefold())) <= words
 
 
 def is_trip(frame: str) -> bool:
@@ -150,4 +191,3 @@ def rounded(value: Fraction, places: int) -> Fraction:
     scale = Fraction(10) ** places
     whole = int(abs(value) * scale + Fraction(1, 2))
     return Fraction(whole if value >= 0 else -whole) / scale
-

@@ -127,12 +127,19 @@ def markdown_table(text: str) -> str:
     return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
 
 
-_PAIR = re.compile(r"(?P<label>[^\d:=(]*?[^\s\d:=(-])(?:\s*[:=(-]\s*|\s+)(?P<value>(?:[$€£] ?)?-?\d[\d.,]*(?: ?(?:[a-z%€$£°]{1,12}))?)\)?", re.IGNORECASE)
+_PAIR = re.compile(
+    r"(?P<label>[^\d:=(]*?[^\s\d:=(-])(?:\s*[:=(-]\s*|\s+)(?P<value>(?:[$€£] ?)?-?\d[\d.,]*(?: ?(?:[a-z%€$£°]{1,12}))?)\)?",
+    re.IGNORECASE,
+)
 
 
 def read_pairs(text: str) -> list[tuple[str, str]]:
     """Read a list of names with one amount each, such as `Mia 31, Ben 27`. Raise NotForProgram if an item is not one."""
-    items = [each.strip() for each in re.split(r"\n|;|,(?!\d{3}\b)(?: and\b)?|(?<=\d) and (?=[^\d])", text.strip().rstrip(".")) if each.strip()]
+    items = [
+        each.strip()
+        for each in re.split(r"\n|;|,(?!\d{3}\b)(?: and\b)?|(?<=\d) and (?=[^\d])", text.strip().rstrip("."))
+        if each.strip()
+    ]
     pairs = [(found["label"].strip(), found["value"]) for each in items if (found := _PAIR.fullmatch(each))]
     if len(pairs) < 2 or len(pairs) != len(items):
         raise NotForProgram("The text must be a list of names with one amount each.")

@@ -199,8 +199,14 @@ def _summarise(command: Command) -> str:
     return " ".join(sentences[at] for at in sorted(best))
 
 
-_DOWN = re.compile(r"descending|oldest|highest|largest|biggest|most|longest|heaviest|tallest|reverse|z to a|z-a|decreasing|high to low|expensive|greatest", re.IGNORECASE)
-_UP = re.compile(r"ascending|youngest|lowest|smallest|least|shortest|lightest|low to high|increasing|cheap|a to z|a-z|fewest", re.IGNORECASE)
+_DOWN = re.compile(
+    r"descending|oldest|highest|largest|biggest|most|longest|heaviest|tallest|reverse|z to a|z-a|decreasing|high to low|expensive|greatest",
+    re.IGNORECASE,
+)
+_UP = re.compile(
+    r"ascending|youngest|lowest|smallest|least|shortest|lightest|low to high|increasing|cheap|a to z|a-z|fewest",
+    re.IGNORECASE,
+)
 _BY_NAME = r"names?|first names?|alphabet(?:ically)?|labels?"
 
 
@@ -217,13 +223,23 @@ def _order_pairs(command: Command) -> str:
     by, columns = groups.get("by") or "", groups.get("columns") or groups.get("columns2") or ""
     if len({re.sub(r"[-\d., ]", "", value).casefold() for _, value in pairs}) > 1:
         raise NotForProgram("The amounts of the list have different units.")
-    is_named = re.fullmatch(_BY_NAME, by) or "alphabet" in how or (not by and "names" in how and not (_DOWN.search(how) or _UP.search(how)))
+    is_named = (
+        re.fullmatch(_BY_NAME, by)
+        or "alphabet" in how
+        or (not by and "names" in how and not (_DOWN.search(how) or _UP.search(how)))
+    )
     if re.search(r"sort|order|arrange|rank", how):
         if not is_named and not by and not (_DOWN.search(how) or _UP.search(how)):
             raise NotForProgram("The request does not say by what to sort.")
-        pairs.sort(key=lambda pair: pair[0].casefold() if is_named else amount_in(pair[1]), reverse=_first_of(how))
+        pairs.sort(
+            key=lambda pair: pair[0].casefold() if is_named else amount_in(pair[1]), reverse=_first_of(how)
+        )
     if "table" in how:
-        header = [each.strip(" \"'").capitalize() for each in re.split(r",? and |, ", columns)] if columns else ["Name", by.capitalize() if by and not is_named else "Value"]
+        header = (
+            [each.strip(" \"'").capitalize() for each in re.split(r",? and |, ", columns)]
+            if columns
+            else ["Name", by.capitalize() if by and not is_named else "Value"]
+        )
         if len(header) != 2:
             raise NotForProgram("The list has two columns.")
         return pairs_table(pairs, header)
@@ -244,13 +260,24 @@ def _by_surname(command: Command) -> str:
     items, joint = _items(command.text)
     if any(len(item.split()) < 2 for item in items) or joint == " ":
         raise NotForProgram("Not all names of the list have a surname.")
-    return joint.join(sorted(items, key=lambda item: [part.casefold() for part in item.split()][::-1], reverse=_first_of(command.match[0])))
+    return joint.join(
+        sorted(
+            items,
+            key=lambda item: [part.casefold() for part in item.split()][::-1],
+            reverse=_first_of(command.match[0]),
+        )
+    )
 
 
 def _replace(command: Command) -> str:
     """Replace whole words, and keep a capital first letter."""
     old, new = (re.escape(command.match["old"].strip("\"'")), command.match["new"].strip("\"'"))
-    text, n = re.subn(rf"(?<![\w]){old}(?![\w])", lambda found: new[0].upper() + new[1:] if found[0][0].isupper() else new, command.text, flags=re.IGNORECASE)
+    text, n = re.subn(
+        rf"(?<![\w]){old}(?![\w])",
+        lambda found: new[0].upper() + new[1:] if found[0][0].isupper() else new,
+        command.text,
+        flags=re.IGNORECASE,
+    )
     if not n or re.search(rf"(?<![\w]){old}s(?![\w])", command.text, re.IGNORECASE):
         raise NotForProgram(f"The text does not have the word {old!r}, or has it in other forms.")
     return text
@@ -258,7 +285,11 @@ def _replace(command: Command) -> str:
 
 def _email_of(command: Command) -> str:
     who = command.match["who"].casefold()
-    found = [each for each in dict.fromkeys(_EMAIL.findall(command.text)) if who in re.split(r"[._+-]", each.casefold().partition("@")[0])]
+    found = [
+        each
+        for each in dict.fromkeys(_EMAIL.findall(command.text))
+        if who in re.split(r"[._+-]", each.casefold().partition("@")[0])
+    ]
     if len(found) != 1:
         raise NotForProgram(f"The text does not have exactly one address with the name {who!r}.")
     return found[0]
@@ -267,7 +298,7 @@ def _email_of(command: Command) -> str:
 _THE = r"(?:(?:this|the|these|those|all|following|my|each|every|above|given|of)\s?)*(?:text|sentences?|paragraphs?|words?|names?|lines?|list|items?|article|passage|string|phrase|message|email|answer|output|numbers?|letters?|characters?|csv|json|data|table)?s?(?: above| below)?"
 _PLAIN = rf"(?:\s?{_THE})"
 _HOW_TO = r"(?: in| into)?(?: (?:the )?(?:alphabetical|ascending|descending|increasing|decreasing)(?: order)?| alphabetically)?"
-_ENDS = r"(?:,? ?\(?(?:the )?(?:(?:oldest|youngest|highest|lowest|largest|smallest|biggest|cheapest|most expensive|longest|shortest|heaviest|lightest|tallest)(?: (?:one|number|price|score|amount|age))?(?: first| to (?:oldest|youngest|highest|lowest|largest|smallest|biggest|cheapest|longest|shortest|heaviest|lightest|tallest))|(?:from )?(?:a to z|z to a|a-z|z-a|high to low|low to high))\)?)?"
+_ENDS = r"(?:,? ?\(?(?:the )?(?:(?:from )?(?:oldest|youngest|highest|lowest|largest|smallest|biggest|cheapest|most expensive|longest|shortest|heaviest|lightest|tallest)(?: (?:one|number|price|score|amount|age))?(?: first| to (?:oldest|youngest|highest|lowest|largest|smallest|biggest|cheapest|longest|shortest|heaviest|lightest|tallest))|(?:from )?(?:a to z|z to a|a-z|z-a|high to low|low to high))\)?)?"
 _LISTED = r"(?:(?:this|these|the|those|following|my|all|of) ?)*(?:people|names?|list|items?|things|products|cities|scores|players|students|numbers|data|prices|ages|runners|teams|employees|countries|animals)?"
 _BY = r"(?: by (?:their |the |its )?(?P<by>ages?|numbers?|prices?|scores?|amounts?|values?|quantit(?:y|ies)|heights?|weights?|sizes?|costs?|population|salar(?:y|ies)|points|lengths?|time|year|names?|first names?))?"
 _TABLE = r"(?:(?:make|create|draw|put|show|give|turn|convert|write|format|build|display)(?: me)?(?: (?:it|them|that|the result|the list))? ?(?:as|in|into|to)? ?(?:a |an )?(?:markdown |two-column )?table(?: (?:with|of|from|for|out of))?)"

@@ -218,7 +218,11 @@ def _convert_named(
                 continue
             result = convert(value, one, other)
             meaning = one.meaning or other.meaning
-            text = _shown(result) if places is None or result == rounded(result, places) else f"about {show(rounded(result, places))}"
+            text = (
+                _shown(result)
+                if places is None or result == rounded(result, places)
+                else f"about {show(rounded(result, places))}"
+            )
             results.setdefault(text, []).append((meaning, one, other, result))
     if not results:
         raise NotForProgram(f"The units {source} and {target} belong to different systems of measurement.")
@@ -240,9 +244,15 @@ def _convert_named(
 def _by_quantities(match: re.Match[str]) -> ExactAnswer:
     """Answer a question by its quantities, if all its other words are known."""
     reading = _READER.read(match[0])
-    if not reading.amounts or not all(len({_dimension(name) for _, name in each}) == 1 for each in reading.amounts):
+    if not reading.amounts or not all(
+        len({_dimension(name) for _, name in each}) == 1 for each in reading.amounts
+    ):
         raise NotForProgram("The question must have amounts with units that fit together.")
-    if portions := re.fullmatch(r"(?:.* )?how many § [a-z]+(?: [a-z]+)? (?:can|could|will|do|would|does) (?:i|you|we|it|one) (?:fill|pour|cut|make|get|have|fit|hold)(?: from| out of| into| in| with)* §", reading.frame, re.IGNORECASE):
+    if portions := re.fullmatch(
+        r"(?:.* )?how many § [a-z]+(?: [a-z]+)? (?:can|could|will|do|would|does) (?:i|you|we|it|one) (?:fill|pour|cut|make|get|have|fit|hold)(?: from| out of| into| in| with)* §",
+        reading.frame,
+        re.IGNORECASE,
+    ):
         part, whole = (_total(each) for each in reading.amounts) if portions else (None, None)
         count = whole[0] / convert(part[0], part[1], whole[1]) if part and whole and part[0] else Fraction(0)
         if count.denominator != 1 or not count:
@@ -250,13 +260,21 @@ def _by_quantities(match: re.Match[str]) -> ExactAnswer:
         return ExactAnswer(f"That is {show(count)}.", show(count))
     if len(reading.amounts) == 2 and is_trip(reading.frame):
         return _trip(reading)
-    if len(reading.amounts) != 1 or not 1 <= len(reading.targets) <= 2 or not is_only(reading.frame.replace("@ and @", "@ @")):
+    if (
+        len(reading.amounts) != 1
+        or not 1 <= len(reading.targets) <= 2
+        or not is_only(reading.frame.replace("@ and @", "@ @"))
+    ):
         raise NotForProgram("The program does not understand every word around the amount.")
     (amount,) = reading.amounts
     if len(reading.targets) == 2 and not ("@ and @" in reading.frame and len(amount) == 1):
         raise NotForProgram("The question names several units.")
     if len(amount) == 1 and len(reading.targets) == 1:
-        name = reading.said if amount[0][0].denominator > 1 and re.search(r"\d.*[½¼¾/ ].*\d| and ", reading.said) else ""
+        name = (
+            reading.said
+            if amount[0][0].denominator > 1 and re.search(r"\d.*[½¼¾/ ].*\d| and ", reading.said)
+            else ""
+        )
         return _convert_named(*amount[0], reading.targets[0], name, reading.places, reading.system)
     value, unit = _total(amount)
     name = " ".join(f"{show(number)} {_meanings(each)[0].name(number)}" for number, each in amount)
@@ -285,7 +303,9 @@ def _total(amount: tuple[tuple[Fraction, str], ...]) -> tuple[Fraction, Unit]:
     """Return a compound amount in its smallest unit."""
     unit = _single(amount[-1][1])
     sizes = [convert(Fraction(1), _single(name), unit) for _, name in amount]
-    if sizes != sorted(set(sizes), reverse=True) or (len(amount) > 1 and unit.pint in ("degC", "degF", "kelvin")):
+    if sizes != sorted(set(sizes), reverse=True) or (
+        len(amount) > 1 and unit.pint in ("degC", "degF", "kelvin")
+    ):
         raise NotForProgram("The units of the amount must descend.")
     return sum((convert(number, _single(name), unit) for number, name in amount), Fraction(0)), unit
 
@@ -303,9 +323,21 @@ def _trip(reading: Reading) -> ExactAnswer:
     asks = {"how long": ("hours", time), "how far": (speed[1].pint.split("/")[0] if speed else "", length), "speed": (f"{one[1].pint}/{other[1].pint}", speed), "how fast": (f"{one[1].pint}/{other[1].pint}", speed)}  # fmt: skip
     asked = [each for name, each in asks.items() if name in frame]
     pint = _single(reading.targets[0]).pint if reading.targets else asked[0][0] if asked else ""
-    if not pint or (asked and not reading.targets and asked[0][1] is not None) or ("how many" not in frame and "what" not in frame and not asked):
+    if (
+        not pint
+        or (asked and not reading.targets and asked[0][1] is not None)
+        or ("how many" not in frame and "what" not in frame and not asked)
+    ):
         raise NotForProgram("The question does not ask for the missing part of the trip.")
-    unit = next((each for units in UNITS.values() for each in units if registry.Unit(each.pint) == registry.Unit(pint)), None)
+    unit = next(
+        (
+            each
+            for units in UNITS.values()
+            for each in units
+            if registry.Unit(each.pint) == registry.Unit(pint)
+        ),
+        None,
+    )
     if unit is None or registry.Unit(pint).dimensionality != result.dimensionality:
         raise NotForProgram("The unit does not fit the missing part of the trip.")
     value = Fraction(result.to(unit.pint).magnitude)

@@ -84,11 +84,19 @@ def write_rare(folder: Path, path: Path = DEFINITIONS) -> int:
     for part, name in (("n", "noun"), ("v", "verb"), ("a", "adj"), ("r", "adv")):
         synsets = _synsets(folder / f"data.{name}")
         data = (folder / f"data.{name}").read_text().splitlines()
-        nature = {line.split()[0] for line in data if line[:1] != " " and line.split()[1] in _NATURE and part == "n"}
+        nature = {
+            line.split()[0] for line in data if line[:1] != " " and line.split()[1] in _NATURE and part == "n"
+        }
         for entry in (folder / f"index.{name}").read_text().splitlines():
             fields = entry.split()
             offset = fields[-int(fields[2])] if not entry.startswith(" ") else ""
-            if offset and _WORD.fullmatch(fields[0]) and fields[0] not in common and offset not in nature and fields[0] in synsets[offset][0]:
+            if (
+                offset
+                and _WORD.fullmatch(fields[0])
+                and fields[0] not in common
+                and offset not in nature
+                and fields[0] in synsets[offset][0]
+            ):
                 lines.append(f"{fields[0]}\t{part}\t{synsets[offset][2]}")
     with lzma.open(path, "wt", preset=9 | lzma.PRESET_EXTREME, encoding="utf-8") as file:
         file.writelines(f"{line}\n" for line in sorted(lines))
