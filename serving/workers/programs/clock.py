@@ -97,11 +97,6 @@ def _in_digits(match: re.Match[str]) -> ExactAnswer:
     return ExactAnswer(f"{match['time'][0].upper()}{match['time'][1:]} is {text}.", text)
 
 
-def _to_hour(match: re.Match[str]) -> ExactAnswer:
-    rest = -read_time(match["time"])[0] % 60
-    return ExactAnswer(f"It is {rest} minutes.", str(rest))
-
-
 _T, _T2 = rf"(?P<time>{TIME})", rf"(?P<time2>{TIME})"
 _D = rf"(?P<n>half an|an?|{NUMBER}) (?P<unit>hours?|minutes?)"
 _BEGINS = r"(?:starts?|started|begins?|began|leaves?|left|opens?|departs?|takes off|goes to bed|went to bed|starts work|is from|sets off|set off|(?:was|were|got|gets|get|woke|wakes) up)"
@@ -118,5 +113,4 @@ CLOCK: tuple[Rule, ...] = (
     (pattern(rf"how long is it (?:from|between) {_T} (?:to|and|until|till) {_T2}"), _between),
     (pattern(rf"(?:what is|write|how do you write|convert) {_T} (?:in|to|using|on a) (?:the )?(?P<form>12|24)[- ]?(?:hour)?(?: time| format| clock| notation)*"), _form),
     (pattern(rf"(?:what time is|write|how do you write|what is) {_T}(?: in digits| in numbers| as a digital time)?"), _in_digits),
-    (pattern(rf"how many minutes (?:are )?(?:left )?(?:until|till|to|before) the (?:next )?(?:full )?hour (?:if|when) it is {_T}|(?P<x>(?!))"), _to_hour),
 )  # fmt: skip

@@ -273,17 +273,6 @@ def _code(match: re.Match[str]) -> ExactAnswer:
     return ExactAnswer(sentence, entry.alpha_2)
 
 
-def _of_code(match: re.Match[str]) -> ExactAnswer:
-    iso: Any = load("pycountry").countries
-
-    text = match["code"]
-    entry: Any = iso.get(alpha_2=text.upper()) if len(text) == 2 else iso.get(alpha_3=text.upper())
-    if entry is None:
-        raise NotForProgram(f"No country has the ISO code {text.upper()}.")
-    name = _country_name(countries_by_name()[0][entry.alpha_2])
-    return ExactAnswer(f"{text.upper()} is the ISO code of {name}.", name)
-
-
 def _calling_code(match: re.Match[str]) -> ExactAnswer:
     country_code_for_region: Any = load("phonenumbers").country_code_for_region
 
@@ -322,32 +311,14 @@ def _neighbours(match: re.Match[str]) -> ExactAnswer:
     return ExactAnswer(f"{name[0].upper()}{name[1:]} borders {_and(names)}.", _and(names))
 
 
+_UNCLEAR_CODES = "FR NL ES GB DK US CY MA RS IL PS XK SD SS EG AE OM CU IN AF BR SR"
+_UNCLEAR_BORDERS = frozenset(_UNCLEAR_CODES.split())
+"""Countries with borders that are disputed, or far away."""
+
+
 def _n_neighbours(match: re.Match[str]) -> ExactAnswer:
     country = _country(match["country"])
-    if country.code in (
-        "FR",
-        "NL",
-        "ES",
-        "GB",
-        "DK",
-        "US",
-        "CY",
-        "MA",
-        "RS",
-        "IL",
-        "PS",
-        "XK",
-        "SD",
-        "SS",
-        "EG",
-        "AE",
-        "OM",
-        "CU",
-        "IN",
-        "AF",
-        "BR",
-        "SR",
-    ):
+    if country.code in _UNCLEAR_BORDERS:
         raise NotForProgram("The number of neighbours depends on territories that are disputed or far away.")
     names, name = _neighbour_names(country), _country_name(country)
     if not all(_country_name(country) in _neighbour_names(_country(each)) for each in names):
@@ -427,41 +398,10 @@ _FRAMES: tuple[tuple[frozenset[str], frozenset[str], Callable[[re.Match[str]], E
     )
 )
 """Words that a question must have, further words that it may have, and the rule that answers it. The country is the rest."""
-_ALWAYS = frozenset(
-    [
-        "what",
-        "which",
-        "whats",
-        "what's",
-        "is",
-        "are",
-        "the",
-        "of",
-        "in",
-        "for",
-        "name",
-        "country's",
-        "called",
-        "please",
-        "a",
-        "it",
-        "its",
-        "tell",
-        "me",
-    ]
-)
+_ALWAYS_TEXT = "what which whats what's is are the of in for name country's called please a it its tell me"
+_ALWAYS = frozenset(_ALWAYS_TEXT.split())
 _SPELLINGS = {"neighbors": "neighbours", "neighbor": "neighbours", "neighbour": "neighbours", "neighboring": "neighbours", "neighbouring": "neighbours", "dialing": "dialling", "currencies": "currency", "capitol": "capital"}  # fmt: skip
-_KEYWORDS = (
-    "capital",
-    "currency",
-    "language",
-    "languages",
-    "continent",
-    "neighbours",
-    "official",
-    "countries",
-    "border",
-)
+_KEYWORDS = ("capital", "currency", "language", "languages", "continent", "neighbours", "official", "countries", "border")  # fmt: skip
 
 
 def _spelled(word: str) -> str:
@@ -524,14 +464,9 @@ RULES: tuple[Rule, ...] = (
     (pattern(r"(?P<city>[\w .'-]{2,40}?) is the capital(?: city)? of (?:which|what)(?: country)?|of (?:which|what) country is (?P<city2>[\w .'-]{2,40}?) the capital"), lambda m: _capital_of(with_one_name(m))),
     (pattern(rf"(?:is|does) {_C} (?:located in|lie in|a country in|a part of|part of|in|on) (?P<continent>europe|asia|africa|oceania|north america|south america)"), _is_on),
     (pattern(rf"(?:on|in)? ?(?:which|what) continent (?:is|does|do) {_C}(?: in| on| located| located in| lie| lie in| lie on| belong to| part of)?"), _continent),
-    (pattern(rf"(?:which|what) (?:is the )?continent (?:contains|has|of) {_C}"), _continent),
     (pattern(rf"(?:what|which)(?: is)?(?: the)?(?: official| national)? (?:currency|money)(?: is used| do they use| do people use| does| is)? ?(?:of|in|for|used in)? ?{_C}(?: use| have)?"), _currency),
     (pattern(rf"(?:what|which)(?: is| are)?(?: the)?(?: official| main| national)? languages?(?: do they| do people| does one| is| are)? ?(?:of|in|speak in|spoken in|mainly spoken in|officially spoken in) {_C}"), _language),
     (pattern(rf"(?:what is )?(?:the )?(?P<kind>(?:two|three|2|3)[- ]letter |alpha-?[23] |numeric )?(?:iso )?(?:country )?code (?:of|for) {_C}"), _code),
-    (pattern(r"(?:which|what) country (?:has|is|uses|belongs to) (?:the )?(?:iso |country )*code (?:of )?[\"']?(?P<code>[a-z]{2,3})[\"']?"), _of_code),
-    (pattern(rf"(?:what is )?(?:the )?(?:(?:international )?(?:calling|dialling|dialing|phone|telephone) code|(?:country|phone) prefix) (?:of|for) {_C}"), _calling_code),
-    (pattern(rf"(?:what is |show me |show |give me )?(?:the )?(?:flag(?: emoji)?|emoji flag) (?:of|for) {_C}"), _flag),
-    (pattern(rf"(?:which|what) countries (?:border|share a border with|are neighbou?rs of|does|do) ?{_C}(?: border| borders?)?"), _neighbours),
     (pattern(r"(?:in )?(?:which|what) country is (?P<city>[\w .'-]{2,40}?)(?: located| situated)?(?: in)?|where is (?P<city2>[\w .'-]{2,40}?)"), lambda m: _country_of(with_one_name(m))),
     (pattern(rf"(?:does|do) {_C} (?:border|share a border with|have a border with) (?P<other>[^\W\d_][\w .'&()-]{{1,40}})|is {_C.replace('country', 'country2')} (?:a neighbou?r of|next to) (?P<other2>[^\W\d_][\w .'&()-]{{1,40}})"), lambda m: _border(with_one_name(m))),
     (pattern(r".*"), _by_words),

@@ -24,7 +24,7 @@ _PERCENT = rf"(?:{NUMBER} ?(?:%|per ?cent\b)|half(?= (?:off|price)))"
 _BE = r"(?:costs?|cost me|was|is|were|are|comes? to|came to|sells? for|is priced at|(?:normally|usually|originally) costs?|(?:is|was) (?:normally|usually|originally)|used to (?:cost|be)|(?:is|was) listed at|adds up to|totals?)"
 _IT = (
     r"(?:it|they|that|this|he|she|i|we|you|the (?:price|total|cost|bill|amount|shop|store|restaurant|waiter)|everything|"
-    + rf"(?:the|my|our|this) {_NP})"
+    rf"(?:the|my|our|this) {_NP})"
 )
 _FOR_IT = rf"(?: (?:for|on) (?:it|them|that|this|(?:the|my|our) {_NP}))?"
 _NOW = r"(?: now| then| today| in the sale| after that| after the discount| in total| altogether| in all| at the end)*"

@@ -199,13 +199,6 @@ def _meanings(name: str) -> tuple[Unit, ...]:
     return UNITS[" ".join(name.casefold().split())]
 
 
-def _conversion(match: re.Match[str]) -> ExactAnswer:
-    if not match["number"] and _meanings(match["unit"])[0].pint in ("degC", "degF", "kelvin"):
-        raise NotForProgram("The question states no temperature to convert.")
-    value = amount_of(match["number"])
-    return _convert_named(value, match["unit"], match["target"])
-
-
 def _convert_named(
     value: Fraction, source: str, target: str, name: str = "", places: int | None = None, system: str = ""
 ) -> ExactAnswer:
@@ -345,33 +338,11 @@ def _trip(reading: Reading) -> ExactAnswer:
     return ExactAnswer(f"That is {text}.", text)
 
 
-def _how_many(match: re.Match[str]) -> ExactAnswer:
-    """Answer how many of one unit make another. If the user states a fact before that, check it."""
-    return _convert_named(amount_of(match["number"]), match["unit"], match["target"])
-
-
 def _after_fact(match: re.Match[str]) -> ExactAnswer:
     stated = convert(amount_of(match["n1"]), _meanings(match["u1"])[0], _meanings(match["u2"])[0])
     if stated != amount_of(match["n2"]):
         raise NotForProgram("The fact that the question states is wrong.")
     return _convert_named(amount_of(match["number"]), match["unit"], match["target"])
-
-
-def _is_fact(match: re.Match[str]) -> ExactAnswer:
-    """Answer whether a stated conversion is true."""
-    meanings = [(_meanings(match["u1"])[0], _meanings(match["u2"])[0])]
-    value = convert(amount_of(match["n1"]), *meanings[0])
-    text = "Yes" if value == amount_of(match["n2"]) else "No"
-    right = _convert_named(amount_of(match["n1"]), match["u1"], match["u2"])
-    return ExactAnswer(f"{text}, {right.sentence[0].lower()}{right.sentence[1:]}", text)
-
-
-def _of_materials(match: re.Match[str]) -> ExactAnswer:
-    if match["unit"].casefold() != match["unit2"].casefold() or amount_of(match["number"]) != amount_of(
-        match["number2"]
-    ):
-        raise NotForProgram("The two amounts differ.")
-    return ExactAnswer("Both weigh the same.", "the same")
 
 
 def _compare(match: re.Match[str]) -> ExactAnswer:
@@ -425,19 +396,12 @@ _MANY = r"how many (?P<target>" + _NAME + r")"
 _FACT = rf"(?P<n1>an?|one|{NUMBER}) (?P<u1>{_NAME}) (?:has|have|is|are|=) (?P<n2>{NUMBER}) (?P<u2>{_NAME})\. "
 _OTHER = _AMOUNT.replace("<number>", "<number2>").replace("<unit>", "<unit2>")
 RULES: tuple[Rule, ...] = (
-    (pattern(rf"{_MANY} (?:are|is|are there|is there|make|make up|do|does)?\s*(?:there )?(?:are )?(?:in )?{_AMOUNT}(?: have| has| is| equal)?"), _how_many),
-    (pattern(rf"(?:convert |change |express |what is |how much is |how long is )?{_AMOUNT} (?:to|in|into|as|equals?|=) (?:how many |what |\? )?(?P<target>{_NAME})"), _conversion),
-    (pattern(rf"(?:convert |change )?{_AMOUNT} (?:is|are) how many (?P<target>{_NAME})"), _conversion),
     (pattern(rf"{_FACT}{_MANY} (?:are|is|are there|are there in|is there in|is in|are in) (?:there )?(?:in )?{_AMOUNT}"), _after_fact),
     (pattern(rf"(?:which|what)(?: unit)? (?:is|lasts) (?P<how>{'|'.join(_QUANTITIES)})[,:]? {_AMOUNT},? or {_OTHER}"), _compare),
     (pattern(rf"(?P<yes>is|are) {_AMOUNT} (?P<how>{'|'.join(_QUANTITIES)}) than {_OTHER}"), _compare),
     (pattern(r"what (?:does|do) (?:the (?:abbreviation|letters|unit) )?[\"']?(?P<name>[a-z]{1,4})[\"']? (?:stand for|mean as a unit)(?: as a unit)?"), _abbreviation),
     (pattern(rf"(?:if )?there are (?P<n2>{NUMBER}) (?P<u2>{_NAME}) in (?P<n1>an?|one) (?P<u1>{_NAME})[.,] {_MANY} (?:are|is|are there|are there in|is there in|is in|are in) (?:there )?(?:in )?{_AMOUNT}"), _after_fact),
     (pattern(rf"if {_FACT.removesuffix(chr(92) + '. ')}[.,] {_MANY} (?:are|is|are there in|is in|are in|do|does) (?:there )?(?:in )?{_AMOUNT}(?: have| has)?"), _after_fact),
-    (pattern(rf"(?:is it true that|does|do|is|are) (?P<n1>an?|one|{NUMBER}) (?P<u1>{_NAME}) (?:has|have|is|are|equals?|equal to|=) (?P<n2>{NUMBER}) (?P<u2>{_NAME})"), _is_fact),
-    (pattern(rf"(?:which|what) (?:is|weighs) (?:heavier|more)[,:]? {_AMOUNT} of [a-z]+,? or {_OTHER} of [a-z]+"), _of_materials),
-    (pattern(rf"how (?:hot|cold|long|far|heavy|tall|big|high|deep|fast|much) is {_AMOUNT} (?:in|as) (?P<target>{_NAME})"), _conversion),
-    (pattern(rf"how many (?P<target>{_NAME}) (?:tall|long|high|deep|wide|heavy|far) is {_AMOUNT}"), _conversion),
     *COUNTS,
     *CURRENCIES,
     (pattern(r".*"), _by_quantities),
