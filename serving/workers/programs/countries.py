@@ -340,6 +340,8 @@ def _n_languages(match: re.Match[str]) -> ExactAnswer:
 def _country_of(match: re.Match[str]) -> ExactAnswer:
     """Answer in which country a capital is."""
     right = _capital_of(match)
+    if load("serving.workers.programs.names").is_place(match["city"]):
+        raise NotForProgram(f"{match['city']!r} is the name of several places.")
     return ExactAnswer(
         f"{match['city'].title()} is in {right.sentence.partition(' is the capital of ')[2]}", right.value
     )
@@ -348,7 +350,11 @@ def _country_of(match: re.Match[str]) -> ExactAnswer:
 def _border(match: re.Match[str]) -> ExactAnswer:
     country, other = _country(match["country"]), _country(match["other"])
     is_so = _country_name(other) in _neighbour_names(country)
-    if is_so != (_country_name(country) in _neighbour_names(other)) or country.code == other.code:
+    if (
+        is_so != (_country_name(country) in _neighbour_names(other))
+        or country.code == other.code
+        or (not is_so and {country.code, other.code} <= _UNCLEAR_BORDERS)
+    ):
         raise NotForProgram("The program's sources disagree about this border.")
     text = "Yes" if is_so else "No"
     return ExactAnswer(
@@ -360,10 +366,10 @@ def _border(match: re.Match[str]) -> ExactAnswer:
 _FRAMES: tuple[tuple[frozenset[str], frozenset[str], Callable[[re.Match[str]], ExactAnswer]], ...] = tuple(
     (frozenset(keys.split()), frozenset(fillers.split()), rule)
     for keys, fillers, rule in (
-        ("capital", "capital city town", _capital),
+        ("capital", "capital city town name called", _capital),
         (
             "currency",
-            "currency money official do i need for use used uses using pay with people there their national have has name",
+            "currency money official do i need for use used uses using pay with people there their national have has name called called",
             _currency,
         ),
         ("pay", "do they people you i pay with there", _currency),
@@ -391,14 +397,18 @@ _FRAMES: tuple[tuple[frozenset[str], frozenset[str], Callable[[re.Match[str]], E
         ),
         ("how many countries borders", "how many countries borders does have has land", _n_neighbours),
         ("how many countries next", "how many countries next to are right directly", _n_neighbours),
-        ("how many languages", "how many languages official are there does have has spoken", _n_languages),
+        (
+            "how many official languages",
+            "how many languages official are there does have has spoken",
+            _n_languages,
+        ),
         ("flag", "flag emoji show", _flag),
         ("dialling code", "dialling code international phone telephone country number", _calling_code),
         ("calling code", "calling code international phone telephone country number", _calling_code),
     )
 )
 """Words that a question must have, further words that it may have, and the rule that answers it. The country is the rest."""
-_ALWAYS_TEXT = "what which whats what's is are the of in for name country's called please a it its tell me"
+_ALWAYS_TEXT = "what which whats what's is are the of in for country's please a it its tell me"
 _ALWAYS = frozenset(_ALWAYS_TEXT.split())
 _SPELLINGS = {"neighbors": "neighbours", "neighbor": "neighbours", "neighbour": "neighbours", "neighboring": "neighbours", "neighbouring": "neighbours", "dialing": "dialling", "currencies": "currency", "capitol": "capital"}  # fmt: skip
 _KEYWORDS = ("capital", "currency", "language", "languages", "continent", "neighbours", "official", "countries", "border")  # fmt: skip
@@ -442,6 +452,8 @@ def _by_words(match: re.Match[str]) -> ExactAnswer:
         raise NotForProgram("The question names no country.")
     start, end = max(named, key=lambda span: span[1] - span[0])
     others = words[:start] + words[end:]
+    if "most" in others and "people" not in others:
+        raise NotForProgram("The program has no numbers of speakers.")
     if any(i < start or j > end for i, j in named):
         raise NotForProgram("The question names several countries.")
     for keys, fillers, rule in sorted(_FRAMES, key=lambda frame: -len(frame[0])):

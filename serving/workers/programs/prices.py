@@ -217,7 +217,7 @@ def _proportion(match: re.Match[str]) -> ExactAnswer:
         or count <= 0
     ):
         raise NotForProgram("The sentences name different things.")
-    value = _amount(match["price"]) / count * wanted
+    value = _amount(match["price"] or match["price2"]) / count * wanted
     if match["unit"]:
         return ExactAnswer(
             f"You need {show(value)} {match['unit']}."
@@ -234,8 +234,8 @@ _WAYS = r"(?: ?(?:people|friends|persons|ppl|of us|ways|guests|colleagues|flatma
 PRICES: tuple[Rule, ...] = (
     (pattern(rf"(?:split|divide|share|how do (?:i|we|you) split) {_BILL}(?P<price>{_MONEY}){_WITH}(?: equally| evenly)? (?:by|between|among|amongst|with|into|in|for) (?P<people>{NUMBER}){_WAYS}{_WITH.replace('percent>', 'percent2>').replace('tip>', 'tip2>')}(?P<x>)"), lambda m: _split(_one_tip(m))),
     (pattern(rf"(?:what|how much) (?:is|are) (?:an? )?{_P} (?P<tip>tip|gratuity|service charge|vat|sales tax|tax|discount) (?:on|for|of|off) {_BILL}(?P<price>{_MONEY})(?: bill| meal| dinner)?"), lambda m: _said(_amount(m["price"]) * _percent(m["percent"]), "money", m[0])),
-    (pattern(rf"(?:if )?(?P<count>{NUMBER}) (?P<one>{_NP}) (?:costs?|come to|are|is|weigh|weighs) (?P<price>{_MONEY})(?: (?P<unit>[a-z]+))?[,.;]? (?:then )?how much (?:would|will|do|does|is|are) (?P<wanted>{NUMBER}|an?) (?P<many>{_NP}) ?(?:be|cost|weigh)?(?: at (?:the same|this|that) price(?: each)?)?"), _proportion),
-    (pattern(rf"(?:(?:a|the|my|this) )?recipe (?:for|serves|is for)(?: (?P<count>{NUMBER}))(?: people| persons| servings)? (?:uses|needs|calls for|takes|requires|says|and needs|and uses) (?P<price>{NUMBER}) ?(?P<unit>[a-z]+)(?: of)? (?P<one>{_NP})[.,;]? (?:but )?(?:i'm|im|i am|we are|we're|i want to|i'll be) (?:cooking|cook|baking|bake|make it|making it) for (?P<wanted>{NUMBER})(?: people| persons)?[.,;]? how (?:much|many)(?: [a-z]+ of)? (?P<many>{_NP}) ?(?:do|will|should) (?:i|we) (?:need|use)"), _proportion),
+    (pattern(rf"(?:if )?(?P<count>{NUMBER}) (?P<one>{_NP}) (?:(?:costs?|come to|are|is) (?P<price>{_MONEY})|weighs? (?P<price2>{NUMBER}) ?(?P<unit>[a-z]+))[,.;]? (?:then )?how much (?:would|will|do|does|is|are) (?P<wanted>{NUMBER}|an?) (?P<many>{_NP}) ?(?:be|cost|weigh)?(?: at (?:the same|this|that) price(?: each)?)?"), _proportion),
+    (pattern(rf"(?:(?:a|the|my|this) )?recipe (?:for|serves|is for)(?: (?P<count>{NUMBER}))(?: people| persons| servings)? (?:uses|needs|calls for|takes|requires|says|and needs|and uses) (?P<price>{NUMBER})(?P<price2>) ?(?P<unit>[a-z]+)(?: of)? (?P<one>{_NP})[.,;]? (?:but )?(?:i'm|im|i am|we are|we're|i want to|i'll be) (?:cooking|cook|baking|bake|make it|making it) for (?P<wanted>{NUMBER})(?: people| persons)?[.,;]? how (?:much|many)(?: [a-z]+ of)? (?P<many>{_NP}) ?(?:do|will|should) (?:i|we) (?:need|use)"), _proportion),
     (pattern(r"(?=.*\d)(?=.*\b(?:what|how|whats|what's)\b).+"), _priced),
 )  # fmt: skip
 

@@ -34,7 +34,7 @@ each per from and then need needs one person someone going by on motorway lorry 
 _FILLERS = frozenset(_PLAIN_WORDS.split())
 _TRAVEL = _FILLERS | frozenset(_TRIP_WORDS.split())
 _CHANGES = re.compile(
-    r"\b(?:twice|half|double|triple|times|more|less|fewer|than|minus|plus|not|n't|each|every|per|both|another|between|below|above|under|over"
+    r"\b(?:twice|half|double|triple|times|more|less|fewer|than|minus|plus|not|n't|each|every|per|both|another|between|below|above|by|rose|fell|rise|drop|difference|warmer|cooler|colder|under|over"
     r"|almost|nearly|and|or|to)\b|n't\b|%",
     re.IGNORECASE,
 )
@@ -116,7 +116,12 @@ class QuantityReader:
         places = None
         if found := _ROUND.search(asked):
             to = (found["to"] or "number").casefold()
-            if not (self._unit.fullmatch(to) or to in ("number", "integer", "whole", "degree", "one")):
+            rest = [
+                each.casefold().rstrip("s")
+                for each in self._unit.findall(self._run.sub("§", asked[: found.start()]))
+            ]
+            degrees = to.startswith("degree") and rest[-1:] in (["celsiu"], ["fahrenheit"], ["c"], ["f"])
+            if not (to.rstrip("s") in rest or degrees or to in ("number", "integer", "whole", "one")):
                 raise NotForProgram(
                     "The question asks for a kind of rounding that the program does not know."
                 )
