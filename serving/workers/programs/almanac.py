@@ -48,6 +48,11 @@ _BLANK = re.compile(
 
 def _kind(text: str) -> tuple[str, str]:
     """Return the type of an open question, and its text without the interrogative."""
+    text = (
+        re.sub(r"^(?:the )?(?=\w+est \w|most \w)", "what is the ", text, flags=re.IGNORECASE)
+        if not _OPEN.search(text)
+        else text
+    )
     text = re.sub(r"^name (?:me )?(?=the\b|a\b)", "what is ", text, flags=re.IGNORECASE)
     found = _OPEN.search(text)
     if found is None or not found.lastgroup:

@@ -21,6 +21,7 @@ from serving.workers.programs.expressions import (
     show,
 )
 from serving.workers.programs.numerals import NUMERALS
+from serving.workers.programs.prices import PRICES
 from serving.workers.programs.program import (
     ExactAnswer,
     NotForProgram,
@@ -30,6 +31,7 @@ from serving.workers.programs.program import (
     answer_by,
     load,
     pattern,
+    read_question,
 )
 from serving.workers.programs.puzzles import (
     LIST,
@@ -298,12 +300,41 @@ def _again(match: re.Match[str]) -> ExactAnswer:
     return answer_by(RULES, PlainQuestion(question, question))
 
 
+def _less_than(match: re.Match[str]) -> ExactAnswer:
+    sign = 1 if match["how"].casefold() == "more" else -1
+    value = read_number(match["base"]) * (12 if match["dozen"] else 1) + sign * read_number(match["n"])
+    return ExactAnswer(f"The number is {show(value)}.", show(value))
+
+
+def _chain(match: re.Match[str]) -> ExactAnswer:
+    """Answer a calculation that continues with the result of another one."""
+    value = answer_by(RULES, read_question(match["first"])).value
+    if not re.fullmatch(r"-?[\d,]+(?:\.\d+)?", value):
+        raise NotForProgram("The first calculation has no number as its result.")
+    value, groups = value.replace(",", ""), match.groupdict()
+    signs = {
+        "add": "+",
+        "plus": "+",
+        "subtract": "-",
+        "minus": "-",
+        "multiply": "*",
+        "times": "*",
+        "divide": "/",
+    }
+    verb = (groups["verb"] or "").casefold()
+    sign = signs.get(verb, "-" if verb.startswith("take") else "")
+    text = f"{value} {sign} {groups['n']}" if sign else f"is {value} odd or even"
+    return answer_by(RULES, PlainQuestion(text, text))
+
+
 def _solve_for(match: re.Match[str]) -> ExactAnswer:
     question = f"find {match['letter']} in {match['e']}"
     return answer_by(RULES, PlainQuestion(question, question))
 
 
+_THAT = r"(?:that|it|this|the (?:answer|result|total|sum|product))"
 RULES: tuple[Rule, ...] = (
+    (pattern(rf"(?P<first>.{{3,80}}?)(?:[.;?]|,? (?:and )?then|,? and(?= what| is))(?: then)? (?:what (?:do|would) (?:you|i|we) get (?:if|when) (?:you|i|we) )?(?:(?P<verb>add|plus|subtract|minus|take away|take|multiply|times|divide)(?: {_THAT})?(?: by)? (?P<n>{NUMBER})(?: (?:to|from|away from) {_THAT}| away)?|is {_THAT} (?:an )?(?:odd|even) or (?:odd|even)(?: number)?)"), _chain),
     *PUZZLES,
     *SHAPES,
     (pattern(r"(?:what (?:do|would|will) (?:you|we|i) (?:get|have)|what is the (?:result|answer)|how (?:much|many) (?:do|would|will) (?:you|we|i) (?:get|have)) (?:when|if) (?:you |we |i )?(?P<e>(?:add|multiply|subtract|divide|take) .+)"), _again),
@@ -317,7 +348,7 @@ RULES: tuple[Rule, ...] = (
     (pattern(rf"{WHAT}[$€£]?(?P<base>{NUMBER}) (?P<how>increased|decreased|reduced|raised|minus|plus) (?:by )?(?P<percent>{NUMBER})\s*(?:%|per ?cent)"), _percent_change),
     (pattern(rf"(?P<how>increase|decrease|reduce|raise) [$€£]?(?P<base>{NUMBER}) by (?P<percent>{NUMBER})\s*(?:%|per ?cent)"), _percent_change),
     (pattern(rf"{WHAT}(?P<percent>{NUMBER})\s*(?:%|per ?cent) (?P<how>off|discount on|off of) [$€£]?(?P<base>{NUMBER})"), _percent_change),
-    (pattern(rf"{WHAT}(?P<what>sum|total|product|average|mean|median|difference|{'|'.join(ORDER)})(?: number)? (?:of|between)(?: the numbers)?:? (?P<list>{LIST})"), _aggregate),
+    (pattern(rf"{WHAT}(?:give me the )?(?P<what>sum|total|product|average|mean|median|difference|{'|'.join(ORDER)})(?: number| value)?(?: \((?:mean|average)\))? (?:of|between)(?: the numbers)?:? (?P<list>{LIST})"), _aggregate),
     (pattern(rf"(?P<verb>add|add up|sum|sum up|multiply|add together)(?: the numbers)?:? (?P<list>{LIST})(?: together)?"), _add_up),
     (pattern(rf"(?P<verb>add|multiply) (?P<list>{NUMBER} (?:to|by|and|with) {NUMBER})"), lambda m: _add_up(_join_match(m))),
     (pattern(rf"(?:subtract|take(?: away)?) {_N} (?:away )?from {_N}"), _take_from),
@@ -337,6 +368,8 @@ RULES: tuple[Rule, ...] = (
     *NUMERALS,
     *SERIES,
     *STORIES,
+    *PRICES,
+    (pattern(rf"(?:what|which)(?: number)? is (?P<n>{NUMBER}) (?P<how>less|more|fewer) than (?P<base>{NUMBER})(?P<dozen> dozen)?"), _less_than),
     (pattern(rf"{WHAT}(?P<e>.+)"), _expression),
 )  # fmt: skip
 

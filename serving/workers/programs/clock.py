@@ -7,23 +7,24 @@ from serving.workers.programs.program import ExactAnswer, NotForProgram, Rule, p
 
 _DAY = 24 * 60
 _HOURS = "one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve"
-TIME = rf"(?:(?:half past|quarter past|quarter to|a quarter past|a quarter to) (?:\d{{1,2}}|{_HOURS})|noon|midnight|12 noon|12 midnight|\d{{1,2}}:\d\d ?(?:am|pm|a\.m\.|p\.m\.)?|(?:\d{{1,2}}|{_HOURS}) ?(?:am|pm|a\.m\.|p\.m\.|o'clock(?: (?:am|pm|in the morning|in the afternoon|in the evening))?)|\d{{1,2}}|{_HOURS})"
+_PART = r"(?: (?:in the|this|that) (?:morning|afternoon|evening)| at night| tonight)?"
+TIME = rf"(?:(?:(?:half past|quarter past|quarter to|a quarter past|a quarter to) (?:\d{{1,2}}|{_HOURS})|noon|midnight|12 noon|12 midnight|\d{{1,2}}:\d\d ?(?:h\b)?(?:am|pm|a\.m\.|p\.m\.)?|(?:\d{{1,2}}|{_HOURS}) ?(?:am|pm|a\.m\.|p\.m\.|o'clock(?: (?:am|pm|in the morning|in the afternoon|in the evening))?)|\d{{1,2}}|{_HOURS}){_PART})"
 """Regular expression for a time of the day. It has no groups."""
 
 
-def _minutes(text: str) -> tuple[int, str]:
+def read_time(text: str) -> tuple[int, str]:
     """Return the minutes since midnight, and which half of the day the time names: `am`, `pm`, `24` or nothing.
 
     Raises:
         NotForProgram: there is no such time.
     """
-    text = (
-        text.casefold()
-        .replace(".", "")
-        .replace("in the morning", "am")
-        .replace("in the afternoon", "pm")
-        .replace("in the evening", "pm")
+    text = re.sub(r"(?:in the|this|that) morning", "am", text.casefold().replace(".", ""))
+    text = re.sub(r"(?:in the|this|that) (?:afternoon|evening)", "pm", text)
+    text = re.sub(
+        r"\b((?:six|seven|eight|nine|ten|eleven|[6-9]|1[01])(?::\d\d)?) (?:at night|tonight)", r"\1 pm", text
     )
+    if text.endswith(("at night", "tonight")):
+        raise NotForProgram("The time does not say which half of the day it means.")
     if "noon" in text or "midnight" in text:
         return (12 * 60 if "noon" in text else 0), "24"
     half = "am" if text.endswith("am") else "pm" if text.endswith("pm") else ""
@@ -48,7 +49,7 @@ def _written(minutes: int, half: str) -> str:
 
 
 def _shift(match: re.Match[str]) -> ExactAnswer:
-    start, half = _minutes(match["time"])
+    start, half = read_time(match["time"])
     amount = (
         read_number(match["n"])
         if match["n"].casefold() not in ("an", "a", "half an")
@@ -63,7 +64,7 @@ def _shift(match: re.Match[str]) -> ExactAnswer:
 
 
 def _between(match: re.Match[str]) -> ExactAnswer:
-    (first, half), (last, other) = _minutes(match["time"]), _minutes(match["time2"])
+    (first, half), (last, other) = read_time(match["time"]), read_time(match["time2"])
     if half != other and "" in (half, other) and "24" not in (half, other):
         raise NotForProgram("The times do not say which half of the day they mean.")
     distance = last - first
@@ -80,7 +81,7 @@ def _between(match: re.Match[str]) -> ExactAnswer:
 
 
 def _form(match: re.Match[str]) -> ExactAnswer:
-    minutes, half = _minutes(match["time"])
+    minutes, half = read_time(match["time"])
     wants_24 = match["form"] == "24"
     if half == "" or ((half == "24") == wants_24 and minutes >= 13 * 60):
         raise NotForProgram("The time does not say which half of the day it means.")
@@ -89,32 +90,27 @@ def _form(match: re.Match[str]) -> ExactAnswer:
 
 
 def _in_digits(match: re.Match[str]) -> ExactAnswer:
-    minutes, half = _minutes(match["time"])
+    minutes, half = read_time(match["time"])
     if not re.search(r"past|to|o'clock|noon|midnight", match["time"], re.IGNORECASE):
         raise NotForProgram("The time is written in digits already.")
     text = _written(minutes, half)
     return ExactAnswer(f"{match['time'][0].upper()}{match['time'][1:]} is {text}.", text)
 
 
-def _to_hour(match: re.Match[str]) -> ExactAnswer:
-    rest = -_minutes(match["time"])[0] % 60
-    return ExactAnswer(f"It is {rest} minutes.", str(rest))
-
-
 _T, _T2 = rf"(?P<time>{TIME})", rf"(?P<time2>{TIME})"
 _D = rf"(?P<n>half an|an?|{NUMBER}) (?P<unit>hours?|minutes?)"
-_BEGINS = r"(?:starts?|begins?|leaves?|opens?|departs?|goes to bed|starts work|is from)"
-_ENDS = r"(?:ends?|finish(?:es)?|stops?|arrives?|closes?|gets up|wakes up|is over)"
+_BEGINS = r"(?:starts?|started|begins?|began|leaves?|left|opens?|departs?|takes off|goes to bed|went to bed|starts work|is from|sets off|set off|(?:was|were|got|gets|get|woke|wakes) up)"
+_ENDS = r"(?:ends?|ended|finish(?:es|ed)?|stops?|arrives?|arrived|closes?|lands?|landed|gets? (?:in|there|home|back|up)|got (?:in|there|home|back|up)|wakes? up|woke up|went to bed|goes to bed|is over|was over|comes? back|came back)"
+_WHO = r"(?:(?:if )?(?:an?|the|my|our|his|her|this) [a-z ]{2,30}|i|we|he|she|they)"
 CLOCK: tuple[Rule, ...] = (
     (pattern(rf"(?:if )?(?:it is|it's) {_T}(?: now)?[.,]? what time (?:will it be|is it|will it be then) (?:in )?{_D}(?: later| from now)?"), _shift),
     (pattern(rf"(?:if )?(?:it is|it's) {_T}(?: now)?[.,]? what time was it (?P<back>){_D} ago"), _shift),
     (pattern(rf"what time (?:is it|is|will it be) {_D} (?:after|past|from|later than) {_T}"), _shift),
     (pattern(rf"what time (?:is it|is|was it) {_D} (?P<back>before) {_T}"), _shift),
     (pattern(rf"(?:an?|the|my|our) [a-z ]{{2,30}} {_BEGINS} at {_T} and (?:lasts|takes|is|goes on for) {_D}(?: long)?\. (?:when|at what time|what time) (?:does|will) (?:it|the [a-z ]+) (?:end|finish|be over|arrive)"), _shift),
-    (pattern(rf"(?:an?|the|my|our) [a-z ]{{2,30}} {_BEGINS} at {_T} and {_ENDS} at {_T2}\. how (?:long|many (?P<unit>hours|minutes)) (?:does|is|did) (?:it|the [a-z ]+?)(?: last| take| open)?"), _between),
+    (pattern(rf"{_WHO} {_BEGINS} (?:at )?{_T}(?:,? and|,)(?: then)?(?: (?:i|we|he|she|it|they))? {_ENDS} (?:at )?{_T2}[.,;]? how (?:long|many (?P<unit>hours|minutes)) (?:does|do|is|did|was|were|will|am|are) (?:it|that|the [a-z ]+?|i|he|she|we|they)(?: last| take| open| up(?: for)?| up for| away(?: for)?| sleep(?: for)?| asleep(?: for)?| be)?"), _between),
     (pattern(rf"how many (?P<unit>hours|minutes) (?:are|is|are there|is it|lie)?\s*(?:there )?(?:from|between) {_T} (?:to|and|until|till) {_T2}"), _between),
     (pattern(rf"how long is it (?:from|between) {_T} (?:to|and|until|till) {_T2}"), _between),
     (pattern(rf"(?:what is|write|how do you write|convert) {_T} (?:in|to|using|on a) (?:the )?(?P<form>12|24)[- ]?(?:hour)?(?: time| format| clock| notation)*"), _form),
     (pattern(rf"(?:what time is|write|how do you write|what is) {_T}(?: in digits| in numbers| as a digital time)?"), _in_digits),
-    (pattern(rf"how many minutes (?:are )?(?:left )?(?:until|till|to|before) the (?:next )?(?:full )?hour (?:if|when) it is {_T}|(?P<x>(?!))"), _to_hour),
 )  # fmt: skip

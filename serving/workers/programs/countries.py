@@ -6,7 +6,9 @@ only if CLDR and countryinfo agree. Currencies come from CLDR, and codes from IS
 
 import re
 import unicodedata
+from collections.abc import Callable
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cache
 from typing import Any
 
@@ -75,7 +77,7 @@ class Country:
     languages: frozenset[str]
 
 
-def _key(text: str) -> str:
+def plain_name(text: str) -> str:
     plain = "".join(c for c in unicodedata.normalize("NFKD", text) if not unicodedata.combining(c))
     return re.sub(
         r"^the ", "", plain.casefold().replace("’", "'").replace("&", "and").replace("st.", "saint")
@@ -83,7 +85,7 @@ def _key(text: str) -> str:
 
 
 @cache
-def _atlas() -> tuple[dict[str, Country], dict[str, str]]:
+def countries_by_name() -> tuple[dict[str, Country], dict[str, str]]:
     """Return the countries by ISO code, and the codes by name."""
     all_countries: Any = load("countryinfo").all_countries
     iso: Any = load("pycountry").countries
@@ -114,9 +116,12 @@ def _atlas() -> tuple[dict[str, Country], dict[str, str]]:
             official.name,
             getattr(official, "official_name", ""),
         ):
-            by_name.setdefault(_key(alias), code)
+            by_name.setdefault(plain_name(alias), code)
             by_name.setdefault(
-                _key(alias.split(" (")[0].split(",")[0]) if alias.count(",") == 1 else _key(alias), code
+                plain_name(alias.split(" (")[0].split(",")[0])
+                if alias.count(",") == 1
+                else plain_name(alias),
+                code,
             )
     by_name |= _ALIASES
     for name in ("", *_AMBIGUOUS):
@@ -125,8 +130,8 @@ def _atlas() -> tuple[dict[str, Country], dict[str, str]]:
 
 
 def _country(text: str) -> Country:
-    countries, by_name = _atlas()
-    if (key := _key(text)) in _AMBIGUOUS:
+    countries, by_name = countries_by_name()
+    if (key := plain_name(text)) in _AMBIGUOUS:
         raise NotForProgram(f"{text!r} is the name of more than one place.")
     code = by_name.get(key)
     if code is None:
@@ -146,7 +151,7 @@ def _and(texts: list[str]) -> str:
 
 
 def _capital(match: re.Match[str]) -> ExactAnswer:
-    if part := _PARTS_OF_UK.get(_key(match["country"])):
+    if part := _PARTS_OF_UK.get(plain_name(match["country"])):
         return ExactAnswer(f"The capital of {match['country'].title()} is {part}.", part)
     country = _country(match["country"])
     if several := _SEVERAL_CAPITALS.get(country.code):
@@ -162,18 +167,18 @@ def _is_capital(match: re.Match[str]) -> ExactAnswer:
     right = _capital(match)
     if not right.value:
         raise NotForProgram("The country has more than one capital.")
-    is_so = _key(right.value.split(",")[0]) == _key(match["city"].split(",")[0])
+    is_so = plain_name(right.value.split(",")[0]) == plain_name(match["city"].split(",")[0])
     if is_so:
         return ExactAnswer(f"Yes, {right.sentence[0].lower()}{right.sentence[1:]}", "Yes")
     return ExactAnswer(f"No, {right.sentence[0].lower()}{right.sentence[1:]}", "No")
 
 
 def _capital_of(match: re.Match[str]) -> ExactAnswer:
-    city = _key(re.sub(r",? (?:d\.?c\.?)$", ", d.c.", match["city"], flags=re.IGNORECASE))
+    city = plain_name(re.sub(r",? (?:d\.?c\.?)$", ", d.c.", match["city"], flags=re.IGNORECASE))
     countries = [
         each
-        for each in _atlas()[0].values()
-        if each.capital and _key(each.capital) in (city, f"{city}, d.c.")
+        for each in countries_by_name()[0].values()
+        if each.capital and plain_name(each.capital) in (city, f"{city}, d.c.")
     ]
     if len(countries) != 1:
         raise NotForProgram(
@@ -185,7 +190,7 @@ def _capital_of(match: re.Match[str]) -> ExactAnswer:
 
 
 def _continent(match: re.Match[str]) -> ExactAnswer:
-    if _key(match["country"]) in _PARTS_OF_UK:
+    if plain_name(match["country"]) in _PARTS_OF_UK:
         return ExactAnswer(f"{match['country'].title()} is in Europe.", "Europe")
     country = _country(match["country"])
     continent = country.region
@@ -209,8 +214,8 @@ def _is_on(match: re.Match[str]) -> ExactAnswer:
 def _currency(match: re.Match[str]) -> ExactAnswer:
     get_territory_currencies: Any = load("babel.numbers").get_territory_currencies
 
-    code = "GB" if _key(match["country"]) in _PARTS_OF_UK else _country(match["country"]).code
-    country = _atlas()[0][code]
+    code = "GB" if plain_name(match["country"]) in _PARTS_OF_UK else _country(match["country"]).code
+    country = countries_by_name()[0][code]
     names: Any = load("babel").Locale("en").currencies
     currencies: list[str] = list(get_territory_currencies(code))
     if not currencies or code == "PS":
@@ -225,8 +230,8 @@ def _currency(match: re.Match[str]) -> ExactAnswer:
 def _language(match: re.Match[str]) -> ExactAnswer:
     get_official_languages: Any = load("babel.languages").get_official_languages
 
-    code = "GB" if _key(match["country"]) == "england" else _country(match["country"]).code
-    country = _atlas()[0][code]
+    code = "GB" if plain_name(match["country"]) == "england" else _country(match["country"]).code
+    country = countries_by_name()[0][code]
     found: Any = get_official_languages(code) or get_official_languages(code, de_facto=True)
     cldr = {str(each).split("_")[0] for each in found}
     cldr, other = (_SWITZERLAND, _SWITZERLAND) if code == "CH" else (cldr, set(country.languages))
@@ -268,17 +273,6 @@ def _code(match: re.Match[str]) -> ExactAnswer:
     return ExactAnswer(sentence, entry.alpha_2)
 
 
-def _of_code(match: re.Match[str]) -> ExactAnswer:
-    iso: Any = load("pycountry").countries
-
-    text = match["code"]
-    entry: Any = iso.get(alpha_2=text.upper()) if len(text) == 2 else iso.get(alpha_3=text.upper())
-    if entry is None:
-        raise NotForProgram(f"No country has the ISO code {text.upper()}.")
-    name = _country_name(_atlas()[0][entry.alpha_2])
-    return ExactAnswer(f"{text.upper()} is the ISO code of {name}.", name)
-
-
 def _calling_code(match: re.Match[str]) -> ExactAnswer:
     country_code_for_region: Any = load("phonenumbers").country_code_for_region
 
@@ -295,20 +289,179 @@ def _flag(match: re.Match[str]) -> ExactAnswer:
     return ExactAnswer(f"The flag of {_country_name(country)} is {flag}.", flag)
 
 
-def _neighbours(match: re.Match[str]) -> ExactAnswer:
+def _neighbour_names(country: Country) -> list[str]:
     iso: Any = load("pycountry").countries
 
-    country = _country(match["country"])
     entries: list[Any] = [iso.get(alpha_3=each) for each in country.borders]
     names = sorted(
-        _country_name(_atlas()[0][each.alpha_2]) for each in entries if each and each.alpha_2 in _atlas()[0]
+        _country_name(countries_by_name()[0][each.alpha_2])
+        for each in entries
+        if each and each.alpha_2 in countries_by_name()[0]
     )
     if not names or len(names) != len(country.borders):
         raise NotForProgram(
             f"The program's data about the land borders of {country.name} is missing or incomplete."
         )
-    name = _country_name(country)
+    return names
+
+
+def _neighbours(match: re.Match[str]) -> ExactAnswer:
+    country = _country(match["country"])
+    names, name = _neighbour_names(country), _country_name(country)
     return ExactAnswer(f"{name[0].upper()}{name[1:]} borders {_and(names)}.", _and(names))
+
+
+_UNCLEAR_CODES = "FR NL ES GB DK US CY MA RS IL PS XK SD SS EG AE OM CU IN AF BR SR"
+_UNCLEAR_BORDERS = frozenset(_UNCLEAR_CODES.split())
+"""Countries with borders that are disputed, or far away."""
+
+
+def _n_neighbours(match: re.Match[str]) -> ExactAnswer:
+    country = _country(match["country"])
+    if country.code in _UNCLEAR_BORDERS:
+        raise NotForProgram("The number of neighbours depends on territories that are disputed or far away.")
+    names, name = _neighbour_names(country), _country_name(country)
+    if not all(_country_name(country) in _neighbour_names(_country(each)) for each in names):
+        raise NotForProgram(f"The program's sources disagree about the borders of {country.name}.")
+    things = "country" if len(names) == 1 else "countries"
+    return ExactAnswer(
+        f"{name[0].upper()}{name[1:]} borders {len(names)} {things}: {_and(names)}.", str(len(names))
+    )
+
+
+def _n_languages(match: re.Match[str]) -> ExactAnswer:
+    right = _language(match)
+    if "an official language" in right.sentence:
+        raise NotForProgram("The program's sources do not have all languages of the country.")
+    count = len(re.split(", | and ", right.value))
+    return ExactAnswer(f"{right.sentence[:-1]}, so that makes {count}.", str(count))
+
+
+def _country_of(match: re.Match[str]) -> ExactAnswer:
+    """Answer in which country a capital is."""
+    right = _capital_of(match)
+    if load("serving.workers.programs.names").is_place(match["city"]):
+        raise NotForProgram(f"{match['city']!r} is the name of several places.")
+    return ExactAnswer(
+        f"{match['city'].title()} is in {right.sentence.partition(' is the capital of ')[2]}", right.value
+    )
+
+
+def _border(match: re.Match[str]) -> ExactAnswer:
+    country, other = _country(match["country"]), _country(match["other"])
+    is_so = _country_name(other) in _neighbour_names(country)
+    if (
+        is_so != (_country_name(country) in _neighbour_names(other))
+        or country.code == other.code
+        or (not is_so and {country.code, other.code} <= _UNCLEAR_BORDERS)
+    ):
+        raise NotForProgram("The program's sources disagree about this border.")
+    text = "Yes" if is_so else "No"
+    return ExactAnswer(
+        f"{text}, {_country_name(country)} {'borders' if is_so else 'does not border'} {_country_name(other)}.",
+        text,
+    )
+
+
+_FRAMES: tuple[tuple[frozenset[str], frozenset[str], Callable[[re.Match[str]], ExactAnswer]], ...] = tuple(
+    (frozenset(keys.split()), frozenset(fillers.split()), rule)
+    for keys, fillers, rule in (
+        ("capital", "capital city town name called", _capital),
+        (
+            "currency",
+            "currency money official do i need for use used uses using pay with people there their national have has name called called",
+            _currency,
+        ),
+        ("pay", "do they people you i pay with there", _currency),
+        ("money", "money they do i need for use used uses kind sort type people there have take", _currency),
+        (
+            "language",
+            "language languages official main most people speak spoken do they does there mainly national mostly everyone",
+            _language,
+        ),
+        ("speak", "language languages people speak do they there mainly most mostly", _language),
+        ("speaks", "language everyone everybody mainly speaks", _language),
+        ("continent", "continent on located lie lies belong to does part", _continent),
+        ("neighbours", "countries neighbours neighbouring have has does list all direct", _neighbours),
+        ("countries border", "countries border borders do share a with does", _neighbours),
+        ("countries borders", "countries borders does", _neighbours),
+        (
+            "how many neighbours",
+            "how many countries neighbours neighbouring have has does are there",
+            _n_neighbours,
+        ),
+        (
+            "how many countries border",
+            "how many countries border borders does do share a with land have has",
+            _n_neighbours,
+        ),
+        ("how many countries borders", "how many countries borders does have has land", _n_neighbours),
+        ("how many countries next", "how many countries next to are right directly", _n_neighbours),
+        (
+            "how many official languages",
+            "how many languages official are there does have has spoken",
+            _n_languages,
+        ),
+        ("flag", "flag emoji show", _flag),
+        ("dialling code", "dialling code international phone telephone country number", _calling_code),
+        ("calling code", "calling code international phone telephone country number", _calling_code),
+    )
+)
+"""Words that a question must have, further words that it may have, and the rule that answers it. The country is the rest."""
+_ALWAYS_TEXT = "what which whats what's is are the of in for country's please a it its tell me"
+_ALWAYS = frozenset(_ALWAYS_TEXT.split())
+_SPELLINGS = {"neighbors": "neighbours", "neighbor": "neighbours", "neighbour": "neighbours", "neighboring": "neighbours", "neighbouring": "neighbours", "dialing": "dialling", "currencies": "currency", "capitol": "capital"}  # fmt: skip
+_KEYWORDS = ("capital", "currency", "language", "languages", "continent", "neighbours", "official", "countries", "border")  # fmt: skip
+
+
+def _spelled(word: str) -> str:
+    """Return the keyword for which `word` is a wrong spelling, or the word."""
+    word = _SPELLINGS.get(word, word)
+    if (
+        word in _KEYWORDS
+        or len(word) < 6
+        or word in countries_by_name()[1]
+        or word in load("serving.workers.programs.wordnet").senses()
+    ):
+        return word
+    close = [
+        each
+        for each in _KEYWORDS
+        if sorted(each) == sorted(word) or get_close_matches(word, [each], cutoff=0.85)
+    ]
+    return close[0] if len(close) == 1 else word
+
+
+def _by_words(match: re.Match[str]) -> ExactAnswer:
+    """Answer a question that has one country, the words of one relation, and no other words."""
+    words = [
+        _spelled(word)
+        for word in re.findall(r"[^\s,?!:;]+", re.sub(r"'s\b", "", match[0].casefold().rstrip(".")))
+    ]
+    text = " ".join(words)
+    names = countries_by_name()[1].keys() | _PARTS_OF_UK.keys() | _AMBIGUOUS
+    spans = [(i, j) for i in range(len(words)) for j in range(i + 1, min(i + 6, len(words)) + 1)]
+    named = [
+        (i, j)
+        for i, j in spans
+        if plain_name(" ".join(words[i:j])) in names
+        and words[i] not in ("in", "the")
+        and (words[i:j] != ["us"])
+    ]
+    if not named:
+        raise NotForProgram("The question names no country.")
+    start, end = max(named, key=lambda span: span[1] - span[0])
+    others = words[:start] + words[end:]
+    if "most" in others and "people" not in others:
+        raise NotForProgram("The program has no numbers of speakers.")
+    if any(i < start or j > end for i, j in named):
+        raise NotForProgram("The question names several countries.")
+    for keys, fillers, rule in sorted(_FRAMES, key=lambda frame: -len(frame[0])):
+        if keys <= set(others) and set(others) <= keys | fillers | _ALWAYS:
+            found = re.fullmatch(rf".*?(?P<country>{re.escape(' '.join(words[start:end]))}).*", text)
+            assert found is not None
+            return rule(found)
+    raise NotForProgram("The program does not understand every word around the country's name.")
 
 
 _C = r"(?P<country>[^\W\d_][\w .,'’&()-]{1,60}?)"
@@ -323,14 +476,12 @@ RULES: tuple[Rule, ...] = (
     (pattern(r"(?P<city>[\w .'-]{2,40}?) is the capital(?: city)? of (?:which|what)(?: country)?|of (?:which|what) country is (?P<city2>[\w .'-]{2,40}?) the capital"), lambda m: _capital_of(with_one_name(m))),
     (pattern(rf"(?:is|does) {_C} (?:located in|lie in|a country in|a part of|part of|in|on) (?P<continent>europe|asia|africa|oceania|north america|south america)"), _is_on),
     (pattern(rf"(?:on|in)? ?(?:which|what) continent (?:is|does|do) {_C}(?: in| on| located| located in| lie| lie in| lie on| belong to| part of)?"), _continent),
-    (pattern(rf"(?:which|what) (?:is the )?continent (?:contains|has|of) {_C}"), _continent),
     (pattern(rf"(?:what|which)(?: is)?(?: the)?(?: official| national)? (?:currency|money)(?: is used| do they use| do people use| does| is)? ?(?:of|in|for|used in)? ?{_C}(?: use| have)?"), _currency),
     (pattern(rf"(?:what|which)(?: is| are)?(?: the)?(?: official| main| national)? languages?(?: do they| do people| does one| is| are)? ?(?:of|in|speak in|spoken in|mainly spoken in|officially spoken in) {_C}"), _language),
     (pattern(rf"(?:what is )?(?:the )?(?P<kind>(?:two|three|2|3)[- ]letter |alpha-?[23] |numeric )?(?:iso )?(?:country )?code (?:of|for) {_C}"), _code),
-    (pattern(r"(?:which|what) country (?:has|is|uses|belongs to) (?:the )?(?:iso |country )*code (?:of )?[\"']?(?P<code>[a-z]{2,3})[\"']?"), _of_code),
-    (pattern(rf"(?:what is )?(?:the )?(?:(?:international )?(?:calling|dialling|dialing|phone|telephone) code|(?:country|phone) prefix) (?:of|for) {_C}"), _calling_code),
-    (pattern(rf"(?:what is |show me |show |give me )?(?:the )?(?:flag(?: emoji)?|emoji flag) (?:of|for) {_C}"), _flag),
-    (pattern(rf"(?:which|what) countries (?:border|share a border with|are neighbou?rs of|does|do) ?{_C}(?: border| borders?)?"), _neighbours),
+    (pattern(r"(?:in )?(?:which|what) country is (?P<city>[\w .'-]{2,40}?)(?: located| situated)?(?: in)?|where is (?P<city2>[\w .'-]{2,40}?)"), lambda m: _country_of(with_one_name(m))),
+    (pattern(rf"(?:does|do) {_C} (?:border|share a border with|have a border with) (?P<other>[^\W\d_][\w .'&()-]{{1,40}})|is {_C.replace('country', 'country2')} (?:a neighbou?r of|next to) (?P<other2>[^\W\d_][\w .'&()-]{{1,40}})"), lambda m: _border(with_one_name(m))),
+    (pattern(r".*"), _by_words),
 )  # fmt: skip
 
 

@@ -80,36 +80,8 @@ def _calendar(match: re.Match[str]) -> ExactAnswer:
     )
 
 
-def _how_long(match: re.Match[str]) -> ExactAnswer:
-    name = match["whole"].casefold()
-    text = {
-        "decade": "10 years",
-        "century": "100 years",
-        "millennium": "1,000 years",
-        "fortnight": "two weeks, 14 days",
-        "leap year": "366 days",
-        "weekend": "two days",
-    }[name]
-    return ExactAnswer(f"A {name} is {text} long.", text)
-
-
-def _after_any_fact(match: re.Match[str]) -> ExactAnswer:
-    """Answer a question that follows a stated fact about items, such as a dozen."""
-    parts = [_singular(each) for each in (match["part"], match["part2"]) if each]
-    if len(set(parts)) > 1:
-        raise NotForProgram("The sentences name different things.")
-    part, whole, stated = next(iter(parts), "item"), _singular(match["one"]), amount_of(match["n"])
-    known = _PLAIN_COUNTS.get((part, whole)) or _PLAIN_COUNTS.get(("item", whole))
-    if known != stated or _singular(match["whole"]) != whole:
-        raise NotForProgram("The fact that the question states is wrong or unknown.")
-    value = amount_of(match["number"]) * stated
-    return ExactAnswer(f"{match['number'].capitalize()} {match['whole']} are {show(value)}.", show(value))
-
-
 COUNTS: tuple[Rule, ...] = (
     (pattern(rf"how many (?P<part>[a-z]+) (?:are|is|are there|does|do|make|make up)?\s*(?:there )?(?:in )?(?P<number>half an?|an?|one|{NUMBER}|)\s?(?P<whole>(?:{_COUNTED})s?|centuries|millennia|year|years)(?: have| has)?"), _plain_count),
     (pattern(r"how many (?P<part>days) (?:are |does |are there |has )?(?:in |there in )?(?P<number>an?|one|) ?(?:year that is not a (?P<whole>leap year)|non-leap year|normal year|regular year|common year)(?: have)?"), lambda _: ExactAnswer("A year that is not a leap year has 365 days.", "365")),
     (pattern(rf"how many (?P<part>{_CALENDAR_NAMES}) (?:are|is|are there|make|make up)?\s*(?:there )?(?:in )?(?P<number>half an?|an?|one|{NUMBER}) (?P<whole>{_CALENDAR_NAMES})(?: have| has)?"), _calendar),
-    (pattern(r"how long is (?:an?|one) (?P<whole>decade|century|millennium|fortnight|leap year|weekend)"), _how_long),
-    (pattern(rf"(?:an?|one) (?P<one>[a-z]+) (?:is|has|means|contains) (?P<n>{NUMBER})(?: (?P<part>[a-z]+))?\. how many(?: (?P<part2>[a-z]+))? (?:are|is|are there|are in|are there in)(?: in)? (?P<number>{NUMBER}) (?P<whole>[a-z]+)"), _after_any_fact),
 )  # fmt: skip

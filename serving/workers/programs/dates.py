@@ -7,14 +7,15 @@ database, and are found by the names of cities.
 
 import re
 from calendar import isleap, monthrange
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from functools import cache
+from typing import Any
 from zoneinfo import ZoneInfo, available_timezones
 
 from conductor.model.usage import FREE, Price
-from serving.workers.programs.clock import CLOCK
+from serving.workers.programs.clock import CLOCK, TIME, read_time
 from serving.workers.programs.date_text import (
     DATE,
     FIRST_YEAR,
@@ -37,6 +38,7 @@ from serving.workers.programs.program import (
     ProgramWorker,
     Rule,
     answer_by,
+    load,
     pattern,
 )
 
@@ -49,24 +51,92 @@ def _plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if abs(count) == 1 else 's'}"
 
 
+_MORE_CITIES = {
+    "UTC": "utc, gmt", "Asia/Kolkata": "india, mumbai, delhi, new delhi, bangalore, bengaluru, chennai, hyderabad", "Europe/Berlin":
+    "germany, munich, hamburg, frankfurt, cologne", "Asia/Tokyo": "japan, osaka, kyoto", "Asia/Shanghai": "china, beijing, shenzhen, guangzhou",
+    "America/Los_Angeles": "san francisco, seattle, san diego, las vegas, california, la, silicon valley, portland oregon",
+    "America/New_York": "new york city, nyc, washington, washington dc, washington d.c., boston, miami, philadelphia, atlanta",
+    "America/Chicago": "houston, dallas, austin, new orleans, minneapolis", "Europe/Madrid": "barcelona, seville, valencia",
+    "Europe/Rome": "milan, naples, florence, venice, turin", "Europe/London": "uk, the uk, england, scotland, wales, manchester, edinburgh, glasgow, liverpool",
+    "Europe/Paris": "france, lyon, marseille, nice", "Europe/Zurich": "geneva, basel, bern", "America/Toronto": "ottawa, montreal",
+    "America/Sao_Paulo": "rio, rio de janeiro", "Asia/Dubai": "abu dhabi", "Australia/Sydney": "canberra", "America/Denver": "salt lake city",
+    "Africa/Johannesburg": "cape town, pretoria, durban", "Asia/Ho_Chi_Minh": "hanoi", "Pacific/Auckland": "wellington", "Asia/Karachi": "lahore, islamabad",
+    "Europe/Istanbul": "ankara", "Africa/Casablanca": "marrakesh, rabat",
+}  # fmt: skip
+"""Cities that the IANA database does not name, and countries with one time on the mainland, by their zone."""
+
+
 @cache
 def _cities() -> dict[str, str]:
     """Return the time zones by lower-case city, for cities in exactly one zone."""
+    atlas: Any = load("serving.workers.programs.countries")
     zones = [
         zone
         for zone in available_timezones()
         if zone.count("/") and not zone.startswith(("Etc/", "SystemV/", "US/"))
     ]
-    names = Counter(zone.rsplit("/", 1)[1].replace("_", " ").casefold() for zone in zones)
+    rules = {
+        zone: tuple(datetime(2026, month, 1, tzinfo=ZoneInfo(zone)).utcoffset() for month in (1, 7))
+        for zone in zones
+    }
+    names = Counter(
+        name
+        for name, _ in {(zone.rsplit("/", 1)[1].replace("_", " ").casefold(), rules[zone]) for zone in zones}
+    )
     cities = {zone.rsplit("/", 1)[1].replace("_", " ").casefold(): zone for zone in zones}
-    same = {"utc": "UTC", "gmt": "UTC", "japan": "Asia/Tokyo", "india": "Asia/Kolkata", "germany": "Europe/Berlin", "france": "Europe/Paris", "mumbai": "Asia/Kolkata", "delhi": "Asia/Kolkata", "new delhi": "Asia/Kolkata", "beijing": "Asia/Shanghai", "san francisco": "America/Los_Angeles", "washington": "America/New_York", "boston": "America/New_York", "munich": "Europe/Berlin", "milan": "Europe/Rome", "barcelona": "Europe/Madrid", "uk": "Europe/London", "the uk": "Europe/London", "england": "Europe/London", "italy": "Europe/Rome", "china": "Asia/Shanghai"}  # fmt: skip
+    of_country: dict[str, list[str]] = defaultdict(list)
+    for zone, code in load("babel.core").get_global("zone_territories").items():
+        of_country[code].append(zone)
+    countries, by_name = atlas.countries_by_name()
+    same = {name: of_country[code][0] for name, code in by_name.items() if len(of_country[code]) == 1}
+    same |= {
+        atlas.plain_name(country.capital): of_country[code][0]
+        for code, country in countries.items()
+        if country.capital and len(of_country[code]) == 1
+    }
+    same |= {city: zone for zone, text in _MORE_CITIES.items() for city in text.split(", ")}
     return {name: zone for name, zone in cities.items() if names[name] == 1} | same
+
+
+_WHO = r"(?:(?:an?|the|my|our|his|her) [a-z]+(?: [a-z]+)?|i|he|she|they|we|[a-z]+)"
+NUMBER_WORDS = (
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+    "ten",
+    "eleven",
+    "twelve",
+)
+_PLACE = r"(?!a\b|an\b|the (?!uk|us|usa)|my|it|what)[^\W\d_][^\W\d_ .'-]*(?:[ -](?!is\b|and\b|when\b|what\b|but\b|if\b|time\b|on\b|in\b|for\b)[^\W\d_][^\W\d_.'-]*){0,3}"
+_AT, _IN, _THERE = (
+    rf"(?P<time>{TIME})",
+    rf"(?:in )?(?P<place>{_PLACE})(?: time)?",
+    rf"(?:in )?(?P<other>{_PLACE})(?: time)?",
+)
+_DAY = rf"(?: (?:on (?:a|an) |in )(?P<month>{MONTH})(?: day)?)?"
+_ASK_TIME = r"(?:what time|what|when) (?:is it|is that|is this|would it be|will it be|would that be|will that be|is|does that make it)"
+_OTHER_TIMES = (
+    rf"(?:if|when) (?:it's|it is|its) {_AT} {_IN}{_DAY}[,.]? {_ASK_TIME} {_THERE}",
+    rf"(?:it's|it is|its) {_AT} {_IN}{_DAY}[,.;]? (?:so )?{_ASK_TIME} {_THERE}",
+    rf"{_ASK_TIME} {_THERE} (?:when|if|at) (?:(?:it's|it is|its) )?{_AT} {_IN}{_DAY}",
+    rf"{_ASK_TIME} {_AT} {_IN}{_DAY} {_THERE}",
+    rf"(?:convert |change )?{_AT} {_IN}{_DAY} (?:to|into|is what time|is when|is) {_THERE}",
+    rf"(?:i have|i've got|we have|there is|there's) (?:a|an|my|our) [a-z]+(?: [a-z]+)? at {_AT} {_IN}{_DAY}[,.]? (?:but |and )?(?:i'm|i am|im|we are|we're) in (?P<other>{_PLACE})[.,]? {_ASK_TIME}(?: for (?:me|us)| here)?",
+    rf"(?:i'm|i am|im|we are|we're|i live) in (?P<other>{_PLACE})[.,]? {_ASK_TIME}(?: it)?(?: here| for me)? (?:when|if|at) (?:(?:it's|it is|its) )?{_AT} {_IN}{_DAY}",
+)
 
 
 class Calendar(ProgramWorker):
     """Program that answers questions about dates and times."""
 
     topic = "dates, weekdays, holidays and time zones"
+    packages = ("babel", "countryinfo", "pycountry")
 
     def __init__(
         self, name: str, price: Price | None = FREE, clock: Callable[[], datetime] = lambda: datetime.now(UTC)
@@ -95,9 +165,15 @@ class Calendar(ProgramWorker):
             (pattern(rf"how many (?P<unit>days|weeks)(?: are there| are| is it| lie)? (?:between|from) (?P<date>{DATE}) (?:and|to|until) (?P<date2>{DATE})"), self._between),
             (pattern(rf"(?:what|which) (?:date|day) (?:is|was|will be|will it be) (?:it )?{number} {unit} (?P<way>after|before|from|ago|later)(?: (?P<date>{DATE}|now))?|(?P<x>(?!))"), self._shift_date),
             (pattern(rf"(?:what is )?{number} {unit} (?P<way>after|before|from) (?P<date>{DATE}|now)"), self._shift_date),
-            (pattern(r"(?:is|was|will) (?:the year )?(?P<year>\d{4}) (?:be )?a leap[ -]?year"), _leap),
+            (pattern(rf"(?:(?:(?:an?|the|my|our|this) )?[a-z ]{{2,30}} (?:is|are|was|were) (?:due|ready|planned|finished|over|booked)|it is|it was|it's) {number} {unit} (?P<way>after|before|from) (?P<date>{DATE})[.,;]? (?:(?:what|which) (?:date|day) is (?:that|it)|when is (?:that|it))"), self._shift_date),
+            (pattern(rf"(?:if )?{_WHO} (?:was|were) born (?:on |in )?(?P<born>{DATE}|\d{{4}})[.,;]? how old (?:did (?:he|she|they|i|it) turn|was (?:he|she|i|it)|were they|will (?:he|she|they|i|it) (?:be|turn)|would (?:he|she|they) (?:be|turn))(?: on (?:his|her|their|my|its) birthday)? in (?P<year>\d{{4}})"), _age_in),
+            (pattern(r"(?:is|was|will) (?:the year )?(?P<year>\d{4}) (?:going to be |be )?a leap[ -]?year"), _leap),
             (pattern(r"(?:when|what|which year) (?:is|was) the (?P<way>next|last|previous) leap year(?: (?:after|before) (?P<year>\d{4}))?"), self._next_leap),
             (pattern(rf"how many days (?:are |does |did )?(?:there )?(?:in )?(?P<month>{MONTH})(?: (?:of )?(?P<year>\d{{4}}))?(?: have)?(?P<leap> in a leap year| in a (?:normal|common|non-leap) year)?"), _month_days),
+            (pattern(rf"how many days (?:are |do )?(?:there )?(?:in )?(?P<months>(?:{MONTH})(?:(?:,|,? and|,? plus) (?:{MONTH}))+)(?: (?:of |in )?(?P<year>\d{{4}}))?(?: have)?(?: put together| together| combined| in total| altogether| added together)?"), _months_days),
+            (pattern(rf"(?:what|which) (?:day|weekday)(?: of the week)? (?:is|will|was)(?: it)?(?: be)? (?P<n>{NUMBER}|an?) (?P<unit>days?|weeks?) (?P<way>after|before|from) an? (?P<day>{'|'.join(WEEKDAYS)})"), _weekday_after),
+            (pattern(rf"(?:what|which) (?P<what>month) (?:is|has|comes)(?: the)? (?:month )?number (?P<n>\d+|{'|'.join(NUMBER_WORDS)})"), _month_number),
+            (pattern(rf"(?:what|which) number (?:month )?(?:is|of month is) (?:the month )?(?P<month>{MONTH})"), _number_of_month),
             (pattern(r"how many days (?:are |does |did )?(?:there )?(?:in )?(?:the year )?(?P<year>\d{4})(?: have)?"), _year_days),
             (pattern(rf"(?:what|which) (?P<what>month|day|season)(?: of the (?:year|week))? (?:comes|is|follows|is the (?:month|day|one|season)|the (?:month|day|season))? ?(?:right |directly |immediately )?(?P<way>after|before|follows|) ?(?P<name>{MONTH}|{'|'.join(WEEKDAYS)}|{'|'.join(_SEASONS)}|fall)"), _neighbour),
             (pattern(rf"(?:what|which) is the (?P<what>month|day|season) (?P<way>after|before) (?P<name>{MONTH}|{'|'.join(WEEKDAYS)}|{'|'.join(_SEASONS)}|fall)"), _neighbour),
@@ -107,7 +183,7 @@ class Calendar(ProgramWorker):
             (pattern(r"how many (?P<what>days|seasons|months) (?:are |does |has )?(?:there )?(?:in )?(?:a|one|the) (?P<of>week|year)(?: have)?"), _how_many),
             (pattern(r"(?:list|name|what are|give me|tell me) (?:all )?(?:the |all )?(?:names of the )?(?:12 |twelve |seven |7 |four |4 )?(?P<what>months|days|seasons)(?: of the (?:year|week)| in (?:a|the) (?:year|week))?(?:,? (?:starting|beginning) with (?P<first>[a-z]+))?(?: in order)?"), _list_names),
             (pattern(r"what(?: is the)?(?: current)? time(?: is it| is)?(?: right)?(?: now)?(?: in (?P<place>[a-z .'-]+?))?(?: now| right now)?"), self._time),
-            (pattern(r"(?:if|when) it(?:'s| is) (?P<h>\d{1,2})(?::(?P<m>\d\d))? ?(?P<half>am|pm|a\.m\.|p\.m\.|o'clock)? in (?P<place>[a-z .'-]+?),? what time is it in (?P<other>[a-z .'-]+)"), self._other_time),
+            *((pattern(each), self._other_time) for each in _OTHER_TIMES),
         )  # fmt: skip
 
     def _now_date(self, match: re.Match[str]) -> ExactAnswer:
@@ -190,25 +266,19 @@ class Calendar(ProgramWorker):
         return ExactAnswer(f"It is {now:%H:%M} on {write_date(now.date())} {where}.", f"{now:%H:%M}")
 
     def _other_time(self, match: re.Match[str]) -> ExactAnswer:
-        hour, minute, half = (
-            int(match["h"]),
-            int(match["m"] or 0),
-            (match["half"] or "").replace(".", "").casefold(),
-        )
-        if (
-            hour > 23
-            or minute > 59
-            or (half in ("am", "pm") and not 1 <= hour <= 12)
-            or (not half and hour <= 12 and not match["m"])
-        ):
+        minutes, half = read_time(match["time"])
+        if (half == "" and ":" not in match["time"]) or not match["place"] or not match["other"]:
             raise NotForProgram(
-                "The time is ambiguous or does not exist. Write it in a form such as 15:30 or 3 pm."
+                "The time does not say which half of the day it means. Write a time such as 15:30 or 3 pm."
             )
-        hour = hour % 12 + (12 if half == "pm" else 0) if half in ("am", "pm") else hour
-        here = datetime(*self._today.timetuple()[:3], hour, minute, tzinfo=ZoneInfo(_zone(match["place"])))
+        day = self._today
+        if month := match.groupdict().get("month"):
+            day = read_date(f"15 {month}", day)
+        hour, minute = divmod(minutes % (24 * 60), 60)
+        here = datetime(*day.timetuple()[:3], hour, minute, tzinfo=ZoneInfo(_zone(match["place"])))
         there = here.astimezone(ZoneInfo(_zone(match["other"])))
         shift = (there.date() - here.date()).days
-        days = {0: "", 1: " on the next day", -1: " on the day before"}[shift]
+        days = {0: "", 1: " on the next day", -1: " on the day before"}.get(shift, f" {shift} days later")
         return ExactAnswer(
             f"When it is {here:%H:%M} in {match['place'].title()} on {short_date(here.date())}, it is {there:%H:%M} in {match['other'].title()}{days}.",
             f"{there:%H:%M}",
@@ -235,6 +305,51 @@ def _shift(day: date, count: int, unit: str) -> date:
     if not FIRST_YEAR <= year <= LAST_YEAR:
         raise NotForProgram(f"The result must be in the years {FIRST_YEAR} to {LAST_YEAR}.")
     return calendar_day(year, month + 1, min(day.day, monthrange(year, month + 1)[1]))
+
+
+def _age_in(match: re.Match[str]) -> ExactAnswer:
+    """Answer the age on the birthday in a year."""
+    born = re.search(r"\d{4}", match["born"])
+    if born is None or int(match["year"]) <= int(born[0]):
+        raise NotForProgram("The question must name the year of birth and a later year.")
+    if not re.search(r"turn|birthday|will|would", match[0], re.IGNORECASE):
+        raise NotForProgram("The age depends on the day of the year.")
+    age = int(match["year"]) - int(born[0])
+    return ExactAnswer(f"The age on the birthday in {match['year']} is {age}.", str(age))
+
+
+def _months_days(match: re.Match[str]) -> ExactAnswer:
+    months = [MONTH_NUMBERS[each.casefold()] for each in re.findall(MONTH, match["months"], re.IGNORECASE)]
+    if 2 in months and not match["year"]:
+        raise NotForProgram("The length of February depends on the year.")
+    days = sum(monthrange(int(match["year"] or 2023), month)[1] for month in months)
+    return ExactAnswer(
+        f"{', '.join(MONTHS[each - 1] for each in months[:-1])} and {MONTHS[months[-1] - 1]} have {days} days together.",
+        str(days),
+    )
+
+
+def _weekday_after(match: re.Match[str]) -> ExactAnswer:
+    count = 1 if match["n"].casefold() in ("a", "an") else int(read_number(match["n"]))
+    days = (
+        count
+        * (7 if match["unit"].casefold().startswith("week") else 1)
+        * (-1 if match["way"].casefold() == "before" else 1)
+    )
+    day = WEEKDAYS[(WEEKDAYS.index(match["day"].capitalize()) + days) % 7]
+    return ExactAnswer(f"It is a {day}.", day)
+
+
+def _month_number(match: re.Match[str]) -> ExactAnswer:
+    number = int(read_number(match["n"]))
+    if not 1 <= number <= 12:
+        raise NotForProgram("A year has twelve months.")
+    return ExactAnswer(f"Month number {number} is {MONTHS[number - 1]}.", MONTHS[number - 1])
+
+
+def _number_of_month(match: re.Match[str]) -> ExactAnswer:
+    number = MONTH_NUMBERS[match["month"].casefold()]
+    return ExactAnswer(f"{MONTHS[number - 1]} is month number {number}.", str(number))
 
 
 def _leap(match: re.Match[str]) -> ExactAnswer:

@@ -58,6 +58,11 @@ def _find(text: str) -> tuple[str, str]:
     return found[0]
 
 
+def is_place(text: str) -> bool:
+    """Return whether WordNet has a place of this name that is not a capital."""
+    return any(_PLACE.match(definition) for _, definition in _names().get(text.strip().casefold(), []))
+
+
 def _who(match: re.Match[str]) -> ExactAnswer:
     name, definition = _find(match["name"])
     if not _YEARS.search(definition):

@@ -40,6 +40,8 @@ _BEFORE = re.compile(
     r"(?:(?:hi|hello|hey|dear \w+|good (?:morning|afternoon|evening)|ok(?:ay)?|so|well|um|and|also|then|now|thanks|thank you|please|pls"
     r"|quick question|question|i (?:need|want|would like|'d like) (?:you )?to (?:know|tell me|find out)"
     r"|i'm wondering|i wonder"
+    r"|(?:my [a-z]+|someone|somebody|a friend|a colleague) (?:asked|asks|wants to know|wanted to know|is asking)(?: me)?"
+    r"(?: (?:over|at|during|after) (?:[a-z]+ )?[a-z]+| today| yesterday| earlier| last night)?(?=,? (?:which|what|how|who|where|when)\b)"
     r"|(?:can|could|would|will) you (?:please |kindly |quickly )?(?:help me (?:to )?)?"
     r"(?:tell me|say|explain to me|answer|let me know|work out|figure out|find out|find|give me|compute)"
     r"|(?:please |just )?(?:tell me|answer|answer me|answer this|answer the question|work out|figure out|find out|let me know)"
@@ -49,19 +51,20 @@ _BEFORE = re.compile(
     re.IGNORECASE,
 )
 _AFTER = re.compile(
-    r"[\s,.;!?]*(?<!\w)(?:please|pls|thanks|thank you|for me|right now|exactly|in total|(?:do )?you know)[\s.!?]*$",
+    r"[\s,.;!?]*(?<!\w)(?:please|pls|thanks|thank you|thx|ty|cheers|lol|haha|and i (?:just )?(?:couldn't|can't|could not) (?:remember|think of it)|i forgot|for me|right now|exactly|in total|(?:do )?you know)[\s.!?]*$",
     re.IGNORECASE,
 )
 _CLOSING = re.compile(r"(?:[ .?;,]|(?<![\d)])!)+$")
 """Punctuation at the end of a question, except for the sign of a factorial."""
 _BRIEF = re.compile(
     r"(?:^|(?<=[.?!,;:])|(?<=\.\")|(?<=\?\"))\s*(?:please )?(?:and )?"
-    r"(?:(?:just|only)(?: (?:give|write|say))?(?: me)? (?:the|a|one) (?:\w+ )?"
+    r"(?:(?:just|only)(?: (?:give|write|say))?(?: me)? (?:the|a|one|that) (?:\w+ )?"
     r"(?:number|letter|word|name|result|answer|value|city|country|digits?|date)"
     r"|(?:answer|reply|respond|give|use|say)(?: me)?(?: (?:with|in|by))? (?:just |only |exactly )?"
     r"(?:one|a single|the|a) (?:\w+ )?(?:word|number|letter|result|city|country|answer|name)(?: only| alone)?"
     r"|one (?:word|number|letter)(?: only)?(?:[,:] (?:yes or no|true or false))?"
-    r"|(?:answer |reply |say )?(?:with )?(?:just |only )*(?:yes or no|true or false)|nothing else|no explanation)"
+    r"|(?:(?:just|only) )?(?:answer |reply |say )?(?:with )?(?:just |only )*(?:yes or no|true or false)|nothing else|no explanation"
+    r"|(?:one|a single)[- ](?:word|number) answer(?: only)?|(?:just|only) (?:tell me|give me) the one (?:word|number))"
     r"(?: only)?(?:,? please)?[.!?]*\s*$",
     re.IGNORECASE,
 )
@@ -73,6 +76,11 @@ _BRIEF_FIRST = re.compile(
 )
 _TRUE_OR_FALSE = re.compile(r"\b(?:true or false|true/false)\b", re.IGNORECASE)
 _CLOSED = re.compile(r"(?:is|are|was|were|do|does|did|can|could|has|have|will)\b", re.IGNORECASE)
+_GUESS = re.compile(
+    r"\s*(?:[,;-]|[.?!]) (?:is it|is that|isn't it) (?:really |actually )?(?!the same|true|an? )[\w '-]{2,30}$",
+    re.IGNORECASE,
+)
+"""The user's own guess after an open question, which the answer confirms or corrects."""
 _IN_CAPITALS = re.compile(
     r"(?:please )?(?:write |give |put )?(?:answer|your answer|the answer|reply|respond|your reply)(?: your answer)?"
     r" (?:only |just )?(?:in|with|using) (?:all )?(?P<case>capital letters|capitals|upper ?-?case(?: letters)?|all caps|caps"
@@ -141,17 +149,21 @@ def read_question(raw: str, outputs: Sequence[str] = ()) -> PlainQuestion:
         raise NotForProgram("The message contains no question.")
     if len(raw) > MOST_CHARS:
         return PlainQuestion(text, raw, outputs=tuple(outputs))
-    brief = _BRIEF.search(text)
-    if brief and brief.start():
-        text = text[: brief.start()].rstrip(" ,;:-")
+    is_brief = False
+    for _ in range(2):
+        if (brief := _BRIEF.search(text)) and brief.start():
+            text, is_brief = text[: brief.start()].rstrip(" ,;:-"), True
     first = _BRIEF_FIRST.match(text)
     text = text[first.end() :] if first and first.end() < len(text) else text
     text = _without_politeness(text)
     if _TRUE_OR_FALSE.search(raw) and not _CLOSED.match(text):
         text = f"is it true that {text}"
+    text = re.sub(r"(?<=\w )(?:u|ya)(?= \w)", "you", text)
+    if re.match(r"(?:what|which|who|where)\b", text, re.IGNORECASE) and (guess := _GUESS.search(text)):
+        text = text[: guess.start()]
     for asks, plain in _ASKS:
         text = asks.sub(plain, text, count=1)
-    return PlainQuestion(text, raw, brief is not None or first is not None, tuple(outputs))
+    return PlainQuestion(text, raw, is_brief or first is not None, tuple(outputs))
 
 
 def _without_politeness(text: str) -> str:

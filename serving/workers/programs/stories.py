@@ -268,12 +268,6 @@ def _share(match: re.Match[str]) -> ExactAnswer:
     )
 
 
-def _change_back(match: re.Match[str]) -> ExactAnswer:
-    _check_same(match, ("unit", "unit2"))
-    price, paid = _numbers(match, "price", "paid")
-    return _value(paid - price, match, "The change is {}.", whole=False)
-
-
 def _age(match: re.Match[str]) -> ExactAnswer:
     age, years = _numbers(match, "age", "years2" if match["past"] else "years")
     return _value(age - years if match["past"] else age + years, match, "The age is {} years.")
@@ -297,11 +291,6 @@ def _times_as_many(match: re.Match[str]) -> ExactAnswer:
     return _value(times * read_number(match["n"]), match, "The answer is {}.")
 
 
-def _discount(match: re.Match[str]) -> ExactAnswer:
-    price, percent = _numbers(match, "price", "percent")
-    return _value(price * (100 - percent) / 100, match, "The new price is {}.", whole=False)
-
-
 _U = r"(?P<unit>dollars?|euros?|pounds?|cents?|pence|yen|rupees|francs)"
 _U2, _U3 = _U.replace("unit>", "unit2>"), _U.replace("unit>", "unit3>")
 _S = r"(?P<sign>[$€£])?"
@@ -314,8 +303,6 @@ STORIES: tuple[Rule, ...] = (
     (pattern(rf"(?:if )?(?P<one>[a-z]+) (?:cost|are) {_S}(?P<price>{NUMBER})(?: {_U})? (?P<count>each)[.,]? {_COST}(?P<wanted>{NUMBER}) (?P<many>[a-z]+)(?: cost)?(?: together| in total)?"), _unit_price),
     (pattern(rf"(?:if )?(?:i|you|he|she|[a-z]+) (?:buys?|bought|orders?|takes?) (?P<count>{NUMBER}) [a-z]+(?: [a-z]+)? (?:at|for|that cost|which cost) {_S}(?P<each>{NUMBER})(?: {_U})? each[.,]? {_PAY}"), _product),
     (pattern(rf"(?:i|you|he|she|[a-z]+) (?:have|has) (?P<count>{NUMBER}) {_S}(?P<each>{NUMBER})[- ]{_U} (?:bills?|notes?|coins?)\. how much(?: money)? (?:do|does) (?:i|you|he|she|[a-z]+) have(?: in total)?"), _product),
-    (pattern(rf"(?:(?:an?|the) [a-z ]{{1,30}} costs|(?:i|you|he|she|[a-z]+) buys? (?:an?|the|some) [a-z ]{{1,30}} for) {_S}(?P<price>{NUMBER})(?: {_U})?(?:\.|,? and|,) (?:(?:you|i|he|she|[a-z]+) )?(?:pays?|gives?)(?: with)? (?:an? |the cashier )?[$€£]?(?P<paid>{NUMBER})(?:[ -]{_U2})?(?: bill| note| coin)?[.,]? how much (?:change|money) (?:do|does|will|should) (?:you|i|he|she|[a-z]+) (?:get|receive)(?: back)?"), _change_back),
-    (pattern(rf"(?:an?|the) [a-z ]{{1,30}} costs {_S}(?P<price>{NUMBER})(?: {_U})?(?:\.|,? and) (?:it is|it has|there is|you get|now it is) (?:an? )?(?P<percent>{NUMBER}) ?(?:%|percent|per cent) (?:off|discount|cheaper|reduced)\. (?:what is the new price|how much does it cost now|what does it cost now|what is the price now|how much is it now)"), _discount),
     (pattern(rf"(?:if )?(?:an?|one|each|every) (?P<boxes>[a-z]+) (?:has|contains|holds) (?P<each>{NUMBER}) (?P<things>[a-z]+)[.,]? how many (?P<again>[a-z]+) (?:do|are in|are there in|are on|are there on|will|does|have) (?P<count>{NUMBER}) (?P<boxes2>[a-z]+)(?: have| contain| hold)?(?: together| in total)?"), _product),
     (pattern(rf"(?:there are |(?:i|you|he|she|we|they|[a-z]+) (?:has|have) )(?P<count>{NUMBER}) (?P<boxes>[a-z]+)(?:,)? (?:with|of|each with|and each (?:[a-z]+ )?has) (?P<each>{NUMBER}) (?P<things>[a-z]+)(?: (?:in|on) (?:each|every)(?: [a-z]+| one)?| each)?\. how many (?P<again>[a-z]+) (?:are there|are|do|does)(?: (?:i|you|he|she|we|they|[a-z]+) have)?(?: there)?(?: in total| altogether| in all| together)?"), _product),
     (pattern(rf"(?:i|you|he|she|we|they|[a-z]+) (?:reads?|eats?|drinks?|walks?|runs?|writes?|makes?|bakes?|earns?|saves?|plants?|sells?|draws?) {_S}(?P<each>{NUMBER}) (?P<things>[a-z]+) (?:a|an|per|each|every) (?P<per>[a-z]+)\. how (?:many|much)(?: (?P<again>[a-z]+))? (?:do|does|will|can) (?:i|you|he|she|we|they|[a-z]+) [a-z]+ in (?P<count>{NUMBER}) (?P<per2>[a-z]+)"), _product),

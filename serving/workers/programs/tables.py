@@ -125,3 +125,31 @@ def markdown_table(text: str) -> str:
         header, *rows = _rows(text)
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
+
+
+_PAIR = re.compile(
+    r"(?P<label>[^\d:=(]*?[^\s\d:=(-])(?:\s*[:=(-]\s*|\s+)(?P<value>(?:[$€£] ?)?-?\d[\d.,]*(?: ?(?:[a-z%€$£°]{1,12}))?)\)?",
+    re.IGNORECASE,
+)
+
+
+def read_pairs(text: str) -> list[tuple[str, str]]:
+    """Read a list of names with one amount each, such as `Mia 31, Ben 27`. Raise NotForProgram if an item is not one."""
+    items = [
+        each.strip()
+        for each in re.split(r"\n|;|,(?!\d{3}\b)(?: and\b)?|(?<=\d) and (?=[^\d])", text.strip().rstrip("."))
+        if each.strip()
+    ]
+    pairs = [(found["label"].strip(), found["value"]) for each in items if (found := _PAIR.fullmatch(each))]
+    if len(pairs) < 2 or len(pairs) != len(items):
+        raise NotForProgram("The text must be a list of names with one amount each.")
+    return pairs
+
+
+def amount_in(value: str) -> float:
+    """Return the number of an amount such as `31`, `$4.50` or `1,200 km`."""
+    return float(re.sub(r"[^\d.-]", "", value).rstrip("."))
+
+
+def pairs_table(pairs: list[tuple[str, str]], header: list[str]) -> str:
+    return "\n".join(f"| {' | '.join(line)} |" for line in [header, ["---"] * len(header), *map(list, pairs)])

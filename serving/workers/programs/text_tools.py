@@ -20,7 +20,16 @@ from serving.workers.programs.program import (
     pattern,
     read_question,
 )
-from serving.workers.programs.tables import csv_to_json, format_json, json_to_csv, markdown_table, read_json
+from serving.workers.programs.tables import (
+    amount_in,
+    csv_to_json,
+    format_json,
+    json_to_csv,
+    markdown_table,
+    pairs_table,
+    read_json,
+    read_pairs,
+)
 
 MOST_SENTENCES = 400
 _COMMAND_CHARS = 160
@@ -82,6 +91,9 @@ def _sort(command: Command) -> str:
                 "reverse",
                 "decreasing",
                 "greatest to",
+                "high to",
+                "largest first",
+                "biggest first",
             )
         )
         if "alphabet" in how:
@@ -187,18 +199,126 @@ def _summarise(command: Command) -> str:
     return " ".join(sentences[at] for at in sorted(best))
 
 
+_DOWN = re.compile(
+    r"descending|oldest|highest|largest|biggest|most|longest|heaviest|tallest|reverse|z to a|z-a|decreasing|high to low|expensive|greatest",
+    re.IGNORECASE,
+)
+_UP = re.compile(
+    r"ascending|youngest|lowest|smallest|least|shortest|lightest|low to high|increasing|cheap|a to z|a-z|fewest",
+    re.IGNORECASE,
+)
+_BY_NAME = r"names?|first names?|alphabet(?:ically)?|labels?"
+
+
+def _first_of(how: str) -> bool:
+    """Return whether the order is descending. The first word for an order counts, as in "oldest to youngest"."""
+    down, up = _DOWN.search(how), _UP.search(how)
+    return down is not None and (up is None or down.start() < up.start())
+
+
+def _order_pairs(command: Command) -> str:
+    """Sort a list of names with amounts, by the amounts or by the names, and show it as a list or a table."""
+    pairs, how = read_pairs(command.text), command.match[0].casefold()
+    groups = command.match.groupdict()
+    by, columns = groups.get("by") or "", groups.get("columns") or groups.get("columns2") or ""
+    if len({re.sub(r"[-\d., ]", "", value).casefold() for _, value in pairs}) > 1:
+        raise NotForProgram("The amounts of the list have different units.")
+    is_named = (
+        re.fullmatch(_BY_NAME, by)
+        or "alphabet" in how
+        or (not by and "names" in how and not (_DOWN.search(how) or _UP.search(how)))
+    )
+    if re.search(r"sort|order|arrange|rank", how):
+        if not is_named and not by and not (_DOWN.search(how) or _UP.search(how)):
+            raise NotForProgram("The request does not say by what to sort.")
+        pairs.sort(
+            key=lambda pair: pair[0].casefold() if is_named else amount_in(pair[1]), reverse=_first_of(how)
+        )
+    if "table" in how:
+        header = (
+            [each.strip(" \"'").capitalize() for each in re.split(r",? and |, ", columns)]
+            if columns
+            else ["Name", by.capitalize() if by and not is_named else "Value"]
+        )
+        if len(header) != 2:
+            raise NotForProgram("The list has two columns.")
+        return pairs_table(pairs, header)
+    return ", ".join(f"{label} {value}" for label, value in pairs)
+
+
+def _extreme_pair(command: Command) -> str:
+    """Answer which of the names has the largest or smallest amount."""
+    pairs = read_pairs(command.text)
+    wanted = (max if _DOWN.search(command.match["how"]) else min)(amount_in(value) for _, value in pairs)
+    found = [(label, value) for label, value in pairs if amount_in(value) == wanted]
+    if len(found) != 1 or len({re.sub(r"[-\d., ]", "", value).casefold() for _, value in pairs}) > 1:
+        raise NotForProgram("Several names have this amount, or the amounts have different units.")
+    return f"{found[0][0]} ({found[0][1]})."
+
+
+def _by_surname(command: Command) -> str:
+    items, joint = _items(command.text)
+    if any(len(item.split()) < 2 for item in items) or joint == " ":
+        raise NotForProgram("Not all names of the list have a surname.")
+    return joint.join(
+        sorted(
+            items,
+            key=lambda item: [part.casefold() for part in item.split()][::-1],
+            reverse=_first_of(command.match[0]),
+        )
+    )
+
+
+def _replace(command: Command) -> str:
+    """Replace whole words, and keep a capital first letter."""
+    old, new = (re.escape(command.match["old"].strip("\"'")), command.match["new"].strip("\"'"))
+    text, n = re.subn(
+        rf"(?<![\w]){old}(?![\w])",
+        lambda found: new[0].upper() + new[1:] if found[0][0].isupper() else new,
+        command.text,
+        flags=re.IGNORECASE,
+    )
+    if not n or re.search(rf"(?<![\w]){old}s(?![\w])", command.text, re.IGNORECASE):
+        raise NotForProgram(f"The text does not have the word {old!r}, or has it in other forms.")
+    return text
+
+
+def _email_of(command: Command) -> str:
+    who = command.match["who"].casefold()
+    found = [
+        each
+        for each in dict.fromkeys(_EMAIL.findall(command.text))
+        if who in re.split(r"[._+-]", each.casefold().partition("@")[0])
+    ]
+    if len(found) != 1:
+        raise NotForProgram(f"The text does not have exactly one address with the name {who!r}.")
+    return found[0]
+
+
 _THE = r"(?:(?:this|the|these|those|all|following|my|each|every|above|given|of)\s?)*(?:text|sentences?|paragraphs?|words?|names?|lines?|list|items?|article|passage|string|phrase|message|email|answer|output|numbers?|letters?|characters?|csv|json|data|table)?s?(?: above| below)?"
 _PLAIN = rf"(?:\s?{_THE})"
+_HOW_TO = r"(?: in| into)?(?: (?:the )?(?:alphabetical|ascending|descending|increasing|decreasing)(?: order)?| alphabetically)?"
+_ENDS = r"(?:,? ?\(?(?:the )?(?:(?:from )?(?:oldest|youngest|highest|lowest|largest|smallest|biggest|cheapest|most expensive|longest|shortest|heaviest|lightest|tallest)(?: (?:one|number|price|score|amount|age))?(?: first| to (?:oldest|youngest|highest|lowest|largest|smallest|biggest|cheapest|longest|shortest|heaviest|lightest|tallest))|(?:from )?(?:a to z|z to a|a-z|z-a|high to low|low to high))\)?)?"
+_LISTED = r"(?:(?:this|these|the|those|following|my|all|of) ?)*(?:people|names?|list|items?|things|products|cities|scores|players|students|numbers|data|prices|ages|runners|teams|employees|countries|animals)?"
+_BY = r"(?: by (?:their |the |its )?(?P<by>ages?|numbers?|prices?|scores?|amounts?|values?|quantit(?:y|ies)|heights?|weights?|sizes?|costs?|population|salar(?:y|ies)|points|lengths?|time|year|names?|first names?))?"
+_TABLE = r"(?:(?:make|create|draw|put|show|give|turn|convert|write|format|build|display)(?: me)?(?: (?:it|them|that|the result|the list))? ?(?:as|in|into|to)? ?(?:a |an )?(?:markdown |two-column )?table(?: (?:with|of|from|for|out of))?)"
+_COLUMNS = r"(?:(?: with)?(?: the)? (?:columns?|headers?|headings?|header row)(?: named| called)?:? (?P<columns>[\w \"'-]{1,40}))?"
 RULES: tuple[tuple[re.Pattern[str], Callable[[Command], str]], ...] = (
-    (pattern(rf"(?:sort|order|arrange|put|rank){_PLAIN}(?: in| into| by| from)?\s?(?:(?:the )?(?:alphabetical|alphabetic|ascending|descending|increasing|decreasing|numerical|reverse|reverse alphabetical) ?(?:order)?|alphabetically|smallest to (?:largest|biggest)|(?:largest|biggest) to smallest|lowest to highest|highest to lowest|least to greatest|greatest to least|order|a to z|z to a|size)?(?: from (?:smallest to (?:largest|biggest)|(?:largest|biggest) to smallest|lowest to highest|highest to lowest|a to z|z to a))?(?: in reverse(?: order)?)?"), _sort),
+    (pattern(rf"(?:sort|order|arrange|rank) ?{_LISTED}{_BY}{_HOW_TO}{_ENDS}(?:,? (?:and|then|and then) {_TABLE}{_COLUMNS})?"), _order_pairs),
+    (pattern(rf"(?:make|create|draw|show|give)(?: me)? (?:a |an )?(?:markdown |two-column )?table(?:,? (?:with|of|from|for|out of))?{_COLUMNS}(?: (?:for|of|from) )?{_LISTED}|(?:put|turn|convert|format|show) {_LISTED} ?(?:as|in|into|to) (?:a )?(?:markdown )?table{_COLUMNS.replace('columns>', 'columns2>')}"), _order_pairs),
+    (pattern(r"(?:who|which|what)(?: (?:one|item|person|city|product|of (?:these|them)))* (?:is|was|has|costs|scored|weighs)(?: the)? (?P<how>oldest|youngest|highest|lowest|largest|smallest|biggest|cheapest|most expensive|longest|shortest|heaviest|lightest|tallest|most|least|fewest)(?: (?:number|price|score|age|amount|points|one|person|item))?(?: (?:in|of) (?:this|the|these|them)(?: list)?)?"), _extreme_pair),
+    (pattern(rf"(?:sort|order|arrange|list) ?{_LISTED}(?: in| into)?(?: alphabetical order| alphabetically)? by (?:their )?(?:surnames?|last names?|family names?){_ENDS}(?: alphabetically)?"), _by_surname),
+    (pattern(r"(?:change|replace|turn|swap) (?:every |all |each |the word |all the )?(?P<old>[\"']?[a-z]+[\"']?) (?:to|with|by|into|for) (?P<new>[\"']?[a-z]+[\"']?)(?: (?:in|everywhere in) (?:this|the|the following|my)(?: sentence| text)?)?"), _replace),
+    (pattern(r"what is (?P<who>[a-z]+)'s e-?mail(?: address)?(?: in| from)?(?: this| the| below| following| text| message| email)*(?:\? only the address)?"), _email_of),
+    (pattern(rf"(?:sort|order|arrange|put|rank){_PLAIN}(?: in| into| by| from)?\s?(?:(?:the )?(?:alphabetical|alphabetic|ascending|descending|increasing|decreasing|numerical|reverse|reverse alphabetical) ?(?:order)?|alphabetically|smallest to (?:largest|biggest)|(?:largest|biggest) to smallest|lowest to highest|highest to lowest|low to high|high to low|smallest first|(?:largest|biggest) first|least to greatest|greatest to least|order|a to z|z to a|size)?(?: from (?:smallest to (?:largest|biggest)|(?:largest|biggest) to smallest|lowest to highest|highest to lowest|low to high|high to low|a to z|z to a))?(?: in reverse(?: order)?)?"), _sort),
     (pattern(rf"reverse (?:the order of )?{_THE}(?: order)?"), _reverse),
-    (pattern(rf"(?:remove|delete|drop)(?: all)?(?: the)? (?:duplicates?|duplicate (?:lines|words|items|names)|repeated (?:lines|words|items))(?: from| in)?{_PLAIN}"), _unique),
+    (pattern(rf"(?:remove|delete|drop)(?: all)?(?: the)? (?:duplicates?|duplicate (?:lines|words|items|names)|repeated (?:lines|words|items))(?: from| in)?{_PLAIN}(?:,? (?:but |and )?keep(?:ing)? (?:the |their )?(?:original |same )?order)?"), _unique),
     (pattern(rf"(?:convert|change|write|turn|make|put|transform|rewrite){_PLAIN}(?: to| into| in| all)? ?(?:all )?(?P<case>upper ?-?case|lower ?-?case|title ?-?case|sentence ?-?case|capitals|capital letters|all caps|caps|small letters)(?: letters)?"), _case),
     (pattern(rf"(?P<case>upper ?-?case|lower ?-?case|title ?-?case){_PLAIN}"), _case),
     (pattern(rf"(?:how many|count(?: the)?(?: number of)?|what is the number of) (?P<what>words?|characters?|letters?|sentences?|lines?)(?: are| are there| does| do| there are)?(?: in| of)?{_PLAIN}(?: have| has| contain)?"), _count),
     (pattern(rf"(?:extract|find|list|get|pull out|give me|show)(?: me)?(?: all)?(?: of)?(?: the)? (?P<what>e-?mails?(?: addresses)?|email address|urls?|links?|web addresses|numbers?|dates?|hashtags?)(?: from| in| out of| mentioned in| contained in)?{_PLAIN}"), _extract),
-    (pattern(rf"(?:convert|turn|change|transform){_PLAIN}(?: from)?(?: csv)?(?: to| into| as) (?:a |an )?json(?: array| list| format| objects?)?|csv to json"), lambda c: csv_to_json(c.text)),
-    (pattern(rf"(?:convert|turn|change|transform){_PLAIN}(?: from)?(?: json)?(?: to| into| as) (?:a )?csv(?: format| file)?|json to csv"), lambda c: json_to_csv(c.text)),
+    (pattern(rf"(?:convert|turn|change|transform){_PLAIN}(?: from)?(?: csv)?(?: to| into| as) (?:a |an )?json(?: array| list| format| objects?)?(?: objects)?|csv to json"), lambda c: csv_to_json(c.text)),
+    (pattern(rf"(?:convert|turn|change|transform){_PLAIN}(?: from)?(?: json)?(?: to| into| as) (?:a )?csv(?: format| file)?(?:,? (?:with|including) (?:a |the )?headers?(?: line| row)?)?|json to csv"), lambda c: json_to_csv(c.text)),
     (pattern(rf"(?:convert|turn|change|transform|format|make|show|write|put){_PLAIN}(?: csv| json)?(?: to| into| as| in)? ?(?:a |an )?(?:markdown )?table(?: format| in markdown)?"), lambda c: markdown_table(c.text)),
     (pattern(r"(?:pretty[- ]?print|format|indent|beautify|minify|compact|validate|is)(?: this| the| following| that)* ?(?:valid )?json(?: valid)?"), _format_json),
     (pattern(rf"(?:summari[sz]e|sum up|shorten|give me a summary of|write a summary of|tl;?dr){_PLAIN}(?: in| to| into| with| using)?(?: at most| about| just| only)? ?(?:(?P<n>{NUMBER}) sentences?|briefly)?"), _summarise),
@@ -235,6 +355,8 @@ def _splits(question: PlainQuestion) -> list[tuple[str, str]]:
         splits.append((head, text.strip()) if found else ("", ""))
     first, _, last = raw.rpartition("\n")
     splits.append((last, first.strip()))
+    if numbers := re.fullmatch(r"(\D+?) (-?\d[\d.,]*(?:(?:,| and|, and)? -?\d[\d.,]*)+)", raw):
+        splits.append((numbers[1], numbers[2]))
     if quoted := re.fullmatch(r"([^\"]*)\"([^\"]+)\"([^\"]*)", raw):
         splits.append((f"{quoted[1].strip()} {quoted[3].strip()}".strip(), quoted[2]))
     if len(question.outputs) == 1:

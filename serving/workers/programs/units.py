@@ -24,6 +24,7 @@ from serving.workers.programs.program import (
     load,
     pattern,
 )
+from serving.workers.programs.quantities import QuantityReader, Reading, is_only, is_trip, rounded
 
 MOST_VALUE = 10**30
 
@@ -171,6 +172,9 @@ _NAME = "|".join(sorted(map(re.escape, UNITS), key=len, reverse=True))
 _AMOUNT = rf"(?:(?:about |exactly )?(?P<number>{NUMBER}|half(?= an? )|(?:an? |one )?(?:half|third|quarter)(?: of)?(?= an? )|three quarters of(?= an? )|an?(?= )|one|)\s*)(?:an? )?(?P<unit>{_NAME})"
 
 
+_READER = QuantityReader(_NAME)
+
+
 @cache
 def _registry() -> Any:
     return load("pint").UnitRegistry(non_int_type=Fraction, cache_folder=None)
@@ -195,27 +199,29 @@ def _meanings(name: str) -> tuple[Unit, ...]:
     return UNITS[" ".join(name.casefold().split())]
 
 
-def _conversion(match: re.Match[str]) -> ExactAnswer:
-    if not match["number"] and _meanings(match["unit"])[0].pint in ("degC", "degF", "kelvin"):
-        raise NotForProgram("The question states no temperature to convert.")
-    value = amount_of(match["number"])
-    return _convert_named(value, match["unit"], match["target"])
-
-
-def _convert_named(value: Fraction, source: str, target: str) -> ExactAnswer:
+def _convert_named(
+    value: Fraction, source: str, target: str, name: str = "", places: int | None = None, system: str = ""
+) -> ExactAnswer:
     results: dict[str, list[tuple[str, Unit, Unit, Fraction]]] = {}
     for one in _meanings(source):
         for other in _meanings(target):
             if one.meaning and other.meaning and one.meaning != other.meaning:
                 continue
+            if system and (one.meaning or other.meaning or system) not in (system, "British"):
+                continue
             result = convert(value, one, other)
             meaning = one.meaning or other.meaning
-            results.setdefault(_shown(result), []).append((meaning, one, other, result))
+            text = (
+                _shown(result)
+                if places is None or result == rounded(result, places)
+                else f"about {show(rounded(result, places))}"
+            )
+            results.setdefault(text, []).append((meaning, one, other, result))
     if not results:
         raise NotForProgram(f"The units {source} and {target} belong to different systems of measurement.")
     first = next(iter(results.values()))[0]
-    name = f"{show(value)} {first[1].name(value)}"
-    if value in _PARTS:
+    name = name or f"{show(value)} {first[1].name(value)}"
+    if value in _PARTS and name.startswith(show(value)):
         name = f"{_PARTS[value]} {_article('1', first[1])}"
     values = [
         f"{text} {each[0][2].name(each[0][3])}"
@@ -228,9 +234,108 @@ def _convert_named(value: Fraction, source: str, target: str) -> ExactAnswer:
     return ExactAnswer(f"{name} {verb} {text}.", number)
 
 
-def _how_many(match: re.Match[str]) -> ExactAnswer:
-    """Answer how many of one unit make another. If the user states a fact before that, check it."""
-    return _convert_named(amount_of(match["number"]), match["unit"], match["target"])
+def _by_quantities(match: re.Match[str]) -> ExactAnswer:
+    """Answer a question by its quantities, if all its other words are known."""
+    reading = _READER.read(match[0])
+    if not reading.amounts or not all(
+        len({_dimension(name) for _, name in each}) == 1 for each in reading.amounts
+    ):
+        raise NotForProgram("The question must have amounts with units that fit together.")
+    if portions := re.fullmatch(
+        r"(?:.* )?how many § [a-z]+(?: [a-z]+)? (?:can|could|will|do|would|does) (?:i|you|we|it|one) (?:fill|pour|cut|make|get|have|fit|hold)(?: from| out of| into| in| with)* §",
+        reading.frame,
+        re.IGNORECASE,
+    ):
+        part, whole = (_total(each) for each in reading.amounts) if portions else (None, None)
+        count = whole[0] / convert(part[0], part[1], whole[1]) if part and whole and part[0] else Fraction(0)
+        if count.denominator != 1 or not count:
+            raise NotForProgram("The portions do not divide the whole amount.")
+        return ExactAnswer(f"That is {show(count)}.", show(count))
+    if len(reading.amounts) == 2 and is_trip(reading.frame):
+        return _trip(reading)
+    if (
+        len(reading.amounts) != 1
+        or not 1 <= len(reading.targets) <= 2
+        or not is_only(reading.frame.replace("@ and @", "@ @"))
+    ):
+        raise NotForProgram("The program does not understand every word around the amount.")
+    (amount,) = reading.amounts
+    if len(reading.targets) == 2 and not ("@ and @" in reading.frame and len(amount) == 1):
+        raise NotForProgram("The question names several units.")
+    if len(amount) == 1 and len(reading.targets) == 1:
+        name = (
+            reading.said
+            if amount[0][0].denominator > 1 and re.search(r"\d.*[½¼¾/ ].*\d| and ", reading.said)
+            else ""
+        )
+        return _convert_named(*amount[0], reading.targets[0], name, reading.places, reading.system)
+    value, unit = _total(amount)
+    name = " ".join(f"{show(number)} {_meanings(each)[0].name(number)}" for number, each in amount)
+    if len(reading.targets) == 1:
+        return _convert_named(value, unit.one, reading.targets[0], name, reading.places, reading.system)
+    large, small = (_single(each) for each in reading.targets)
+    n_large = int(convert(value, unit, large))
+    rest = convert(value - convert(Fraction(n_large), large, unit), unit, small)
+    if convert(Fraction(1), large, small) <= 1 or value < 0:
+        raise NotForProgram("The first unit must be the larger one.")
+    text = f"{n_large} {large.name(Fraction(n_large))} and {_shown(rest)} {small.name(rest)}"
+    return ExactAnswer(f"{name} {'is' if value == 1 else 'are'} {text}.", text)
+
+
+def _single(name: str) -> Unit:
+    if len(_meanings(name)) != 1:
+        raise NotForProgram(f"The unit {name} has several meanings.")
+    return _meanings(name)[0]
+
+
+def _dimension(name: str) -> frozenset[Any]:
+    return frozenset(_registry().Unit(_meanings(name)[0].pint).dimensionality.items())
+
+
+def _total(amount: tuple[tuple[Fraction, str], ...]) -> tuple[Fraction, Unit]:
+    """Return a compound amount in its smallest unit."""
+    unit = _single(amount[-1][1])
+    sizes = [convert(Fraction(1), _single(name), unit) for _, name in amount]
+    if sizes != sorted(set(sizes), reverse=True) or (
+        len(amount) > 1 and unit.pint in ("degC", "degF", "kelvin")
+    ):
+        raise NotForProgram("The units of the amount must descend.")
+    return sum((convert(number, _single(name), unit) for number, name in amount), Fraction(0)), unit
+
+
+def _trip(reading: Reading) -> ExactAnswer:
+    """Answer how long, how far or how fast a trip is, from the two other quantities."""
+    registry, frame = _registry(), reading.frame.casefold()
+    amounts = {_dimension(each[0][1]): _total(each) for each in reading.amounts}
+    length, time, speed = (amounts.get(_dimension(name)) for name in ("km", "hours", "km/h"))
+    one, other = (length or speed), (speed if length and speed else time)
+    if one is None or other is None or one is other or not other[0] or len(reading.targets) > 1:
+        raise NotForProgram("A trip needs two of distance, time and speed.")
+    quantities = [registry.Quantity(value, unit.pint) for value, unit in (one, other)]
+    result = quantities[0] * quantities[1] if length is None else quantities[0] / quantities[1]
+    asks = {"how long": ("hours", time), "how far": (speed[1].pint.split("/")[0] if speed else "", length), "speed": (f"{one[1].pint}/{other[1].pint}", speed), "how fast": (f"{one[1].pint}/{other[1].pint}", speed)}  # fmt: skip
+    asked = [each for name, each in asks.items() if name in frame]
+    pint = _single(reading.targets[0]).pint if reading.targets else asked[0][0] if asked else ""
+    if (
+        not pint
+        or (asked and not reading.targets and asked[0][1] is not None)
+        or ("how many" not in frame and "what" not in frame and not asked)
+    ):
+        raise NotForProgram("The question does not ask for the missing part of the trip.")
+    unit = next(
+        (
+            each
+            for units in UNITS.values()
+            for each in units
+            if registry.Unit(each.pint) == registry.Unit(pint)
+        ),
+        None,
+    )
+    if unit is None or registry.Unit(pint).dimensionality != result.dimensionality:
+        raise NotForProgram("The unit does not fit the missing part of the trip.")
+    value = Fraction(result.to(unit.pint).magnitude)
+    text = f"{_shown(value)} {unit.name(value)}"
+    return ExactAnswer(f"That is {text}.", text)
 
 
 def _after_fact(match: re.Match[str]) -> ExactAnswer:
@@ -238,23 +343,6 @@ def _after_fact(match: re.Match[str]) -> ExactAnswer:
     if stated != amount_of(match["n2"]):
         raise NotForProgram("The fact that the question states is wrong.")
     return _convert_named(amount_of(match["number"]), match["unit"], match["target"])
-
-
-def _is_fact(match: re.Match[str]) -> ExactAnswer:
-    """Answer whether a stated conversion is true."""
-    meanings = [(_meanings(match["u1"])[0], _meanings(match["u2"])[0])]
-    value = convert(amount_of(match["n1"]), *meanings[0])
-    text = "Yes" if value == amount_of(match["n2"]) else "No"
-    right = _convert_named(amount_of(match["n1"]), match["u1"], match["u2"])
-    return ExactAnswer(f"{text}, {right.sentence[0].lower()}{right.sentence[1:]}", text)
-
-
-def _of_materials(match: re.Match[str]) -> ExactAnswer:
-    if match["unit"].casefold() != match["unit2"].casefold() or amount_of(match["number"]) != amount_of(
-        match["number2"]
-    ):
-        raise NotForProgram("The two amounts differ.")
-    return ExactAnswer("Both weigh the same.", "the same")
 
 
 def _compare(match: re.Match[str]) -> ExactAnswer:
@@ -308,21 +396,15 @@ _MANY = r"how many (?P<target>" + _NAME + r")"
 _FACT = rf"(?P<n1>an?|one|{NUMBER}) (?P<u1>{_NAME}) (?:has|have|is|are|=) (?P<n2>{NUMBER}) (?P<u2>{_NAME})\. "
 _OTHER = _AMOUNT.replace("<number>", "<number2>").replace("<unit>", "<unit2>")
 RULES: tuple[Rule, ...] = (
-    (pattern(rf"{_MANY} (?:are|is|are there|is there|make|make up|do|does)?\s*(?:there )?(?:are )?(?:in )?{_AMOUNT}(?: have| has| is| equal)?"), _how_many),
-    (pattern(rf"(?:convert |change |express |what is |how much is |how long is )?{_AMOUNT} (?:to|in|into|as|equals?|=) (?:how many |what |\? )?(?P<target>{_NAME})"), _conversion),
-    (pattern(rf"(?:convert |change )?{_AMOUNT} (?:is|are) how many (?P<target>{_NAME})"), _conversion),
     (pattern(rf"{_FACT}{_MANY} (?:are|is|are there|are there in|is there in|is in|are in) (?:there )?(?:in )?{_AMOUNT}"), _after_fact),
     (pattern(rf"(?:which|what)(?: unit)? (?:is|lasts) (?P<how>{'|'.join(_QUANTITIES)})[,:]? {_AMOUNT},? or {_OTHER}"), _compare),
     (pattern(rf"(?P<yes>is|are) {_AMOUNT} (?P<how>{'|'.join(_QUANTITIES)}) than {_OTHER}"), _compare),
     (pattern(r"what (?:does|do) (?:the (?:abbreviation|letters|unit) )?[\"']?(?P<name>[a-z]{1,4})[\"']? (?:stand for|mean as a unit)(?: as a unit)?"), _abbreviation),
     (pattern(rf"(?:if )?there are (?P<n2>{NUMBER}) (?P<u2>{_NAME}) in (?P<n1>an?|one) (?P<u1>{_NAME})[.,] {_MANY} (?:are|is|are there|are there in|is there in|is in|are in) (?:there )?(?:in )?{_AMOUNT}"), _after_fact),
     (pattern(rf"if {_FACT.removesuffix(chr(92) + '. ')}[.,] {_MANY} (?:are|is|are there in|is in|are in|do|does) (?:there )?(?:in )?{_AMOUNT}(?: have| has)?"), _after_fact),
-    (pattern(rf"(?:is it true that|does|do|is|are) (?P<n1>an?|one|{NUMBER}) (?P<u1>{_NAME}) (?:has|have|is|are|equals?|equal to|=) (?P<n2>{NUMBER}) (?P<u2>{_NAME})"), _is_fact),
-    (pattern(rf"(?:which|what) (?:is|weighs) (?:heavier|more)[,:]? {_AMOUNT} of [a-z]+,? or {_OTHER} of [a-z]+"), _of_materials),
-    (pattern(rf"how (?:hot|cold|long|far|heavy|tall|big|high|deep|fast|much) is {_AMOUNT} (?:in|as) (?P<target>{_NAME})"), _conversion),
-    (pattern(rf"how many (?P<target>{_NAME}) (?:tall|long|high|deep|wide|heavy|far) is {_AMOUNT}"), _conversion),
     *COUNTS,
     *CURRENCIES,
+    (pattern(r".*"), _by_quantities),
 )  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """Senses of common English words: definitions, synonyms and antonyms of WordNet 3.0, in one small file.
 
 `wordnet.tsv.xz` has the words that WordNet's authors have met in texts, with their most frequent senses, and every
-antonym. It is written from Princeton's database (Debian: `wordnet-base`) by
+antonym. `definitions.tsv.xz` has the first definition of every other word, except for plants, animals and substances. Both are written from Princeton's database (Debian: `wordnet-base`) by
 
     python -m serving.workers.programs.wordnet /usr/share/wordnet
 
@@ -19,7 +19,10 @@ from functools import cache
 from pathlib import Path
 
 FILE = Path(__file__).with_name("wordnet.tsv.xz")
+DEFINITIONS = Path(__file__).with_name("definitions.tsv.xz")
 MOST_SENSES = 3
+_NATURE = ("05", "20", "27")
+"""Numbers of WordNet's files of animals, plants and substances."""
 PARTS_OF_SPEECH = {"n": "noun", "v": "verb", "a": "adjective", "r": "adverb"}
 _WORD = re.compile(r"[a-z][a-z'-]+")
 
@@ -52,6 +55,17 @@ def senses() -> dict[str, tuple[Sense, ...]]:
     return {word: tuple(each) for word, each in words.items()}
 
 
+@cache
+def rare_definitions() -> dict[str, list[tuple[str, str]]]:
+    """Return parts of speech and definitions of the words that `senses` does not have."""
+    words: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    with lzma.open(DEFINITIONS, "rt", encoding="utf-8") as lines:
+        for line in lines:
+            word, part, definition = line.rstrip("\n").split("\t")
+            words[word].append((part, definition))
+    return words
+
+
 def _words(text: str) -> tuple[str, ...]:
     return tuple(sys.intern(word) for word in text.split(",")) if text else ()
 
@@ -61,6 +75,31 @@ def write(folder: Path, path: Path = FILE) -> int:
     lines = sorted(_lines(folder), key=lambda line: line.split("\t")[:1])
     with lzma.open(path, "wt", preset=9 | lzma.PRESET_EXTREME, encoding="utf-8") as file:
         file.writelines(f"{line}\n" for line in lines)
+    return len(lines)
+
+
+def write_rare(folder: Path, path: Path = DEFINITIONS) -> int:
+    """Write the definitions of other words from WordNet's database in `folder`. Return the number of lines."""
+    common, lines = senses(), list[str]()
+    for part, name in (("n", "noun"), ("v", "verb"), ("a", "adj"), ("r", "adv")):
+        synsets = _synsets(folder / f"data.{name}")
+        data = (folder / f"data.{name}").read_text().splitlines()
+        nature = {
+            line.split()[0] for line in data if line[:1] != " " and line.split()[1] in _NATURE and part == "n"
+        }
+        for entry in (folder / f"index.{name}").read_text().splitlines():
+            fields = entry.split()
+            offset = fields[-int(fields[2])] if not entry.startswith(" ") else ""
+            if (
+                offset
+                and _WORD.fullmatch(fields[0])
+                and fields[0] not in common
+                and offset not in nature
+                and fields[0] in synsets[offset][0]
+            ):
+                lines.append(f"{fields[0]}\t{part}\t{synsets[offset][2]}")
+    with lzma.open(path, "wt", preset=9 | lzma.PRESET_EXTREME, encoding="utf-8") as file:
+        file.writelines(f"{line}\n" for line in sorted(lines))
     return len(lines)
 
 
@@ -121,3 +160,4 @@ def _synsets(path: Path) -> dict[str, tuple[list[str], dict[str, tuple[str, ...]
 
 if __name__ == "__main__":
     write(Path(sys.argv[1]))
+    write_rare(Path(sys.argv[1]))

@@ -13,7 +13,7 @@ from typing import Any
 
 from serving.workers.programs.edits import EDITS
 from serving.workers.programs.expressions import NUMBER, read_number
-from serving.workers.programs.grammar import GRAMMAR, is_spelled
+from serving.workers.programs.grammar import GRAMMAR, corrected, is_spelled
 from serving.workers.programs.letters import GIVE, LETTERS, LIST
 from serving.workers.programs.phrasebook import PHRASES
 from serving.workers.programs.program import (
@@ -31,7 +31,7 @@ from serving.workers.programs.rhymes import RHYMES
 from serving.workers.programs.sayings import SAYINGS
 from serving.workers.programs.selection import items_of
 from serving.workers.programs.sequences import SERIES, analogy
-from serving.workers.programs.wordnet import PARTS_OF_SPEECH, Sense, senses
+from serving.workers.programs.wordnet import PARTS_OF_SPEECH, Sense, rare_definitions, senses
 
 USUAL, ALSO_USUAL = 0.05, 0.4
 """An opposite counts if the senses that have it make up at least the share `USUAL` of the word's uses. A
@@ -158,6 +158,9 @@ def _same_meaning(match: re.Match[str]) -> ExactAnswer:
 def _definition(match: re.Match[str]) -> ExactAnswer:
     word = match["word"].casefold()
     usual = _usual(word)
+    if not usual and (found := rare_definitions().get(word, [])[:2]):
+        text = "; ".join(f"({PARTS_OF_SPEECH[part]}) {definition}" for part, definition in found)
+        return ExactAnswer(f'"{word}" means: {text}.')
     if not usual:
         raise NotForProgram(f'The dictionary has no entry for "{word}".')
     if len(usual) == 1:
@@ -183,6 +186,8 @@ def _inflection(match: re.Match[str]) -> ExactAnswer:
 
 def _spell(match: re.Match[str]) -> ExactAnswer:
     word = match["word"]
+    if not is_spelled(word.casefold()) and "letter by letter" not in match[0]:
+        return corrected(match)
     if not is_spelled(word.casefold()) or word.casefold() in ("it", "that", "this", "them", "out"):
         raise NotForProgram(
             f'The dictionary has no entry for "{word}", or the question refers to another word.'
@@ -229,7 +234,8 @@ RULES: tuple[Rule, ...] = (
     (pattern(rf"is [\"']?(?P<other>[a-z]+)[\"']? (?:the|an) (?:opposite|antonym) of {_W}"), _is_opposite),
     (pattern(rf"{GIVE}(?:a |the |some |all |one |(?P<n>{NUMBER}) )?(?:another word|other words|synonyms?|word that means the same as|words that mean the same as) (?:for|of|as|to)? ?{_W}"), _synonyms),
     (pattern(rf"(?:which|what)(?: one| word| of these(?: words)?)* (?:means (?:nearly |almost )?the same as|is (?:a|the) synonym (?:of|for)|is another word for) {_W}[:,] (?P<list>[^:?]+)"), _same_meaning),
-    (pattern(rf"(?:what does {_W} mean|define {_W.replace('word>', 'word_b>')}|(?:what is )?(?:the )?(?:definition|meaning) of {_W.replace('word>', 'word_c>')})"), lambda m: _definition(with_one_name(m))),
+    (pattern(rf"does {_W} mean (?:the same as )?(?P<list>[a-z' -]+(?:, [a-z' -]+)*,? or [a-z' -]+)"), _same_meaning),
+    (pattern(rf"(?:what(?: exactly)? (?:does|do|did) {_W} mean(?: exactly)?|define {_W.replace('word>', 'word_b>')}|(?:what is |give me |explain )?(?:the |a )?(?:definition|meaning) (?:of|for) {_W.replace('word>', 'word_c>')}(?: mean)?|what is meant by {_W.replace('word>', 'word2>')}|{_W.replace('word>', 'word3>')} (?:meaning|definition)|what (?:it|this|the word) [\"']?(?P<word4>[a-z]+)[\"']? means|(?:what |the word )?{_W.replace('word>', 'word5>')} means what)"), lambda m: _definition(with_one_name(m))),
     (pattern(rf"(?:{GIVE}|how do you (?:write|spell|say|form) )(?:the )?{_FORM} (?:form )?(?:of|for) {_W}(?: is what)?"), _inflection),
     (pattern(rf"(?:what is )?{_W}(?:'s)? in (?:the )?{_FORM}(?: form)?|put {_W.replace('word>', 'word_b>')} (?:in|into) the {_FORM.replace('form>', 'form_b>')}"), lambda m: _inflection(with_one_name(m))),
     (pattern(rf"(?:how do you |how is |how to |how would you )?spell(?:ed)? {_W}(?: spelled| letter by letter)?"), _spell),

@@ -80,7 +80,7 @@ ANSWERS = {
     "A ticket is 5 euros. What do 3 tickets cost in euros?": "3 tickets cost 15 euros.",
     "Four friends share 12 cookies equally. How many does each one get?": "Each one gets 3 cookies.",
     "A box has 6 eggs. How many eggs are in 2 boxes?": "2 boxes have 12 eggs.",
-    "A book costs 7 dollars. You pay with 10 dollars. How much change do you get?": "The change is 3 dollars.",
+    "A book costs 7 dollars. You pay with 10 dollars. How much change do you get?": "That is 3 dollars.",
     "There are 5 birds on a tree. 2 fly away. How many are left?": "3 birds are left.",
     "A bus has 10 people. 3 get off and 5 get on. How many people are on the bus?": "12 people are there.",
     "Tom has 4 cars and Ben has 3 cars. How many cars do they have together?": "That is 7 cars.",

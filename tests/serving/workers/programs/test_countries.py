@@ -36,7 +36,6 @@ ANSWERS = {
     "flag of Italy": "The flag of Italy is 🇮🇹.",
     "country code of Germany": "The ISO codes of Germany are DE, DEU and 276.",
     "what is the two letter code for Japan": "The two-letter ISO code of Japan is JP.",
-    "which country has the code BR": "BR is the ISO code of Brazil.",
     "calling code for France": "The calling code of France is +33.",
     "what countries border Portugal": "Portugal borders Spain.",
 }  # fmt: skip
