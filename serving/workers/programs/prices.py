@@ -184,12 +184,8 @@ def _money(value: Fraction, text: str) -> str:
     exact = (value * 100).denominator == 1
     number = show(value) if exact and value.denominator == 1 else f"{float(round(value, 2)):,.2f}"
     about = "" if exact else "about "
-    signs = set(re.findall(_SIGN, text)) if text else set()
-    names = (
-        {each.casefold().rstrip("s") for each in re.findall(rf"\b(?:{_UNITS})\b", text, re.IGNORECASE)}
-        if text
-        else set()
-    )
+    signs = set[str](re.findall(_SIGN, text))
+    names = {each.casefold().rstrip("s") for each in re.findall(rf"\b(?:{_UNITS})\b", text, re.IGNORECASE)}
     if len(signs) + len(names) > 1:
         raise NotForProgram("The story names several currencies.")
     if signs:
