@@ -13,7 +13,7 @@ from serving.dispatch.route import RetryRules, Route, SharedLimiter
 from serving.dispatch.target import Target
 from serving.health import Health, WorkerHealth
 from serving.schemas import anthropic, gemini, openai, vllm
-from serving.schemas.translation import Translate, translate_to_words
+from serving.schemas.translation import Translate, translate_for_plugin, translate_to_words
 from serving.settings.fallbacks import chain_of
 from serving.settings.known_models import OPENAI_MODEL
 from serving.settings.settings import Settings
@@ -44,6 +44,7 @@ TRANSLATIONS: Mapping[str, Translate] = {
     "anthropic": anthropic.translate,
     "gemini": gemini.translate,
     "openai": openai.translate_compatible,
+    "python": translate_for_plugin,
     "vllm": vllm.translate,
 }
 """Translation of the answer format by kind of worker. Other kinds get it as instructions in the prompt."""

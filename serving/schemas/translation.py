@@ -53,6 +53,13 @@ def instructions(wanted: AnswerFormat) -> str:
     return f"Your final answer is one JSON value {alone}.{purpose} It must match this JSON Schema:\n{schema}"
 
 
+def translate_for_plugin(wanted: AnswerFormat, tools: Toolset) -> Translation:
+    """Translate an answer format for a worker in Python: it gets the format, and the same in the prompt. A program that
+    cannot write JSON can refuse the call.
+    """
+    return Translation(wanted, instructions(wanted))
+
+
 def translate_to_words(wanted: AnswerFormat, tools: Toolset) -> Translation:
     """Translate an answer format for workers that have no field for it: everything goes into the prompt."""
     return in_words(wanted)

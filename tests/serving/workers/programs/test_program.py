@@ -13,6 +13,7 @@ from serving.pool import build_pool
 from serving.settings.settings import parse
 from serving.workers.programs.calculator import Calculator
 from serving.workers.programs.program import read_question
+from tests.serving.api.served import scripted, served, team
 
 pytestmark = pytest.mark.real_time  # a program answers in a thread
 
@@ -189,3 +190,19 @@ def test_a_missing_package_is_named():
         ValueError, match=r"no_such_package\. Install them with `pip install 'podium\[cpu\]'`"
     ):
         NeedsNothingThatExists("calculator")
+
+
+async def test_an_answer_in_a_format_comes_from_a_model_after_a_program_has_refused():
+    program = {
+        "name": "a",
+        "kind": "python",
+        "factory": "serving.workers.programs.calculator:Calculator",
+        "fallbacks": ["b"],
+    }
+    async with served(team(workers=[program, scripted("b", '{"sum": 5}'), scripted("c")])) as api:
+        body = {"model": "a", "messages": [{"role": "user", "content": "what is 2 + 3?"}]}
+        assert (await api.ok(body))["choices"][0]["message"]["content"] == "2 + 3 = 5."
+        answer = await api.ok(body | {"response_format": {"type": "json_object"}, "podium": {"trace": True}})
+    assert answer["choices"][0]["message"]["content"] == '{"sum": 5}'
+    (attempt,) = answer["podium"]["steps"][0]["attempts"]
+    assert (attempt["worker"], attempt["error"]) == ("a", "WorkerRefused")
