@@ -1,5 +1,6 @@
 """Bodies of the admin API. Field descriptions are part of the OpenAPI document."""
 
+import time
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -272,7 +273,7 @@ class Error(BaseModel):
 
 
 def _fields(key: KeyInfo) -> dict[str, Any]:
-    now_us = int(datetime.now(UTC).timestamp() * US)
+    now_us = time.time_ns() // 1000
     return {
         "id": key.id,
         "name": key.name,
