@@ -57,7 +57,7 @@ class FollowUpRound:
 
     @property
     def is_decided_first(self) -> bool:
-        """Whether no step of the conductor's plan may start before the plan is complete."""
+        """True if no step of the conductor's plan may start before the plan is complete."""
         is_first = not self._context.log.record.plans
         return is_first and (self.course == "speculate" or self._follow_up.may_lose_cache)
 
@@ -73,7 +73,7 @@ class FollowUpRound:
     async def run(self) -> None:
         """Let the conductor write its plan, and run the plan unless the conversation's worker is kept.
 
-        If the course is `speculate`, that worker is called at once. Its call is closed if the conductor's plan runs.
+        If the course is `speculate`, that worker is called immediately. Its call is closed if the conductor's plan runs.
         Otherwise the next move calls it. In the record, the plan that answers is the last one.
         """
         log, now_s = self._context.log, self._context.now_s
@@ -139,7 +139,7 @@ class EarlyAnswer:
 
     @property
     def lacks_budget(self) -> bool:
-        """True if the budget did not allow this call beside the conductor's."""
+        """True if the budget did not allow this call in addition to the conductor's."""
         failures = [step.failure for step in self._context.log.record.plans[self._index].steps]
         return any(failure is not None and failure.is_a(BudgetExceeded) for failure in failures)
 

@@ -130,7 +130,7 @@ def _deployments(
 
 
 def retry_reserve(own: WorkerSettings, settings: Settings) -> float:
-    """Return the size of the retry budget. If a vLLM replica is lost, all its calls are interrupted at once."""
+    """Return the size of the retry budget. If a vLLM replica is lost, all its calls are interrupted together."""
     if not isinstance(own, VllmSettings):
         return RESERVE
     scale = settings.owner_of(own).scale

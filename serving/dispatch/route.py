@@ -29,7 +29,7 @@ from serving.dispatch.limiter import NO_RULES, Limiter, QueueRules, Skipped
 from serving.dispatch.target import Target, Watch
 from serving.health import WorkerHealth
 from serving.traffic import RetryBudget, unit_hash
-from serving.workers.cache_marks import cached_conversation
+from serving.workers.cache_marks import conversation_in_cache
 
 UNEVEN_FACTOR, UNEVEN_CALLS = 1.25, 4
 """Most open calls of a deployment for a conversation: its share by weight times the factor, plus the number."""
@@ -144,7 +144,7 @@ class Route:
         """Send the call to one of the deployments. See `Worker.open`.
 
         Deployments are tried in this order, each group by weight. The turns of a conversation have the same order,
-        so that its prompt cache is found again (`cached_conversation`). Other calls have a random order.
+        so that its prompt cache is found again (`conversation_in_cache`). Other calls have a random order.
 
         1. healthy deployments with a free slot
         2. healthy deployments without a free slot, or with far more open calls than their share if the call belongs to
@@ -237,7 +237,7 @@ class Route:
                 by_own_rate=True,
                 detail="Every deployment has reached its `requests_per_minute` or `tokens_per_minute`.",
             )
-        conversation = cached_conversation(call, self.profile.model)
+        conversation = conversation_in_cache(call, self.profile.model)
         drawn = sorted(self._others(call, ready) or ready, key=lambda each: _draw(conversation, each))
         writer = self._writer(call)
         healthy = [each for each in ready if not each.health.rest_s]

@@ -19,7 +19,7 @@ from serving.settings.settings import Settings
 from serving.shares import in_slices
 from serving.store.conversations import ConversationStore, MemoryConversations
 from serving.store.memory_store import page_of, place
-from serving.store.numbers import listed, without_content
+from serving.store.numbers import for_list, without_content
 from serving.store.prompt_caches import PromptCaches, row_of
 from serving.store.run_filter import ANY_RUN, RunFilter
 from serving.store.store import RunPage, StoreFactory
@@ -197,5 +197,5 @@ class Service:
             record = run.record
             is_seen = caller.sees(record.account) and page.covers(place(record), before)
             if is_seen and run_filter.matches(run.records):
-                runs[record.id] = listed(self.sessions.find_kept(record.id) or without_content(run.records))
+                runs[record.id] = for_list(self.sessions.find_kept(record.id) or without_content(run.records))
         return page_of(runs.values(), limit, page.end)

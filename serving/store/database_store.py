@@ -29,7 +29,7 @@ from serving.store.feedback import GIVE_FEEDBACK, Feedback
 from serving.store.idempotency import CLAIM, FREE_CLAIM, KEEP_ANSWER, RELEASE_CLAIM, CachedAnswer, Claim
 from serving.store.journal import BATCH_S, RunJournal
 from serving.store.memory_store import page_of, place
-from serving.store.numbers import listed
+from serving.store.numbers import for_list
 from serving.store.retention import REMOVE, REMOVE_TEXTS, Retention
 from serving.store.rows import load_records, pack_records
 from serving.store.run_filter import ANY_RUN, RunFilter, storable
@@ -151,7 +151,7 @@ class DatabaseStore(RunJournal, StoredRuns):
                 and run_filter.matches(records)
                 and page.covers(place(record), before)
             ):
-                runs[record.id] = listed(records)
+                runs[record.id] = for_list(records)
         return page_of(runs.values(), limit, page.end)
 
     async def watch(self, id: str) -> None:

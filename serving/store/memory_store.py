@@ -21,7 +21,7 @@ from serving.shares import in_slices
 from serving.store.content import kept_part
 from serving.store.feedback import Feedback
 from serving.store.idempotency import CachedAnswer, Claim
-from serving.store.numbers import listed, without_content
+from serving.store.numbers import for_list, without_content
 from serving.store.rows import Item, fold_items, made_us
 from serving.store.run_costs import CostQuery, CostReport, group_rows, rows_of
 from serving.store.run_filter import ANY_RUN, RunFilter
@@ -254,7 +254,7 @@ class MemoryStore:
             and (not run_filter.rated or run.record.id in self._feedback)
         ]
         newest = heapq.nlargest(limit + 1, visible, key=lambda run: place(run.record))
-        return page_of([listed(run) async for run in in_slices(newest)], limit)
+        return page_of([for_list(run) async for run in in_slices(newest)], limit)
 
     async def costs(self, query: CostQuery, caller: Caller) -> CostReport:
         """See `RecordStore.costs`. The report has only the runs in memory."""

@@ -83,7 +83,7 @@ def without_content(records: RunRecords) -> RunRecords:
     return RunRecords(record_numbers(records.record), inner, has_content=False)
 
 
-def listed(records: RunRecords) -> RunRecords:
+def for_list(records: RunRecords) -> RunRecords:
     """Return the records of a run as lists show them: without texts, but with the beginning of the question."""
     return with_question(without_content(records), question_of(records))
 

@@ -78,7 +78,7 @@ class StoredRuns:
     ) -> RunPage:
         """See `RecordStore.newest`. The page contains only stored runs."""
         rows, end = await list_rows(self._store.read, limit, caller, before, run_filter)
-        return RunPage([_listed(row) async for row in in_slices(rows)], end)
+        return RunPage([_read_listed(row) async for row in in_slices(rows)], end)
 
     async def costs(self, query: CostQuery, caller: Caller) -> CostReport:
         """See `RecordStore.costs`. The report contains only stored runs."""
@@ -166,7 +166,7 @@ def _usd(pico: Decimal | int | None) -> Decimal | None:
     return None if pico is None else to_usd(int(pico))
 
 
-def _listed(row: Row[Any]) -> RunRecords:
+def _read_listed(row: Row[Any]) -> RunRecords:
     """Return the run of a row from `list_rows`, as lists show it."""
     records = load_records(row.numbers, has_content=False)
     return _with_status(row.status, with_question(records, row.question or ""), _usd(row.billed))

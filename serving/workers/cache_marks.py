@@ -60,7 +60,7 @@ def is_long_enough(call: Call, model: str) -> bool:
     return sent_bytes(call) // BYTES_PER_TOKEN >= least_tokens(model)
 
 
-def cached_conversation(call: Call, model: str = "") -> str:
+def conversation_in_cache(call: Call, model: str = "") -> str:
     """Return the id of the conversation whose cache the call should reach, or "" if it may go anywhere.
 
     Requests that only begin alike have the same id. They may go anywhere, because all of them at one deployment would

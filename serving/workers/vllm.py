@@ -18,7 +18,7 @@ from conductor.model.terms import Places, Priority
 from conductor.model.usage import FREE, Price, Usage
 from conductor.plan.prompt_parts import with_stable_system
 from conductor.plan.prompts import with_tools_as_text
-from serving.workers.cache_marks import cached_conversation
+from serving.workers.cache_marks import conversation_in_cache
 from serving.workers.chat_tools import messages_json, tools_json
 from serving.workers.own_turns import Origin
 from serving.workers.stall_timer import USUAL, Patience
@@ -253,7 +253,7 @@ class VllmWorker:
             priority=PRIORITIES[call.terms.priority],
             prefix=call.prefix,
             places=places,
-            conversation=cached_conversation(call),
+            conversation=conversation_in_cache(call),
         )
 
 

@@ -414,7 +414,7 @@ _SPELLINGS = {"neighbors": "neighbours", "neighbor": "neighbours", "neighbour": 
 _KEYWORDS = ("capital", "currency", "language", "languages", "continent", "neighbours", "official", "countries", "border")  # fmt: skip
 
 
-def _spelled(word: str) -> str:
+def _spelling(word: str) -> str:
     """Return the keyword for which `word` is a wrong spelling, or the word."""
     word = _SPELLINGS.get(word, word)
     if (
@@ -435,7 +435,7 @@ def _spelled(word: str) -> str:
 def _by_words(match: re.Match[str]) -> ExactAnswer:
     """Answer a question that has one country, the words of one relation, and no other words."""
     words = [
-        _spelled(word)
+        _spelling(word)
         for word in re.findall(r"[^\s,?!:;]+", re.sub(r"'s\b", "", match[0].casefold().rstrip(".")))
     ]
     text = " ".join(words)

@@ -30,7 +30,7 @@ from serving.workers.programs.date_text import (
     short_date,
     write_date,
 )
-from serving.workers.programs.expressions import NUMBER, read_number
+from serving.workers.programs.expressions import NUMBER, UNITS, read_number
 from serving.workers.programs.program import (
     ExactAnswer,
     NotForProgram,
@@ -99,20 +99,7 @@ def _cities() -> dict[str, str]:
 
 
 _WHO = r"(?:(?:an?|the|my|our|his|her) [a-z]+(?: [a-z]+)?|i|he|she|they|we|[a-z]+)"
-NUMBER_WORDS = (
-    "one",
-    "two",
-    "three",
-    "four",
-    "five",
-    "six",
-    "seven",
-    "eight",
-    "nine",
-    "ten",
-    "eleven",
-    "twelve",
-)
+NUMBER_WORDS = UNITS[1:13]
 _PLACE = r"(?!a\b|an\b|the (?!uk|us|usa)|my|it|what)[^\W\d_][^\W\d_ .'-]*(?:[ -](?!is\b|and\b|when\b|what\b|but\b|if\b|time\b|on\b|in\b|for\b)[^\W\d_][^\W\d_.'-]*){0,3}"
 _AT, _IN, _THERE = (
     rf"(?P<time>{TIME})",

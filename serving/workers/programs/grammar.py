@@ -243,7 +243,7 @@ def corrections(word: str) -> list[str]:
     return sorted(swapped, key=lambda each: (-sum(sense.count for sense in senses().get(each, ())), each))
 
 
-def corrected(match: re.Match[str]) -> ExactAnswer:
+def correct(match: re.Match[str]) -> ExactAnswer:
     word = match["word"].casefold()
     if is_spelled(word):
         is_right = "is_right" in match.groupdict()
@@ -276,6 +276,6 @@ GRAMMAR: tuple[Rule, ...] = (
     (pattern(rf"{GIVE}(?:the )?(?P<form>singular|singular form|present tense|base form|basic form|infinitive|present) (?:of|for) {_W}"), _basic),
     (pattern(r"(?:what is |give me |write )?(?:the )?(?:contraction|short form|contracted form|long form|full form|uncontracted form|shortened form) (?:of|for) [\"']?(?P<word>[a-z' ]{2,15}?)[\"']?"), _contraction),
     (pattern(r"what (?:is|are) [\"']?(?P<word>[a-z]+'[a-z]+)[\"']? (?:short for|the contraction of|a contraction of)|what does [\"']?(?P<word2>[a-z]+'[a-z]+)[\"']? (?:stand for|mean)"), lambda m: _contraction(with_one_name(m))),
-    (pattern(rf"(?:what is )?(?:the )?(?:correct|right|proper) spelling (?:of|for) {_W}|(?:correct|fix)(?: the)? (?:spelling|word|spelling of|spelling mistake|misspelled word|mistake)(?: of| in)?:? {_W.replace('word>', 'word2>')}"), lambda m: corrected(with_one_name(m))),
-    (pattern(rf"(?P<is_right>is) {_W} (?:spelled|spelt|written) (?:correctly|right)"), corrected),
+    (pattern(rf"(?:what is )?(?:the )?(?:correct|right|proper) spelling (?:of|for) {_W}|(?:correct|fix)(?: the)? (?:spelling|word|spelling of|spelling mistake|misspelled word|mistake)(?: of| in)?:? {_W.replace('word>', 'word2>')}"), lambda m: correct(with_one_name(m))),
+    (pattern(rf"(?P<is_right>is) {_W} (?:spelled|spelt|written) (?:correctly|right)"), correct),
 )  # fmt: skip

@@ -135,7 +135,7 @@ def _read(story: _Story, clause: str) -> None:
     raise NotForProgram("The program does not understand a sentence of this story.")
 
 
-def _priced(match: re.Match[str]) -> ExactAnswer:
+def _price(match: re.Match[str]) -> ExactAnswer:
     """Answer a story of prices, clause by clause. The question is its last clause."""
     clauses = [each.strip(" ,.?!") for each in _COMMAS.split(match[0].strip()) if each.strip(" ,.?!")]
     questions = [each for each in _ASKED if each[0].fullmatch(clauses[-1])]
@@ -232,7 +232,7 @@ PRICES: tuple[Rule, ...] = (
     (pattern(rf"(?:what|how much) (?:is|are) (?:an? )?{_P} (?P<tip>tip|gratuity|service charge|vat|sales tax|tax|discount) (?:on|for|of|off) {_BILL}(?P<price>{_MONEY})(?: bill| meal| dinner)?"), lambda m: _said(_amount(m["price"]) * _percent(m["percent"]), "money", m[0])),
     (pattern(rf"(?:if )?(?P<count>{NUMBER}) (?P<one>{_NP}) (?:(?:costs?|come to|are|is) (?P<price>{_MONEY})|weighs? (?P<price2>{NUMBER}) ?(?P<unit>[a-z]+))[,.;]? (?:then )?how much (?:would|will|do|does|is|are) (?P<wanted>{NUMBER}|an?) (?P<many>{_NP}) ?(?:be|cost|weigh)?(?: at (?:the same|this|that) price(?: each)?)?"), _proportion),
     (pattern(rf"(?:(?:a|the|my|this) )?recipe (?:for|serves|is for)(?: (?P<count>{NUMBER}))(?: people| persons| servings)? (?:uses|needs|calls for|takes|requires|says|and needs|and uses) (?P<price>{NUMBER})(?P<price2>) ?(?P<unit>[a-z]+)(?: of)? (?P<one>{_NP})[.,;]? (?:but )?(?:i'm|im|i am|we are|we're|i want to|i'll be) (?:cooking|cook|baking|bake|make it|making it) for (?P<wanted>{NUMBER})(?: people| persons)?[.,;]? how (?:much|many)(?: [a-z]+ of)? (?P<many>{_NP}) ?(?:do|will|should) (?:i|we) (?:need|use)"), _proportion),
-    (pattern(r"(?=.*\d)(?=.*\b(?:what|how|whats|what's)\b).+"), _priced),
+    (pattern(r"(?=.*\d)(?=.*\b(?:what|how|whats|what's)\b).+"), _price),
 )  # fmt: skip
 
 

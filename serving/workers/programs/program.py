@@ -74,6 +74,9 @@ _BRIEF_FIRST = re.compile(
     r"|(?:just |only )?(?:give|write|say|tell me)(?: me)?(?: just| only)? the (?:answer|result|number|word)(?: only)?)\s*[:,.?-]\s*",
     re.IGNORECASE,
 )
+_GIVEN = re.compile(r"[\":]|(?<!\w)'")
+"""Beginning of a given text, whose words stay as they are."""
+_YOU = re.compile(r"(?<=\w )(?<!letter )(?<!the )(?:u|ya)(?= \w)")
 _TRUE_OR_FALSE = re.compile(r"\b(?:true or false|true/false)\b", re.IGNORECASE)
 _CLOSED = re.compile(r"(?:is|are|was|were|do|does|did|can|could|has|have|will)\b", re.IGNORECASE)
 _GUESS = re.compile(
@@ -158,7 +161,9 @@ def read_question(raw: str, outputs: Sequence[str] = ()) -> PlainQuestion:
     text = _without_politeness(text)
     if _TRUE_OR_FALSE.search(raw) and not _CLOSED.match(text):
         text = f"is it true that {text}"
-    text = re.sub(r"(?<=\w )(?:u|ya)(?= \w)", "you", text)
+    given = _GIVEN.search(text)
+    end = given.start() if given else len(text)
+    text = _YOU.sub("you", text[:end]) + text[end:]
     if re.match(r"(?:what|which|who|where)\b", text, re.IGNORECASE) and (guess := _GUESS.search(text)):
         text = text[: guess.start()]
     for asks, plain in _ASKS:

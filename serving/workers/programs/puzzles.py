@@ -68,7 +68,7 @@ _SIGN_OF = {
 }
 
 
-def _unknown(match: re.Match[str]) -> ExactAnswer:
+def _solve_unknown(match: re.Match[str]) -> ExactAnswer:
     """Find the missing operand of a sum: the first one if the group `b` is known, else the second one."""
     groups = match.groupdict()
     op = match["op"] or "+"
@@ -174,7 +174,7 @@ def _some_numbers(match: re.Match[str]) -> ExactAnswer:
     return ExactAnswer(f"{text}.", text)
 
 
-def _sorted_numbers(match: re.Match[str]) -> ExactAnswer:
+def _sort_numbers(match: re.Match[str]) -> ExactAnswer:
     numbers, how = numbers_of(match["list"]), (match["how"] or "").casefold()
     if "reverse" in how and "order" in how and not re.match(r"sort|order|arrange", match[0], re.IGNORECASE):
         ordered = numbers[::-1]
@@ -239,10 +239,10 @@ _HOW_WRITTEN = r"(?:,? (?:separated by|with) (?:commas|spaces)(?: between them)?
 PUZZLES: tuple[Rule, ...] = (
     (pattern(rf"{WHAT}(?:number )?(?P<a>{NUMBER}) (?P<how>more|greater|bigger|larger|higher|less|fewer|smaller|lower) than (?P<b>{NUMBER})"), _more_or_less),
     (pattern(rf"(?:what|which) number is (?P<a>{NUMBER}) (?P<how>more|greater|bigger|larger|higher|less|fewer|smaller|lower) than (?P<b>{NUMBER})"), _more_or_less),
-    (pattern(rf"(?:what|which)(?: number)?,? (?:do you |must you |when )?(?P<op>{_OP}) (?P<b>{NUMBER}) {_MAKES} (?P<result>{NUMBER})"), _unknown),
-    (pattern(rf"(?P<a>{NUMBER}) (?P<op>{_OP}) (?:what|which number|what number|_+|\?|x) {_MAKES} (?P<result>{NUMBER})"), _unknown),
-    (pattern(rf"(?:_+|\?) (?P<op>{_OP}) (?P<b>{NUMBER}) {_MAKES} (?P<result>{NUMBER})"), _unknown),
-    (pattern(rf"(?:what|which number|how much) (?:do|must|should|can) (?:you|we|i) (?:have to |need to )?add to (?P<a>{NUMBER}) to (?:get|make|reach) (?P<result>{NUMBER})(?P<op>(?!))?"), _unknown),
+    (pattern(rf"(?:what|which)(?: number)?,? (?:do you |must you |when )?(?P<op>{_OP}) (?P<b>{NUMBER}) {_MAKES} (?P<result>{NUMBER})"), _solve_unknown),
+    (pattern(rf"(?P<a>{NUMBER}) (?P<op>{_OP}) (?:what|which number|what number|_+|\?|x) {_MAKES} (?P<result>{NUMBER})"), _solve_unknown),
+    (pattern(rf"(?:_+|\?) (?P<op>{_OP}) (?P<b>{NUMBER}) {_MAKES} (?P<result>{NUMBER})"), _solve_unknown),
+    (pattern(rf"(?:what|which number|how much) (?:do|must|should|can) (?:you|we|i) (?:have to |need to )?add to (?P<a>{NUMBER}) to (?:get|make|reach) (?P<result>{NUMBER})(?P<op>(?!))?"), _solve_unknown),
     (pattern(rf"(?:how many (?P<part>tens|hundreds|thousands|millions|twos|fives|dozens|halves|quarters|{NUMBER}'?s)) (?:are (?:there )?in|make|make up|are|go into|is) (?P<whole>(?:an? |one )?{NUMBER})"), _how_often),
     (pattern(rf"how many times does (?P<part>{NUMBER}) (?:go|fit|divide) into (?P<whole>{NUMBER})"), _how_often),
     (pattern(rf"{WHAT}remainder (?:when|if|of|after)(?: dividing)?(?: you divide)? (?P<a>{NUMBER}) (?:is divided by|divided by|by|÷|/) (?P<b>{NUMBER})"), _remainder),
@@ -252,7 +252,7 @@ PUZZLES: tuple[Rule, ...] = (
     (pattern(rf"(?:list|write|name|say|give me|what are|write down|count) (?:all )?(?:the )?(?P<parity>even|odd) numbers (?:from|between) (?P<low>{NUMBER}) (?:to|and|through) (?P<high>{NUMBER})"), _some_numbers),
     (pattern(rf"(?:name|give me|say|write|tell me|choose|pick|think of) (?P<one>an?|one|any) (?:(?P<parity>even|odd) )?(?:whole )?number (?:(?:that is )?(?P<than>bigger|larger|greater|more|higher|smaller|less|lower) than (?P<limit>{NUMBER})|(?:that is )?(?P<inside>between) (?P<low>{NUMBER}) and (?P<high>{NUMBER}))"), _some_numbers),
     (pattern(rf"(?:name|give me|say|write|tell me|choose|pick|think of) (?P<one>an?|one|any) (?:(?P<parity>even|odd) )?(?:whole )?number from (?P<low>{NUMBER}) to (?P<high>{NUMBER})"), _some_numbers),
-    (pattern(rf"(?:sort|order|arrange|put|write|list)(?: the numbers?| these numbers?)?:? (?P<list>{LIST}) (?P<how>(?:in(?:to)? |by |from )(?:(?:ascending|descending|increasing|decreasing|numerical|reverse|the right|the correct) ?)?(?:order|size)|from (?:smallest|lowest|least) to (?:largest|biggest|highest|greatest)|from (?:largest|biggest|highest|greatest) to (?:smallest|lowest|least))"), _sorted_numbers),
+    (pattern(rf"(?:sort|order|arrange|put|write|list)(?: the numbers?| these numbers?)?:? (?P<list>{LIST}) (?P<how>(?:in(?:to)? |by |from )(?:(?:ascending|descending|increasing|decreasing|numerical|reverse|the right|the correct) ?)?(?:order|size)|from (?:smallest|lowest|least) to (?:largest|biggest|highest|greatest)|from (?:largest|biggest|highest|greatest) to (?:smallest|lowest|least))"), _sort_numbers),
     (pattern(r"(?:is it true that|(?:is|does|do)(?! it true)) (?P<left>[^=]*\d[^=]*?) (?:=|equals?|make|makes) (?P<right>[^=]*\d[^=]*)"), _equality),
     (pattern(r"is it true that (?P<left>.+?) is (?P<right>[^a-z]*\d[^a-z]*)"), _equality),
     (pattern(rf"(?:which|what) is (?P<how>{'|'.join([*SIZES, *ORDER])})(?: number)?[:,]? (?P<a>{_FRACTION}),? or (?P<b>{_FRACTION})"), _which_fraction),

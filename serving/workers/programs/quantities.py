@@ -191,7 +191,7 @@ def is_trip(frame: str) -> bool:
     return is_only(frame, _TRAVEL)
 
 
-def rounded(value: Fraction, places: int) -> Fraction:
+def round_to(value: Fraction, places: int) -> Fraction:
     """Round half away from zero."""
     scale = Fraction(10) ** places
     whole = int(abs(value) * scale + Fraction(1, 2))

@@ -24,7 +24,7 @@ from serving.workers.programs.program import (
     load,
     pattern,
 )
-from serving.workers.programs.quantities import QuantityReader, Reading, is_only, is_trip, rounded
+from serving.workers.programs.quantities import QuantityReader, Reading, is_only, is_trip, round_to
 
 MOST_VALUE = 10**30
 
@@ -213,8 +213,8 @@ def _convert_named(
             meaning = one.meaning or other.meaning
             text = (
                 _shown(result)
-                if places is None or result == rounded(result, places)
-                else f"about {show(rounded(result, places))}"
+                if places is None or result == round_to(result, places)
+                else f"about {show(round_to(result, places))}"
             )
             results.setdefault(text, []).append((meaning, one, other, result))
     if not results:

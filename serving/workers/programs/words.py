@@ -13,7 +13,7 @@ from typing import Any
 
 from serving.workers.programs.edits import EDITS
 from serving.workers.programs.expressions import NUMBER, read_number
-from serving.workers.programs.grammar import GRAMMAR, corrected, is_spelled
+from serving.workers.programs.grammar import GRAMMAR, correct, is_spelled
 from serving.workers.programs.letters import GIVE, LETTERS, LIST
 from serving.workers.programs.phrasebook import PHRASES
 from serving.workers.programs.program import (
@@ -187,7 +187,7 @@ def _inflection(match: re.Match[str]) -> ExactAnswer:
 def _spell(match: re.Match[str]) -> ExactAnswer:
     word = match["word"]
     if not is_spelled(word.casefold()) and "letter by letter" not in match[0]:
-        return corrected(match)
+        return correct(match)
     if not is_spelled(word.casefold()) or word.casefold() in ("it", "that", "this", "them", "out"):
         raise NotForProgram(
             f'The dictionary has no entry for "{word}", or the question refers to another word.'

@@ -49,7 +49,7 @@ AnyTool = Annotated[
 
 
 class ToolChoiceBody(LenientModel):
-    """Which tools the model may or must call."""
+    """Tools that the model may or must call."""
 
     type: Literal["auto", "any", "tool", "none"]
     name: str | None = None

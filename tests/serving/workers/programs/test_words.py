@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from serving.workers.programs.wordnet import senses
@@ -140,6 +140,8 @@ def test_words_are_sorted_as_python_sorts_them(words: list[str]):
 
 
 @given(st.from_regex(r"[a-z]{2,12}", fullmatch=True), st.sampled_from("abcdefghijklmnopqrstuvwxyz"))
+@example("aa", "u")
+@example("see u soon", "u")
 def test_letters_are_counted_as_python_counts_them(word: str, letter: str):
     assert f"appears {word.count(letter)} time" in say(
         DICTIONARY, f'how many times does the letter {letter} appear in "{word}"'
