@@ -25,7 +25,7 @@ from serving.database.address import Address, sqlite_address
 from serving.store import journal
 from serving.store.database_store import DatabaseStore
 from serving.store.journal import BATCH_S
-from serving.store.numbers import listed, with_question
+from serving.store.numbers import for_list, with_question
 from serving.store.rows import Item
 from serving.store.run_filter import RunFilter
 from serving.store.store import StoreListener
@@ -96,7 +96,7 @@ async def test_a_record_is_read_on_another_replica_as_it_was_written(store_addre
         assert await one.get("wf_1") == RunRecords(record), "also before it is written"
         await one.aclose()
         assert await other.get("wf_1") == RunRecords(record)
-        assert (await other.newest(10, ANYBODY)).runs == [listed(RunRecords(record))]
+        assert (await other.newest(10, ANYBODY)).runs == [for_list(RunRecords(record))]
         assert await other.get("wf_2") is None
 
 
