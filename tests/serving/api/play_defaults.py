@@ -138,7 +138,7 @@ async def count_calls_of_a_dead_primary(at_once: int) -> int:
 SECTION = """
 ## Default settings
 
-The workers of the table above have short timeouts. The next table shows what clients of streams get from workers with default settings. Each faulty worker has a fallback, except in the row that ends with "once". These fallbacks cannot continue a text from its last character (no `prefill`).
+The table above uses short timeouts. The next table shows streams from workers with default settings. Each faulty worker has a fallback, except in the row that ends with "once". These fallbacks cannot continue a text from its last character (no `prefill`).
 
 The last column shows the longest silence after the first word. During the silence, the client gets only heartbeats. If a model stops sending in the middle of its answer, its fallback takes over after `stall_timeout_s` (120 s). After 20 answers of the model, Podium [learns a shorter limit](decisions/0060-a-worker-that-is-down-costs-little.md).
 

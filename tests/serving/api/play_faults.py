@@ -284,7 +284,7 @@ PAGE = """\
 
 This page shows what a client of Chat Completions gets when a provider fails. [Worker failures](operations/worker-failures.md) explains the rules that lead to these results.
 
-A test makes one worker faulty and records what its client gets. It repeats each fault in four places, which are the columns of the table below:
+A test makes one worker faulty, in four places one after the other:
 
 | column | the faulty worker |
 | --- | --- |
@@ -295,8 +295,8 @@ A test makes one worker faulty and records what its client gets. It repeats each
 
 To read the table:
 
-* Each cell shows the HTTP status, followed by the answer or by the `code` of the error. If a streamed request has a different result, that result follows after a slash. `…` marks the place where the stream broke.
-* An *early* fault happens before the first word of the answer, and a *late* fault happens after it.
+* Each cell shows the HTTP status, followed by the answer or by the `code` of the error. If the result of a streamed request differs, it follows after a slash. `…` marks the place where the stream broke.
+* An *early* fault happens before the first word of the answer, and a *late* fault after it.
 * If a call was already billed, Podium returns a 400 instead of a 502 or 503, so that clients do not retry.
 * The last column shows the longest time that any of {at_once} concurrent clients waited for its first word. Use it only to compare rows. In the test, each call had two attempts, and `stall_timeout_s` was {stall_s:.0f} s.
 
