@@ -284,7 +284,7 @@ PAGE = """\
 
 This page shows what a client of Chat Completions gets when a provider fails. [Worker failures](operations/worker-failures.md) explains the rules that lead to these results.
 
-A test makes one worker faulty, in four places one after the other:
+A test makes one worker faulty. It plays each fault in four places:
 
 | column | the faulty worker |
 | --- | --- |
@@ -295,14 +295,14 @@ A test makes one worker faulty, in four places one after the other:
 
 To read the table:
 
-* Each cell shows the HTTP status, followed by the answer or by the `code` of the error. If the result of a streamed request differs, it follows after a slash. `…` marks the place where the stream broke.
+* Each cell shows the HTTP status, followed by the answer or by the `code` of the error. If a streamed request gets a different result, it comes after a slash. `…` marks where the stream broke.
 * An *early* fault happens before the first word of the answer, and a *late* fault after it.
 * If a call was already billed, Podium returns a 400 instead of a 502 or 503, so that clients do not retry.
 * The last column shows the longest time that any of {at_once} concurrent clients waited for its first word. Use it only to compare rows. In the test, each call had two attempts, and `stall_timeout_s` was {stall_s:.0f} s.
 
 {table}
 
-The test played {cases} faults and compared {requests} results with the expected ones. All were equal, and no call was left open. `make faults` generated this page on {date} ({machine}). `tests/serving/api/test_fault_suite.py` checks this page.
+The test played {cases} faults and compared {requests} results with the expected ones. All were equal, and no call was left open. `make faults` generated this page on {date} ({machine}).
 """
 SHOWN = {
     OTHER_TEXT: "fallback's answer",
