@@ -280,8 +280,8 @@ class StoreSettings(Frozen):
     asked_again_s: float = Field(default=60.0, ge=0)
     """Time, in seconds, in which a retried request joins the original run instead of starting a new one, so
     that the client does not pay twice. A retry joins if a model was called and the answer then failed or was
-    cut off. For the same time, the original run continues without its client. This applies to Responses, to
-    Messages and to requests that offer tools. At 0, a retried request always starts a new run."""
+    cut off. Until then, the original run continues without its client. This applies to Responses, to Messages
+    and to requests that offer tools. At 0, a retried request always starts a new run."""
     tools_wait_s: float = Field(default=86_400.0, gt=0)
     """Maximum time, in seconds, for which a run waits for the results of its client's tools. Meanwhile,
     Podium stores the texts of the run unchanged, because providers check that they get their own turns back
