@@ -69,9 +69,7 @@ class ModelSettings(Frozen):
     answer, and either accepts it or writes a new plan."""
     depth: int = Field(default=0, ge=0, le=3)
     """Maximum depth of nested plans. At 1 or more, a step may call the whole pool as if it were one worker,
-    and the conductor writes a plan for that step. At 0, plans are never nested. The conductor is shown an
-    approximate price for a nested plan. This is the price of one plan, plus `max_steps` calls at the mean
-    price of the workers."""
+    and the conductor writes a plan for that step. At 0, plans are never nested."""
     workers: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
     """Workers that plans may use. If null, plans may use the whole pool."""
     deadline_s: float | None = Field(default=None, gt=0)
@@ -226,9 +224,7 @@ class HttpSettings(Frozen):
 
 
 class RouterSettings(Scaling):
-    """Number and size of the router replicas, which answer HTTP requests. Most of these requests are runs,
-    which spend their time waiting for models.
-    """
+    """Number and size of the router replicas, which answer HTTP requests."""
 
     min_replicas: int = Field(default=1, ge=1)
     """Minimum number of replicas."""
@@ -289,8 +285,7 @@ class StoreSettings(Frozen):
     policy."""
     waiting_bytes_per_team: int | None = Field(default=1_000_000_000, ge=0)
     """Maximum total size, in bytes, of the runs of one team that wait for tool results. Above the limit, the
-    oldest of these runs end with `expired`. A key without a team counts as its own team. If null, there is no
-    limit."""
+    oldest of these runs end with `expired`. If null, there is no limit."""
     content_days: float | None = Field(default=30.0, gt=0)
     """Days until Podium deletes the texts of a run: its prompts, outputs and events. It keeps the numbers of
     the run. If null, it keeps the texts as long as the numbers."""
@@ -299,7 +294,7 @@ class StoreSettings(Frozen):
     The entries in the ledger remain. If null, records are never deleted."""
     content_bytes_per_team: int | None = Field(default=5_000_000_000, ge=0)
     """Maximum total stored size, in bytes, of the texts of one team's runs. Above the limit, Podium deletes
-    the oldest texts. A key without a team counts as its own team. If null, there is no limit."""
+    the oldest texts. If null, there is no limit."""
 
 
 class CacheSettings(Frozen):
@@ -364,14 +359,12 @@ class BatchSettings(Frozen):
     """Maximum number of lines in a file of requests, including empty lines. A file with more lines gets a
     413. Each line is one request, and `limits.max_body_bytes` and `limits.max_text_bytes` apply to it."""
     max_bytes_per_team: int = Field(default=1_000_000_000, ge=1000)
-    """Maximum total size of the files of one team in bytes. Podium rejects further files. A key without a
-    team counts as its own team."""
+    """Maximum total size of the files of one team in bytes. Podium rejects further files."""
     file_days: float = Field(default=30.0, gt=0)
     """Days until Podium deletes files and batches. If `store.content_days` is shorter, or that of a policy,
     it applies instead."""
     max_open_per_team: int = Field(default=100, ge=1)
-    """Maximum number of unfinished batches of one team. Further batches get a 429. A key without a team
-    counts as its own team."""
+    """Maximum number of unfinished batches of one team. Further batches get a 429."""
     at_once: int = Field(default=4, ge=1)
     """Maximum number of concurrent batches in one router replica, which holds the file of each in memory.
     Further batches wait, and the keys take turns."""
