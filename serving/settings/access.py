@@ -64,7 +64,7 @@ class ModelAccess(Frozen):
     (`DefaultAzureCredential`), and `bedrock` finds AWS credentials in the same way as boto3."""
     api_key_file: str | None = None
     """File that holds the API key, as an alternative to `api_key_env`. Other users must not be able to read
-    it. It is read again whenever the pool of workers is rebuilt."""
+    it. Podium reads it again whenever it rebuilds the pool of workers."""
     credentials_file: str | None = None
     """JSON key file of a service account (`vertex`). Only its owner may be able to read it. If null, Podium
     uses Application Default Credentials."""
@@ -72,9 +72,9 @@ class ModelAccess(Frozen):
     """Profile in AWS's configuration files (`bedrock`). If null, boto3 searches for credentials in its usual
     way."""
     base_url: str | None = None
-    """Base URL of the API. If null, the provider's own URL is used. For `azure`, it is the URL of the
-    resource, such as `https://NAME.openai.azure.com`. For kind `openai`, the URL may have a query, which is
-    sent with every call."""
+    """Base URL of the API. If null, Podium uses the provider's own URL. For `azure`, this is the URL of the
+    resource, such as `https://NAME.openai.azure.com`. For kind `openai`, the URL may have a query, which
+    Podium sends with every call."""
     region: str | None = None
     """Region where the model runs. For `bedrock` and `vertex`, use the cloud's own name, such as
     `eu-central-1` or `europe-west4`. In all other cases, only policies use the name, and you can choose any,

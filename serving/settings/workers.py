@@ -102,16 +102,18 @@ class VllmSettings(WorkerBase):
     sends the prompt unchanged."""
     stall_timeout_s: float | None = Field(default=None, gt=0)
     """Maximum time between two tokens, in seconds. After this time, the call fails, and the engine aborts it.
-    If null, the limit is 120. For requests of the priority `batch`, which yield to all others, it is 600. If
-    null, Podium also applies a limit that it has [learned from recent calls](operations/worker-failures.md),
-    as soon as there are 20. It does this while another free worker could continue the answer."""
+    If null, the limit is 120. For requests of the priority `batch`, which yield to all others, it is 600.
+    Unless you set a limit, Podium also applies one that it has [learned from recent
+    calls](operations/worker-failures.md), while another free worker could continue the answer. To learn it,
+    Podium needs 20 answers."""
     first_token_timeout_s: float | None = Field(default=None, gt=0)
     """Maximum time until the first token, in seconds, including the wait in the engine's queue. The clock
     stops while no replica is running and one is starting. If null, the limit is `stall_timeout_s`. If that is
-    null too, the limit is 300, or 600 for the priority `batch`. If null, Podium also applies a limit that it
-    has [learned from recent calls](operations/worker-failures.md), while a fallback is free. Until 20 calls
-    are known, this limit is 13 seconds. While the worker's calls fail, it is 30 seconds. Whatever you set,
-    the limit is at most half of the request's remaining time while another worker is free."""
+    null too, the limit is 300, or 600 for the priority `batch`. Unless you set a limit, Podium also applies
+    one that it has [learned from recent calls](operations/worker-failures.md), while a fallback is free.
+    Until 20 calls are known, this limit is 13 seconds. While the worker's calls fail, it is 30 seconds.
+    Whatever you set, the limit is at most half of the request's remaining time while another worker is free.
+    """
     stand_in: StandInSettings | None = None
     """Use a fake engine instead of vLLM, to try scaling and routing without a model."""
 
@@ -193,18 +195,18 @@ class _ApiSettings(ModelAccess, WorkerBase):
     to `weight`. If the call fails before its first token, Podium tries another deployment."""
     stall_timeout_s: float | None = Field(default=None, gt=0)
     """Maximum time between two pieces of an answer, in seconds. Comments, pings and headers do not count as
-    pieces. If null, the limit is 120, or 600 if the model is known to think at the call's effort. If null,
-    Podium also applies a limit that it has [learned from recent calls](operations/worker-failures.md), as
-    soon as there are 20. It does this while another free worker could continue the answer. If a model stalls
-    after it has begun to answer, Podium does not call it again, because the first call is probably billed. A
-    fallback may still answer."""
+    pieces. If null, the limit is 120, or 600 if the model is known to think at the call's effort. Unless you
+    set a limit, Podium also applies one that it has [learned from recent
+    calls](operations/worker-failures.md), while another free worker could continue the answer. To learn it,
+    Podium needs 20 answers. If a model stalls after it has begun to answer, Podium does not call it again,
+    because the first call is probably billed. A fallback may still answer."""
     first_token_timeout_s: float | None = Field(default=None, gt=0)
     """Maximum time until the first piece of an answer, in seconds. Comments, pings and headers do not count
-    as pieces. If null, the limit is that of `stall_timeout_s`. If null, Podium also applies a limit that it
-    has [learned from recent calls](operations/worker-failures.md), while a fallback or another deployment is
-    free. Until 20 calls are known, this limit is 13 seconds. While the worker's calls fail, it is 30 seconds.
-    Whatever you set, the limit is at most half of the request's remaining time while a fallback or another
-    deployment is free."""
+    as pieces. If null, the limit is that of `stall_timeout_s`. Unless you set a limit, Podium also applies
+    one that it has [learned from recent calls](operations/worker-failures.md), while a fallback or another
+    deployment is free. Until 20 calls are known, this limit is 13 seconds. While the worker's calls fail, it
+    is 30 seconds. Whatever you set, the limit is at most half of the request's remaining time while a
+    fallback or another deployment is free."""
     connect_timeout_s: float = Field(default=5.0, gt=0)
     """Maximum time for looking up a host name and opening a connection, in seconds."""
     extra_body: dict[str, Any] = Field(default_factory=dict)
