@@ -67,14 +67,14 @@ class RetrySettings(Frozen):
     Podium does not retry the call. It calls a fallback instead. If there is none, the call fails."""
     fallback_wait_s: float = Field(default=3.0, ge=0)
     """Maximum total time, in seconds, for which a call waits for this worker although a fallback is free. The
-    call waits if the server asks for it with `Retry-After`, because the client has chosen this worker. If the
-    server asks for a longer time, or for more than half of the request's remaining time, the fallback answers
-    immediately. At 0, the fallback always answers immediately."""
+    call waits if the server asks for it with `Retry-After`. If the server asks for a longer time, or for more
+    than half of the request's remaining time, the fallback answers immediately. At 0, the fallback always
+    answers immediately."""
     share: float = Field(default=0.2, ge=0, le=1)
     """Maximum share of retries among the worker's calls from one router replica. Above this share, failed
     calls are not retried. When the router starts, 10 more retries are available. For an engine with several
-    replicas, `scale.max_ongoing_requests` replaces this 10, because all calls of a replica fail together if
-    the replica is lost."""
+    replicas, this number is `scale.max_ongoing_requests`, because all calls of a replica fail together if the
+    replica is lost."""
 
 
 class WorkerBase(Frozen):
@@ -120,7 +120,8 @@ class WorkerBase(Frozen):
     nearest level that the model accepts. A request's `reasoning_effort` applies only to the steps of a plan.
     For writing plans, a conductor therefore always uses this value, or `conductor.effort`."""
     system_prompt: str = ""
-    """System prompt of the worker's calls."""
+    """System prompt of the worker. In each step of a plan, Podium sends it before the system prompt of the
+    request."""
     sees_images: bool = False
     """Send images to the worker. Set this only if the model accepts images."""
     reads_pdfs: bool | None = None
@@ -157,9 +158,9 @@ class WorkerBase(Frozen):
     """Send a second copy of a call, which is called a hedge, if the first token takes longer than in 95 % of
     recent calls. Of the two calls, the one that first sends a token answers. The other call is closed, and is
     billed at the most that it can have cost. Podium sends the copy to another deployment or replica of the
-    worker. If none of them is available, it sends no copy. If the worker has only one address, the copy goes
-    to the same address. At most 5 % of calls are hedged, and only while half of the slots are free. If null,
-    Podium hedges calls if the worker's tokens are free and it has several deployments or replicas."""
+    worker, or to the same address if the worker has only one. At most 5 % of calls are hedged, and only while
+    half of the slots are free. If null, Podium hedges calls if the worker's tokens are free and it has
+    several deployments or replicas."""
     optional: bool = False
     """Start the server without this worker, and with a warning, if the worker's API key is not set. If false,
     the server does not start without the key."""
