@@ -44,8 +44,8 @@ class Accepts(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     sampling: Literal["always", "unless_thinking", "never"] = "always"
-    """Calls in which `temperature` and `top_p` may be sent. With `always`, these are all calls, and with
-    `unless_thinking`, only those without thinking. With `never`, they are sent in no call."""
+    """When Podium may send `temperature` and `top_p`. With `always`, it may send them in every call, and with
+    `unless_thinking`, only in calls without thinking. With `never`, it does not send them."""
     max_temperature: float = Field(default=2.0, gt=0)
     """Highest `temperature` that may be sent. If a request sets a higher one, Podium sends this one instead.
     """
