@@ -66,8 +66,8 @@ class ModelAccess(Frozen):
     """File that holds the API key, as an alternative to `api_key_env`. Other users must not be able to read
     it. Podium reads it again whenever it rebuilds the pool of workers."""
     credentials_file: str | None = None
-    """JSON key file of a service account (`vertex`). Only its owner may be able to read it. If null, Podium
-    uses Application Default Credentials."""
+    """JSON key file of a service account (`vertex`). Only the owner of the file may be able to read it. If
+    null, Podium uses Application Default Credentials."""
     profile: str | None = None
     """Profile in AWS's configuration files (`bedrock`). If null, boto3 searches for credentials in its usual
     way."""
