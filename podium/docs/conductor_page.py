@@ -156,8 +156,8 @@ def _plans(planned: list[PlannedRequest]) -> list[str]:
     lines = [
         "## Twenty plans of a scripted stand-in",
         "",
-        "We wrote these plans; no model did. We did not measure what a real model plans for the same requests. A test parses each plan, and validates it against the JSON schema that Podium sends to the",
-        "conductor's server. It then runs the plan in the router with scripted workers. For each step, you see its number, counted from 0, its worker, the steps that it reads, and its subtask.",
+        "We wrote these plans; no model did. A test parses each plan, and validates it against the JSON schema that Podium sends to the",
+        "conductor's server. It then runs the plan in the router with scripted workers. The steps are numbered from 0.",
         "",
     ]
     for number, each in enumerate(planned, 1):

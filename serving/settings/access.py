@@ -64,7 +64,7 @@ class ModelAccess(Frozen):
     (`DefaultAzureCredential`), and `bedrock` finds AWS credentials in the same way as boto3."""
     api_key_file: str | None = None
     """File that holds the API key, as an alternative to `api_key_env`. Other users must not be able to read
-    it. Podium reads it again whenever it rebuilds the pool of workers."""
+    this file. Podium reads the file again whenever it rebuilds the pool."""
     credentials_file: str | None = None
     """JSON key file of a service account (`vertex`). Only the owner of the file may be able to read it. If
     null, Podium uses Application Default Credentials."""

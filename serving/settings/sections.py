@@ -271,8 +271,8 @@ class StoreSettings(Frozen):
     """What Podium does with calls to workers that have a price, while the database is unavailable or its disk
     is full. With `refuse`, Podium rejects these calls with a 503. With `serve`, Podium makes the calls
     without checking budgets, and logs each of them. When the database is available again, the router enters
-    the calls in the ledger. If the router ends before that, they are missing from the ledger. With `serve`,
-    keys also remain valid if a router has verified them within the last hour."""
+    these calls in the ledger, unless it has ended before. With `serve`, keys also remain valid if a router
+    has verified them within the last hour."""
     keep_s: float = Field(default=3600.0, gt=0)
     """Maximum time, in seconds, for which a run continues after its client has disconnected. It applies to
     runs with an `Idempotency-Key`, `podium.keep` or `podium.background`. Podium remembers the

@@ -19,14 +19,14 @@ class RateSettings(Frozen):
     output_usd_per_mtok: Decimal = Field(ge=0)
     """Price of the answer, including thinking."""
     cached_input_usd_per_mtok: Decimal | None = Field(default=None, ge=0)
-    """Price of the part of the prompt that the provider reads from its cache. If null, this part costs the
-    same as the rest of the prompt."""
+    """Price of prompt tokens that the provider reads from its cache. If null, they cost the same as the rest
+    of the prompt."""
     cache_write_usd_per_mtok: Decimal | None = Field(default=None, ge=0)
-    """Price of the part of the prompt that the provider writes to its cache. If null, this part costs the
-    same as the rest of the prompt."""
+    """Price of prompt tokens that the provider writes to its cache. If null, they cost the same as the rest
+    of the prompt."""
     cache_write_1h_usd_per_mtok: Decimal | None = Field(default=None, ge=0)
-    """Price of the part of the prompt that the provider caches for an hour. If null, it costs the same as
-    other cache writes."""
+    """Price of prompt tokens that the provider caches for an hour. If null, they cost the same as other cache
+    writes."""
     reasoning_usd_per_mtok: Decimal | None = Field(default=None, ge=0)
     """Price of the tokens spent on thinking. If null, they cost the same as the rest of the answer."""
 
@@ -95,7 +95,8 @@ class WorkerBase(Frozen):
     model, Podium then looks up the model's name and endpoint in the price table that ships with Podium. If
     the price is still unknown, requests with a cost limit and keys with a budget cannot use the worker."""
     max_concurrency: int = Field(default=64, ge=1)
-    """Maximum number of concurrent calls from one router replica. Further calls wait for a slot."""
+    """Maximum number of slots, which is the number of concurrent calls from one router replica. Further calls
+    wait for a slot."""
     adaptive_concurrency: bool = True
     """Adapt the number of slots to the worker's load, between 1 and `max_concurrency`. Podium reduces the
     number of slots while the worker reports that it is busy. Podium also reduces it while the time to first
@@ -173,7 +174,7 @@ class WorkerBase(Frozen):
     local: bool | None = None
     """Treat the worker as local for policies with `local_only`. This means that prompts to the worker stay on
     your own machines. If null, workers of kind `vllm` and `scripted` are local, and so are workers whose
-    `base_url` is on this machine."""
+    `base_url` points to this machine."""
 
     @field_validator("fallbacks", mode="before")
     @classmethod

@@ -172,7 +172,7 @@ class DeploymentSettings(ModelAccess):
     `base_url` or a `service`, the name is the worker's kind instead."""
     local: bool | None = None
     """Treat the deployment as local for policies with `local_only`. If null, the worker's `local` applies. If
-    the deployment has a `base_url` or a `service`, it is local if that address is on this machine."""
+    the deployment has a `base_url` or a `service`, it is local if this address points to this machine."""
 
 
 class _ApiSettings(ModelAccess, WorkerBase):
@@ -290,9 +290,8 @@ class ScriptedSettings(WorkerBase):
     """Replies of the worker. The worker uses them in order, and starts again after the last one. In a reply,
     Podium replaces `{question}` by the text of the user's last message."""
     serves: Serves = ("chat", "text_completion")
-    """Operations that the worker serves: `chat`, `text_completion` and `embeddings`. Its embeddings are
-    computed from a checksum of the text, so they have no meaning. Plans cannot use a worker without `chat`.
-    """
+    """Operations that the worker serves. Its embeddings are computed from a checksum of the text, so they
+    have no meaning. Plans cannot use a worker without `chat`."""
     delay_s: float = Field(default=0.0, ge=0)
     """Time to the first token, in seconds. After the first token, the worker writes at `tokens_per_s`. If
     that is null, it writes without pauses."""
