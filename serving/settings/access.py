@@ -61,7 +61,7 @@ class ModelAccess(Frozen):
     `base_url`."""
     api_key_env: str | None = None
     """Name of the router's environment variable that holds the API key. Without a key, `azure` uses Entra ID
-    (`DefaultAzureCredential`), and `bedrock` finds AWS credentials in the same way as boto3."""
+    (`DefaultAzureCredential`), and `bedrock` finds AWS credentials like boto3."""
     api_key_file: str | None = None
     """File that holds the API key, as an alternative to `api_key_env`. Other users must not be able to read
     this file. Podium reads the file again whenever it rebuilds the pool."""

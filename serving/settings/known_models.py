@@ -44,11 +44,12 @@ class Accepts(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     sampling: Literal["always", "unless_thinking", "never"] = "always"
-    """When Podium may send `temperature` and `top_p`. With `always`, it may send them in every call, and with
-    `unless_thinking`, only in calls without thinking. With `never`, it does not send them."""
+    """When Podium may send `temperature` and `top_p`. With `always`, it may send them in every call. With
+    `unless_thinking`, it may send them only in calls without thinking. With `never`, it does not send them.
+    """
     max_temperature: float = Field(default=2.0, gt=0)
-    """Highest `temperature` that may be sent. If a request sets a higher value, Podium sends this value
-    instead."""
+    """Highest `temperature` that may be sent. If a request sets a higher value, Podium sends
+    `max_temperature` instead."""
     temperature_with_top_p: bool = True
     """Allow `temperature` and `top_p` in the same call. If false, only `temperature` is sent."""
     stop_sequences: int = Field(default=16, ge=0)
@@ -73,7 +74,7 @@ class Accepts(BaseModel):
     """Level of reasoning effort that the model uses if a call sets none. With `none`, the model does not
     think."""
     json_schema: bool = True
-    """Allow Podium to constrain an answer to a JSON schema."""
+    """Send the JSON schema of an answer to the model's API. If false, the schema is only in the prompt."""
     prefill: bool = False
     """Let the model continue an assistant message at the end of a conversation. If an answer was interrupted,
     the model can then continue it from its last character. For kind `openai`, this uses vLLM's

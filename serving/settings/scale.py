@@ -58,9 +58,9 @@ class Scale(Scaling):
     """Ray's name for the GPU type, such as `H100`."""
     messages_per_s: float = Field(default=400, gt=0)
     """Maximum number of pieces that a replica sends per second, over all its answers. Each piece costs CPU
-    time on its way to the client, whatever its length. If the replica writes more answers at the same time,
-    it sends longer pieces, each with up to a quarter of a second of text. The first token of an answer is
-    never delayed."""
+    time on its way to the client, whatever its length. A replica that writes many answers at the same time
+    sends longer pieces, each with up to a quarter of a second of text. The first token of an answer is never
+    delayed."""
     env: dict[str, str] = Field(default_factory=dict)
     """Environment variables of the replica, in addition to those of its node. Do not write secrets here,
     because Ray writes these values to its logs and its store."""

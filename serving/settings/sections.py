@@ -173,7 +173,7 @@ class LimitSettings(Frozen):
 
 class HttpSettings(Frozen):
     """Accepted hosts and origins, and limits for slow clients (`serving/edge`). Podium reads these settings
-    only when the server starts, so a `user_config` does not change them.
+    only when the server starts, so a new `user_config` of Serve does not change them.
     """
 
     hosts: tuple[str, ...] | None = None
@@ -236,8 +236,8 @@ class RouterSettings(Scaling):
     """Target number of concurrent requests per replica."""
     max_ongoing_requests: int = Field(default=4096, ge=1)
     """Maximum number of concurrent requests that are sent to one replica. Further requests wait until one
-    ends. A sixteenth of the limit is reserved for health probes. When the rest is in use, the replica answers
-    further requests with a 429. Requests whose bodies are incomplete are rejected first."""
+    ends. A sixteenth of the limit is reserved for health probes. When the rest is in use, the replica rejects
+    further requests with a 429, and first those whose bodies are incomplete."""
     target_calls: float = Field(default=500, gt=0)
     """Target number of concurrent model calls per replica, including calls that wait for a slot."""
     num_cpus: float = Field(default=0.5, ge=0)
@@ -310,7 +310,7 @@ class CacheSettings(Frozen):
     """Time, in seconds, for which Podium reuses an answer. If null, the cache is off."""
     teams: tuple[str, ...] | None = None
     """Ids of the teams that use the cache. If null, all teams use it. Each key without a team has its own
-    cache. If the server requires no keys, all requests without a key share one more cache."""
+    cache. If the server requires no keys, all requests without a key share a cache."""
 
 
 class ConversationSettings(Frozen):

@@ -64,7 +64,7 @@ class RetrySettings(Frozen):
     attempt. The wait itself is random, between 0 and the bound."""
     max_wait_s: float = Field(default=8.0, gt=0)
     """Upper bound of every wait, in seconds. If the server uses `Retry-After` to ask for a longer wait,
-    Podium does not retry the call. It calls a fallback instead. If there is none, the call fails."""
+    Podium calls a fallback instead of retrying. If there is no fallback, the call fails."""
     fallback_wait_s: float = Field(default=3.0, ge=0)
     """Maximum total time, in seconds, for which a call waits for this worker while a fallback is free. A call
     waits if the worker's server asks for a wait with `Retry-After`. If the server asks for a longer wait, or
@@ -149,7 +149,7 @@ class WorkerBase(Frozen):
     on_content_filter: Literal["fall_back", "tell"] = "tell"
     """What Podium does if the provider rejects a prompt because of its content. With `tell`, the client gets
     a 400 `content_filter`. With `fall_back`, Podium calls the fallbacks, as after any other failure. This may
-    send the rejected prompt to another provider, which never happens with `tell`."""
+    send the rejected prompt to another provider."""
     on_broken_stream: Literal["continue", "tell"] = "continue"
     """What Podium does if an answer is interrupted after the client has received part of it. With `continue`,
     the worker or a fallback continues the answer from that point. With `tell`, the client gets an error."""

@@ -84,10 +84,10 @@ class VllmSettings(WorkerBase):
     """Name of another `vllm` worker whose engine also serves this worker. The `model`, `engine` and `scale`
     of that worker then apply."""
     engine: dict[str, Any] = Field(default_factory=dict)
-    """Engine arguments of vLLM, under vLLM's names, such as `max_model_len: 8192`. Podium accepts two more
-    arguments. `chat_template_kwargs` contains arguments for the model's chat template. `tool_call_parser` is
-    the name of vLLM's parser for the model's tool calls, such as `hermes`. Without a parser, the worker makes
-    no tool calls."""
+    """Engine arguments of vLLM, under vLLM's names, such as `max_model_len: 8192`. Podium also accepts two
+    arguments of its own. `chat_template_kwargs` contains arguments for the model's chat template.
+    `tool_call_parser` is the name of vLLM's parser for the model's tool calls, such as `hermes`. Without a
+    parser, the worker makes no tool calls."""
     adapter: str | None = None
     """LoRA adapter for this worker's calls. The value is a folder, or an address in an object store (`s3://`,
     `gs://` or `abfss://`). It must end in a name with a digest, such as `conductor@1a2b3c4d`. See
@@ -216,10 +216,9 @@ class _ApiSettings(ModelAccess, WorkerBase):
     """Allow `base_url` to point to a link-local address or to a cloud's metadata service. Loopback addresses
     and private addresses are always allowed."""
     fetches_pictures: bool | None = None
-    """Pass the image URLs of a request on to the server, which then fetches the images itself. Note that
-    callers choose these URLs, and that the server fetches them from inside its own network. If null, Podium
-    passes URLs only to servers at public addresses. Other servers accept only images that are sent as `data:`
-    URLs."""
+    """Pass the image URLs of a request on to the server, which then fetches the images itself. Callers choose
+    these URLs, and the server fetches them from inside its own network. If null, Podium passes URLs only to
+    servers at public addresses. Other servers accept only images that are sent as `data:` URLs."""
 
     def at(self, deployment: DeploymentSettings) -> Self:
         """Return the settings of this worker at one of its deployments."""
@@ -290,8 +289,8 @@ class ScriptedSettings(WorkerBase):
     """Replies of the worker. The worker uses them in order, and starts again after the last one. In a reply,
     Podium replaces `{question}` by the text of the user's last message."""
     serves: Serves = ("chat", "text_completion")
-    """Operations that the worker serves. Its embeddings are computed from a checksum of the text, so they
-    have no meaning. Plans cannot use a worker without `chat`."""
+    """Operations that the worker serves. It computes embeddings from a checksum of the text, so they have no
+    meaning. Plans cannot use a worker without `chat`."""
     delay_s: float = Field(default=0.0, ge=0)
     """Time to the first token, in seconds. After the first token, the worker writes at `tokens_per_s`. If
     that is null, it writes without pauses."""

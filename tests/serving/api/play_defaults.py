@@ -144,7 +144,7 @@ The last column shows the longest time without text after the first word. During
 
 {table}
 
-A worker that fails every call has little effect if it has a fallback. In a test, all of {requests} requests to such a worker were answered. When the requests were sent one after another, {alone} of them reached the failing worker before Podium stopped calling it. When all were sent at the same time, {together} reached it.
+A worker that fails every call has little effect if it has a fallback. In a test, all {requests} requests to such a worker were answered. When the requests were sent one after another, {alone} of them reached the failing worker before Podium stopped calling it. When all were sent at the same time, {together} reached it.
 
 [What a kill costs](operations/durable-runs.md#what-a-kill-costs) shows what clients see when one of Podium's own processes fails.
 """

@@ -302,7 +302,7 @@ Read the results as follows:
 
 {table}
 
-The test played {cases} faults and compared {requests} results with the expected ones. All were as expected, and no call to a provider stayed open. `make faults` generated this page on {date} ({machine}).
+The test played {cases} faults. All {requests} results were as expected, and no call to a provider stayed open. `make faults` generated this page on {date} ({machine}).
 """
 SHOWN = {
     OTHER_TEXT: "fallback's answer",
