@@ -45,7 +45,8 @@ class Settings(Frozen):
     workers: tuple[WorkerSettings, ...] = Field(min_length=1)
     """All models that Podium calls, including the conductor's model."""
     models: dict[str, ModelSettings] = Field(default_factory=dict)
-    """Model names that the conductor serves. Each name can have its own limits."""
+    """Model names that clients can request, and whose answers the conductor plans. Each name can have its own
+    limits."""
     workflows: dict[str, tuple[StepSettings, ...]] = Field(default_factory=dict)
     """Fixed plans. Podium serves each of them as a model under its name."""
     prompts: PromptSettings = PromptSettings()
