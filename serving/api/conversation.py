@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from conductor.model.call import Sampling, conversation_of
+from conductor.model.call import Sampling
 from conductor.model.messages import NO_TOOLS, Message
 from conductor.model.operation import PromptCache
 from conductor.model.worker import PoolMember
@@ -166,7 +166,7 @@ async def find_history(request: ApiRequest, service: Service, caller: Caller) ->
     turns = await service.earlier_turns.find(request.conversation, account, content_s)
     rows = list[PromptCacheRow]()
     if request.model in service.settings().models and request.podium.plan is None:
-        id = row_id(conversation_of(request.sampling), request.conversation)
+        id = row_id(request.sampling.options.conversation, request.conversation)
         rows = await service.prompt_caches.find(id, account.key_id)
         cache, messages = request.sampling.options.prompt_cache, with_stable_system(request.conversation)
         if cache is None or not cache.is_named:  # other conversations may have begun alike

@@ -6,7 +6,6 @@ from typing import Any, cast
 
 import orjson
 
-from conductor.model.call import conversation_of
 from conductor.model.characters import whole
 from conductor.model.failure import Attempt, Failure
 from conductor.model.messages import File, Message, Part, PendingCall, Text, ToolCall, ToolResult
@@ -191,7 +190,7 @@ def _caches(record: Record, inner: Inner) -> Json:
     """
     usage = record.usage
     return {
-        "conversation": conversation_of(record.task.sampling) or None,
+        "conversation": record.task.sampling.options.conversation or None,
         "cached_share": _cached_share(usage),
         "saved_usd": dollars(_saved_usd(record, inner)),
     }

@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from conductor.model.call import conversation_of
 from conductor.run import codec
 from conductor.run.events import AnswerDelta, Event, RunDetached, WorkDelta
 from conductor.run.fold import after
@@ -120,7 +119,7 @@ def run_row(records: RunRecords, *, kept: bool) -> RunRow:
         _pack_records(without_content(records)),
         body,
         len(body) if body else 0,
-        conversation_of(record.task.sampling) or None,
+        record.task.sampling.options.conversation or None,
     )
 
 

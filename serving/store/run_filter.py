@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 
-from conductor.model.call import conversation_of
 from conductor.model.messages import Text
 from conductor.run.record import Record, RunRecords
 
@@ -45,7 +44,7 @@ class RunFilter:
             return False
         if self.team_id not in (None, record.account.team_id):
             return False
-        if self.conversation not in (None, conversation_of(record.task.sampling)):
+        if self.conversation not in (None, record.task.sampling.options.conversation):
             return False
         if self.worker is not None and self.worker not in workers_of(records):
             return False
