@@ -12,8 +12,8 @@ from typing import Any, cast
 
 from conductor.model.characters import whole
 from conductor.model.messages import CacheMark, File, Image, Message, Text, Tool, ToolCall, ToolResult
-from serving.workers.cache_marks import ShowMark, no_marks
 from serving.workers.chat_chunks import CallPiece, ChunkDelta
+from serving.workers.openai_options import ShowMark, no_marks
 from serving.workers.output_limit import OutputMeter
 from serving.workers.wire_tools import (
     WireTools,

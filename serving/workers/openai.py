@@ -35,7 +35,7 @@ from conductor.model.reply import Delta, Reply, open_reply
 from serving.egress.client import DirectPost, guard, tls_context
 from serving.settings.known_models import OPENAI_MODEL
 from serving.workers.answer_stream import Provider
-from serving.workers.cache_marks import ShowMark, cache_breakpoint, cache_control, no_marks
+from serving.workers.cache_marks import cache_control
 from serving.workers.chat_chunks import ChatChunk, ChunkReader, fields
 from serving.workers.chat_tools import messages_json, tools_json
 from serving.workers.clouds import azure_client, credential_errors, entra_tokens
@@ -52,8 +52,11 @@ from serving.workers.http_guard import (
 from serving.workers.openai_embeddings import embedding_delta, embedding_request, most_bytes
 from serving.workers.openai_options import (
     THOUGHTS,
+    ShowMark,
+    cache_breakpoint,
     find_refused_hints,
     is_for_all,
+    no_marks,
     options_json,
     part_json,
     response_format_of,
