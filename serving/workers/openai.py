@@ -18,7 +18,7 @@ The SDK provides addresses, headers and the HTTP client. Calls bypass it and use
 """
 
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from typing import Any, cast
 
@@ -40,7 +40,7 @@ from serving.workers.chat_chunks import ChatChunk, ChunkReader, fields
 from serving.workers.chat_tools import messages_json, tools_json
 from serving.workers.clouds import azure_client, credential_errors, entra_tokens
 from serving.workers.event_stream import without_framing
-from serving.workers.http_errors import WireErrors, error_text
+from serving.workers.http_errors import error_text
 from serving.workers.http_guard import (
     AS_IT_IS,
     check_answer,
@@ -74,6 +74,20 @@ CONNECTIONS = httpx2.Limits(max_connections=1000, max_keepalive_connections=100)
 
 
 EMPTY = Text("")
+
+
+class WireErrors:
+    """Context manager without state that maps exceptions to worker errors, except those that map to None."""
+
+    def __init__(self, map_error: Callable[[Exception], WorkerError | None]) -> None:
+        self._map_error = map_error
+
+    def __enter__(self) -> None:
+        """Do nothing."""
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, Exception) and (mapped := self._map_error(error)) is not None:
+            raise mapped from error
 
 
 class OpenAIWorker:
