@@ -31,8 +31,8 @@ from serving.store.journal import BATCH_S, RunJournal
 from serving.store.memory_store import page_of, place
 from serving.store.numbers import for_list
 from serving.store.retention import REMOVE, REMOVE_TEXTS, Retention
-from serving.store.rows import load_records, pack_records
-from serving.store.run_filter import ANY_RUN, RunFilter, storable
+from serving.store.rows import load_records, pack_records, storable
+from serving.store.run_filter import ANY_RUN, RunFilter
 from serving.store.signing_secrets import READ_SECRETS, SECRETS_S
 from serving.store.statements import CANCEL_RUN, LEAVE_RUN, LOSE_DEAD, TAKE_OVER, WATCH_RUN, TakeOver
 from serving.store.store import Place, RunPage, StoreListener

@@ -8,7 +8,7 @@ together.
 """
 
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, TypeVar
@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec.structs import replace
 
+from conductor.model.messages import Text
 from conductor.run import codec
 from conductor.run.events import AnswerDelta, Event, RunDetached, WorkDelta
 from conductor.run.fold import after
@@ -32,6 +33,8 @@ SMALL_BYTES, SMALL_WINDOW, SMALL_MEMORY = 8192, 13, 6
 
 Allocating the default window would take three times as long as packing a short run.
 """
+MOST_CHARS = 20_000
+"""Number of characters of the question, and of the answer, in which the filter searches for words."""
 ENDED = ("finished", "failed", "cancelled")
 
 
@@ -121,6 +124,31 @@ def run_row(records: RunRecords, *, kept: bool) -> RunRow:
         len(body) if body else 0,
         record.task.sampling.options.conversation or None,
     )
+
+
+def workers_of(records: RunRecords) -> list[str]:
+    """Return the sorted names of the workers that a run, and the runs nested in it, have called."""
+    return sorted({call.worker for record in records for call in record.calls})
+
+
+def text_of(records: RunRecords) -> str:
+    """Return question and answer in lower case, which filters search, or "" if texts are not stored."""
+    if not records.has_content:
+        return ""
+    record = records.record
+    question = "\n".join(_questions(record))
+    return storable(f"{question[-MOST_CHARS:]}\n{record.answer[:MOST_CHARS]}".casefold())
+
+
+def storable(text: str) -> str:
+    """Return `text` without NUL and lone surrogates, which PostgreSQL text cannot contain."""
+    return text.replace("\0", " ").encode(errors="replace").decode()
+
+
+def _questions(record: Record) -> Iterator[str]:
+    for message in record.task.conversation:
+        if message.role == "user":
+            yield from (part.text for part in message.parts if isinstance(part, Text))
 
 
 def event_row(run_id: str, items: Sequence[Item]) -> EventRow:

@@ -18,9 +18,8 @@ from serving.database.inserts import RowInsert
 from serving.database.schema import hold, ledger, replica, run, run_cost, run_event, run_text, run_worker
 from serving.database.writer import Operation
 from serving.store.numbers import question_of
-from serving.store.rows import EventRow, RunRow, run_row
+from serving.store.rows import EventRow, RunRow, run_row, storable, text_of, workers_of
 from serving.store.run_costs import COST_COLUMNS, DAY_US, RunCostRow, rows_of
-from serving.store.run_filter import storable, text_of, workers_of
 
 RUN_COLUMNS = [field.name for field in fields(RunRow)]
 EVENT_COLUMNS = [field.name for field in fields(EventRow)]
