@@ -17,9 +17,9 @@ from serving.sessions.readiness import Readiness
 from serving.sessions.sessions import Sessions
 from serving.settings.settings import Settings
 from serving.shares import in_slices
+from serving.store.content import for_list, without_content
 from serving.store.conversations import ConversationStore, MemoryConversations
 from serving.store.memory_store import page_of, place
-from serving.store.numbers import for_list, without_content
 from serving.store.prompt_caches import PromptCaches, row_of
 from serving.store.run_filter import ANY_RUN, RunFilter
 from serving.store.store import RunPage, StoreFactory

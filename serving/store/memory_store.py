@@ -18,10 +18,9 @@ from serving.accounts.caller import Caller
 from serving.database.clock import now_us
 from serving.settings.sections import LimitSettings
 from serving.shares import in_slices
-from serving.store.content import kept_part
+from serving.store.content import for_list, kept_part, without_content
 from serving.store.feedback import Feedback
 from serving.store.idempotency import CachedAnswer, Claim
-from serving.store.numbers import for_list, without_content
 from serving.store.rows import Item, fold_items, made_us
 from serving.store.run_costs import CostQuery, CostReport, group_rows, rows_of
 from serving.store.run_filter import ANY_RUN, RunFilter

@@ -23,7 +23,7 @@ from conductor.run.fold import after
 from conductor.run.record import Record, RunRecords
 from serving.accounts.money import to_pico
 from serving.database.clock import now_us
-from serving.store.numbers import without_content
+from serving.store.content import without_content
 
 T = TypeVar("T")
 LEVEL = 1

@@ -17,7 +17,7 @@ from serving.database.clock import NOW_US
 from serving.database.inserts import RowInsert
 from serving.database.schema import hold, ledger, replica, run, run_cost, run_event, run_text, run_worker
 from serving.database.writer import Operation
-from serving.store.numbers import question_of
+from serving.store.content import question_of
 from serving.store.rows import EventRow, RunRow, run_row, storable, text_of, workers_of
 from serving.store.run_costs import COST_COLUMNS, DAY_US, RunCostRow, rows_of
 

@@ -24,9 +24,9 @@ from serving.accounts.caller import ANYBODY, DEFAULT_SCOPES, Caller
 from serving.accounts.money import MAX_PICO
 from serving.database.address import Address
 from serving.settings.sections import LimitSettings
+from serving.store.content import without_content
 from serving.store.database_store import DatabaseStore
 from serving.store.memory_store import MemoryStore
-from serving.store.numbers import without_content
 from serving.store.retention import DAY_US
 from serving.store.run_costs import CostQuery, LedgerSum, RunCostRow, rows_of
 from serving.store.run_filter import RunFilter
