@@ -38,7 +38,7 @@ EXPORTS = {
     "Budget": "conductor.run.ledger",
     "open_run": "conductor.run.lifecycle",
     "resume_run": "conductor.run.lifecycle",
-    "ConductorModel": "conductor.run.plan_writer",
+    "ConductorModel": "conductor.run.team",
     "Record": "conductor.run.record",
     "RunRecords": "conductor.run.record",
     "Task": "conductor.run.task",

@@ -19,10 +19,9 @@ from conductor.plan.plan import Format, Plan, Step
 from conductor.run.events import AnswerDelta, Event, RunFailed, Terminal
 from conductor.run.ledger import BudgetLedger
 from conductor.run.lifecycle import open_run
-from conductor.run.plan_writer import ConductorModel
 from conductor.run.record import Record
 from conductor.run.task import Task
-from conductor.run.team import Team
+from conductor.run.team import ConductorModel, Team
 
 
 @dataclass(frozen=True)

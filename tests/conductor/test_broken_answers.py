@@ -18,10 +18,9 @@ from conductor.run.events import Event, StepContinued, StepRestarted
 from conductor.run.fold import StepBreak
 from conductor.run.ledger import Budget, BudgetLedger
 from conductor.run.lifecycle import count_spent, open_run
-from conductor.run.plan_writer import ConductorModel
 from conductor.run.record import Record, RunRecords
 from conductor.run.task import Task
-from conductor.run.team import Team
+from conductor.run.team import ConductorModel, Team
 from tests.conductor.team import (
     NEVER,
     Pause,
