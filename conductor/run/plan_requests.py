@@ -1,6 +1,6 @@
 """Requests for plans to the conductor of a run, and how they start and end in its record."""
 
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -10,10 +10,9 @@ from conductor.errors import InvalidPlan, NoPlan, PodiumError, Reason
 from conductor.model.call import Sampling
 from conductor.model.failure import Failure
 from conductor.model.messages import Message
-from conductor.model.reply import Delta, Reply
 from conductor.plan.plan import Plan
 from conductor.plan.prompts import with_tools_as_text
-from conductor.run.events import PlanEnded, PlanStarted, Source, WorkDelta
+from conductor.run.events import PlanEnded, PlanStarted, Source
 from conductor.run.follow_up import describe
 from conductor.run.moves import WritePlan
 from conductor.run.plan_record import PlanRecord
@@ -71,24 +70,9 @@ class PlanRequests:
             context.ledger,
             may_accept=move.round > 0,
             has_tools=bool(context.log.record.task.tools),
-            on_text=self._text_reporter(index),
+            on_text=lambda delta, reply: context.log.note_work(context.now_s(), index, None, delta, reply),
         )
         return index, stream
-
-    def _text_reporter(self, index: int) -> Callable[[Delta, Reply], None]:
-        """Return a function that sends the conductor's text to the journal, first all text so far."""
-        log, is_sent = self._context.log, False
-
-        def report(delta: Delta, reply: Reply) -> None:
-            nonlocal is_sent
-            if not log.is_watched:
-                return
-            text = delta.text if is_sent else "".join(reply.texts)
-            reasoning = delta.reasoning if is_sent else "".join(reply.thoughts)
-            is_sent = True
-            log.note_work(WorkDelta(self._context.now_s(), index, None, text, reasoning))
-
-        return report
 
     @contextmanager
     def recording_errors(self, index: int, stream: PlanStream) -> Generator[None]:
