@@ -264,7 +264,3 @@ def run(
         if outcome.ledger_usd is not None:
             print_by_hand(outcome, f"{row.conversation}, {row.route}: the first {RUNS_BY_HAND} runs")
     return conclude([row for row, _ in results], f"Conversations of {turns} turns at most")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

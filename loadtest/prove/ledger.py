@@ -8,7 +8,6 @@ the sums differ.
 """
 
 import asyncio
-import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -176,7 +175,3 @@ def run(
     rows = asyncio.run(for_each_store(store, proof, runs))
     title = f"{requests} concurrent requests with a budget for a tenth of them, {routers} routers, one killed"
     return conclude(rows, title)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

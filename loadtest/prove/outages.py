@@ -207,7 +207,3 @@ def run(
     prepare_process()
     rows = asyncio.run(prove_all(names, Options(quiet, fault, clients)))
     return conclude(rows, f"{clients} clients, {ROUTERS} routers")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -7,7 +7,6 @@ missing or duplicated.
 """
 
 import asyncio
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -224,7 +223,3 @@ def run(
     prepare_process()
     rows = asyncio.run(for_each_store(store, partial(prove, runs=runs, n_kept=kept)))
     return conclude(rows, "Two routers, one killed")
-
-
-if __name__ == "__main__":
-    sys.exit(main())
