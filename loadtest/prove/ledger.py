@@ -36,7 +36,6 @@ from loadtest.rig.routers import (
 from podium.command_line.options import parse_count
 from podium.command_line.program import Program
 from serving.accounts.hold import team_subject
-from serving.accounts.hold_statements import LEASE_S, RENEW_S
 from serving.accounts.money import to_pico
 from serving.database.address import Address
 from serving.database.migrate import open_database
@@ -44,7 +43,6 @@ from serving.database.migrate import open_database
 COST_USD = Decimal("0.01")
 """Dollars that one answer costs: 20 words at 500 dollars per million."""
 TEXT = " ".join(f"word{n}" for n in range(20))
-SETTLES_WITHIN_S = 2 * LEASE_S + 4 * RENEW_S + 30
 PAID = {"price": PRICE, "max_output_tokens": 40}
 """Price, and a limit of twice the tokens of an answer. Half of each hold is therefore spent."""
 SETTINGS: Json = {
@@ -151,7 +149,7 @@ async def prove(kind: str, address: Address, requests: int, routers: int) -> Led
             began_s = time.monotonic()
             await asyncio.gather(*(clients.ask(number) for number in range(requests)))
             took_s = time.monotonic() - began_s
-            await wait_until_settled(database, SETTLES_WITHIN_S)
+            await wait_until_settled(database)
         answered_ids = [answer.run_id for answer in clients.whole]
         result = await audit(database, team_subject(key.team_id), to_pico(cap_usd), answered_ids)
     refused = clients.others["budget_exceeded"]
