@@ -4,7 +4,6 @@ A `PlanStream` handles the text of one plan: its prompt, grammar, parser and cal
 and fallbacks.
 """
 
-import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
@@ -16,6 +15,7 @@ from msgspec.structs import replace
 from conductor.errors import InvalidPlan, Reason, WorkerUnavailable
 from conductor.model.call import Call, Sampling
 from conductor.model.characters import byte_size
+from conductor.model.deltas import deltas_until
 from conductor.model.reply import CallResult, Delta, FinishReason, Reply
 from conductor.model.worker import PoolMember
 from conductor.plan.grammars import SUBTASK_CHARS, grammar
@@ -154,19 +154,14 @@ class PlanStream:
         """Yield the plan's text without reasoning, until it ends or exceeds its limit of time or size."""
         limits = self._conductor
         ends_at_s, room = time.monotonic() + limits.timeout_s, PLAN_BYTES_PER_TOKEN * limits.max_plan_tokens
-        async with aclosing(aiter(reply)) as deltas:
-            while True:
-                timeout = asyncio.timeout(ends_at_s - time.monotonic())
-                try:
-                    async with timeout:
-                        delta = await anext(deltas, None)
-                except TimeoutError:
-                    if not timeout.expired():
-                        raise
+        async with (
+            aclosing(aiter(reply)) as all_deltas,
+            aclosing(deltas_until(all_deltas, ends_at_s)) as deltas,
+        ):
+            async for delta in deltas:
+                if delta is None:
                     self._is_late = True
                     reply.cut(f"The plan was cut off after {limits.timeout_s:g} s.")
-                    return
-                if delta is None:
                     return
                 if self._on_text is not None:
                     self._on_text(delta, reply)
