@@ -117,7 +117,7 @@ async def play_round(cluster: ChaosCluster, database: Database, kind: str, workf
         work = asyncio.create_task(load.run(workflows))
         await asyncio.sleep(KILLED_AFTER_S)
         kill = kill_one(cluster, kind)
-        load.note_kill(kill.at_s)
+        load.killed_s = kill.at_s
         load.result.process_replaced_s = await wait_until_replaced(cluster, kind, alive, kill)
         await work
     result = load.result
