@@ -30,7 +30,7 @@ EXPORTS = {
     "Reply": "conductor.model.reply",
     "Sampling": "conductor.model.call",
     "Worker": "conductor.model.worker",
-    "open_reply": "conductor.model.reply",
+    "open_reply": "conductor.model.deltas",
     "Plan": "conductor.plan.plan",
     "Step": "conductor.plan.plan",
     "dump": "conductor.run.codec",

@@ -32,6 +32,13 @@ def share(had: Counter[str]) -> float:
     return had.total() / len(had) if had else 0.0
 
 
+def add_to(had: Counter[str], key: str, n: int) -> None:
+    """Add `n` to what a key has. `had` has no keys without an amount."""
+    had[key] += n
+    if not had[key]:
+        del had[key]
+
+
 class Room:
     """Limit of a resource on one router, such as open reads or unread bytes.
 
@@ -97,10 +104,8 @@ class Room:
 
     def _add(self, account: Account, n: int) -> None:
         self.taken += n
-        for had, of in ((self._of_keys, account.key_id), (self._of_teams, account.tenant)):
-            had[of] += n
-            if not had[of]:
-                del had[of]
+        add_to(self._of_keys, account.key_id, n)
+        add_to(self._of_teams, account.tenant, n)
 
     def _error(self, why: str) -> Overloaded:
         message = f"{why} ({self._setting}). Retry soon."

@@ -1,6 +1,5 @@
 """Requests for plans to the conductor of a run: each plan while it is written, and its start and end in the record."""
 
-import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Sequence
 from contextlib import aclosing, contextmanager
@@ -11,6 +10,7 @@ from msgspec.structs import replace
 from conductor.errors import InvalidPlan, NoPlan, PodiumError, Reason, WorkerUnavailable
 from conductor.model.call import Call, Sampling
 from conductor.model.characters import byte_size
+from conductor.model.deltas import deltas_until
 from conductor.model.failure import Failure
 from conductor.model.messages import Message
 from conductor.model.reply import CallResult, Delta, FinishReason, Reply
@@ -21,7 +21,7 @@ from conductor.plan.plan import Format, Parser, Plan, Step
 from conductor.plan.prompts import with_tools_as_text
 from conductor.plan.steps_format import StepsParser
 from conductor.run.call_holds import open_call
-from conductor.run.events import PlanEnded, PlanStarted, Source, WorkDelta
+from conductor.run.events import PlanEnded, PlanStarted, Source
 from conductor.run.follow_up import describe
 from conductor.run.ledger import Ledger
 from conductor.run.moves import WritePlan
@@ -107,19 +107,14 @@ class PlanStream:
         """Yield the plan's text without reasoning, until it ends or exceeds its limit of time or size."""
         limits = self._conductor
         ends_at_s, room = time.monotonic() + limits.timeout_s, PLAN_BYTES_PER_TOKEN * limits.max_plan_tokens
-        async with aclosing(aiter(reply)) as deltas:
-            while True:
-                timeout = asyncio.timeout(ends_at_s - time.monotonic())
-                try:
-                    async with timeout:
-                        delta = await anext(deltas, None)
-                except TimeoutError:
-                    if not timeout.expired():
-                        raise
+        async with (
+            aclosing(aiter(reply)) as all_deltas,
+            aclosing(deltas_until(all_deltas, ends_at_s)) as deltas,
+        ):
+            async for delta in deltas:
+                if delta is None:
                     self._is_late = True
                     reply.cut(f"The plan was cut off after {limits.timeout_s:g} s.")
-                    return
-                if delta is None:
                     return
                 if self._on_text is not None:
                     self._on_text(delta, reply)
@@ -192,24 +187,9 @@ class PlanRequests:
             context.ledger,
             may_accept=move.round > 0,
             has_tools=bool(context.log.record.task.tools),
-            on_text=self._text_reporter(index),
+            on_text=lambda delta, reply: context.log.note_work(context.now_s(), index, None, delta, reply),
         )
         return index, stream
-
-    def _text_reporter(self, index: int) -> Callable[[Delta, Reply], None]:
-        """Return a function that sends the conductor's text to the journal, first all text so far."""
-        log, is_sent = self._context.log, False
-
-        def report(delta: Delta, reply: Reply) -> None:
-            nonlocal is_sent
-            if not log.is_watched:
-                return
-            text = delta.text if is_sent else "".join(reply.texts)
-            reasoning = delta.reasoning if is_sent else "".join(reply.thoughts)
-            is_sent = True
-            log.note_work(WorkDelta(self._context.now_s(), index, None, text, reasoning))
-
-        return report
 
     @contextmanager
     def recording_errors(self, index: int, stream: PlanStream) -> Generator[None]:

@@ -10,12 +10,12 @@ from msgspec.structs import replace
 from conductor.model.call import Call
 from conductor.model.failure import Failure
 from conductor.model.messages import AUTO, NO_TOOLS, Message, ToolResult, Toolset
-from conductor.model.reply import Delta, Reply
+from conductor.model.reply import Reply
 from conductor.model.worker import PoolMember
 from conductor.plan.plan import Step
 from conductor.plan.prompts import WorkerPrompt, with_tools_as_text, work
 from conductor.run.continuing import other_answer
-from conductor.run.events import AnswerDelta, RunFailed, Source, WorkDelta
+from conductor.run.events import AnswerDelta, RunFailed, Source
 from conductor.run.run import RunContext
 from conductor.run.turns import Given, GivenResult, StepTurn
 
@@ -35,8 +35,6 @@ class StepWords:
         self._last: int | None = None
         self._is_decided = asyncio.Event()
         self._waiting: dict[int, list[AnswerDelta]] = {}
-        self._reported = set[int]()
-        """Indices of the steps whose text has been sent to the journal."""
 
     async def find_last(self) -> int:
         """Wait until the plan's text has ended, and return the last step's index."""
@@ -74,23 +72,11 @@ class StepWords:
         """Publish a step's text as it streams. Raise WorkerUnavailable if the stream broke."""
         async with aclosing(aiter(reply)) as deltas:
             async for delta in deltas:
-                if self._context.log.is_watched:
-                    self._report(index, reply, delta)
+                now_s = self._context.now_s()
+                if not (self.live and index == self._last):  # the answer is published
+                    self._context.log.note_work(now_s, self._plan, index, delta, reply)
                 if self.live and (delta.text or delta.reasoning):
-                    now_s = self._context.now_s()
                     await self._show(index, AnswerDelta(now_s, delta.text, delta.reasoning, delta.logprobs))
-
-    def _report(self, index: int, reply: Reply, delta: Delta) -> None:
-        """Send a step's text to the journal, first all text so far. The answer's text is published instead."""
-        if self.live and index == self._last:
-            return
-        is_first = index not in self._reported
-        self._reported.add(index)
-        text = "".join(reply.texts) if is_first else delta.text
-        reasoning = "".join(reply.thoughts) if is_first else delta.reasoning
-        if text or reasoning:
-            now_s = self._context.now_s()
-            self._context.log.note_work(WorkDelta(now_s, self._plan, index, text, reasoning))
 
     async def _show(self, index: int, delta: AnswerDelta) -> None:
         if self._last not in (None, index):

@@ -19,9 +19,10 @@ from conductor.errors import (
     quote,
 )
 from conductor.model.call import Call, Sampling
+from conductor.model.deltas import open_reply
 from conductor.model.failure import Failure
 from conductor.model.messages import Native, PendingCall
-from conductor.model.reply import Delta, FinishReason, Reply, open_reply
+from conductor.model.reply import Delta, FinishReason, Reply
 from conductor.model.usage import FREE, Price
 from conductor.model.worker import PoolMember
 from conductor.plan.grammars import SUBTASK_CHARS

@@ -3,8 +3,6 @@
 Exit codes: 0 if every check passed, 1 if one failed, 2 for an unknown proof or a usage error.
 """
 
-import sys
-
 from podium.command_line.program import ProgramGroup
 
 PROOFS = {
@@ -78,7 +76,3 @@ main = ProgramGroup(
     "options of a proof.",
     epilog="Example: podium prove ledger --store sqlite --runs 1",
 )
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -133,7 +133,3 @@ def narrow(document: Json) -> Json:
         if name.endswith("Request") and "model" in properties:
             properties["model"] = {"enum": list(NAMES.get(name, CHATS))}
     return document
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -7,7 +7,6 @@ get few calls. The exit code is 1 if a target was missed.
 """
 
 import asyncio
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -169,7 +168,3 @@ def run(
         f"p50 {dead.load.p50_s:.3f} s, p99 {dead.load.p99_s:.3f} s"
     )
     return report_missed(faults(rows, dead))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

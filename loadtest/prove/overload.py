@@ -7,7 +7,6 @@ requests, and, without a target, twice the router's own rate. The exit code is 1
 """
 
 import asyncio
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -184,7 +183,3 @@ def run(
         result = asyncio.run(prove(Path(folder), worst_s, step_s))
     console().print(_table(result))
     return report_missed(result.faults())
-
-
-if __name__ == "__main__":
-    sys.exit(main())

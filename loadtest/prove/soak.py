@@ -11,7 +11,6 @@ script keeps. The exit code is 1 if anything grew, hung or was answered wrongly.
 
 import asyncio
 import statistics
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
@@ -191,7 +190,3 @@ def run(
         f"Memory at rest, MB: {memory}\nHeap of C libraries, MB: {heap}\nMemory blocks of Python, thousands: {blocks}"
     )
     return report_missed(result.faults())
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -110,12 +110,10 @@ def listening_at(url: str) -> list[psutil.Process]:
     return [process for each in listeners(port) for process in (each, *each.children(recursive=True))]
 
 
-def fill_settings(template: str, name: str = "", **values: object) -> Path:
-    """Fill the `${...}` of the settings file `template` and write it to build/bench as `name`. Return its
-    path.
-    """
+def fill_settings(template: str, **values: object) -> Path:
+    """Fill the `${...}` of the settings file `template`, write it to build/bench, and return its path."""
     BUILD.mkdir(parents=True, exist_ok=True)
-    path = BUILD / (name or template)
+    path = BUILD / template
     path.write_text(Template((HERE / template).read_text()).substitute(values))
     return path
 

@@ -318,7 +318,3 @@ def besiege_all(
         return asyncio.run(run(chosen, scale, duration))
     except RigError as error:
         raise CommandError(str(error)) from error
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -22,7 +22,6 @@ from serving.accounts.caller import Caller
 from serving.api.request import ApiRequest
 from serving.api.resolve import ResolvedTask
 from serving.database.clock import now_us
-from serving.dispatch.limiter import IDLE_SHARE
 from serving.pool import Pool
 from serving.sessions.execution import DAY_S
 from serving.sessions.service import Service
@@ -203,7 +202,7 @@ def _why_ask(worker: str, conductor: str, pool: Pool, *, waits: bool) -> str:
         return "No client waits for the answer."
     if _share_machine(worker, conductor, pool.settings):
         return "The worker and the conductor share this machine."
-    if not pool.limiters[worker].has_idle(IDLE_SHARE, 1):
+    if not pool.limiters[worker].has_idle:
         return "More than half of the worker's slots would be in use."
     return ""
 

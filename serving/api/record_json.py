@@ -19,6 +19,16 @@ from serving.api.authentication import CONSOLE
 from serving.api.error_json import attempt_json, error_json, operator_attempt_json, operator_json
 
 Json = dict[str, Any]
+BRIEF = (
+    "plan", "step", "worker", "served_by", "model", "access", "status", "cost_usd", "cost_is_bound",
+    "reused_from", "started_s", "ended_s",
+)  # fmt: skip
+"""Fields of a step in an answer that does not have the steps in full."""
+OF_A_RESULT = (
+    "served_by", "model", "output", "reasoning", "usage", "cost_usd", "cached_share", "saved_usd",
+    "finish_reason",
+)  # fmt: skip
+"""Fields of a call that are null without a result."""
 PICTURE_CHARS = 64
 """Characters of a picture's URL to show: a `data:` URL holds the picture itself."""
 
@@ -131,7 +141,7 @@ def summary(record: Record, inner: Inner = NONE, *, trace: bool) -> Json:
     return {
         "workflow_id": record.id,
         "rounds": record.rounds,
-        "steps": steps(record, inner) if trace else [_brief(step) for step in steps(record, inner)],
+        "steps": [each if trace else {name: each[name] for name in BRIEF} for each in steps(record, inner)],
         "cost_usd": dollars(record.cost_usd),
         "cost_is_bound": record.cost_is_bound,
         **_caches(record, inner),
@@ -229,26 +239,6 @@ def dollars(amount: Decimal | None) -> float | None:
     return None if amount is None else float(amount)
 
 
-def _brief(step: Json) -> Json:
-    return {
-        name: step[name]
-        for name in (
-            "plan",
-            "step",
-            "worker",
-            "served_by",
-            "model",
-            "access",
-            "status",
-            "cost_usd",
-            "cost_is_bound",
-            "reused_from",
-            "started_s",
-            "ended_s",
-        )
-    }
-
-
 def _tries(step: StepRecord) -> tuple[Attempt, ...]:
     """Return a step's failed calls, without the last if its error is the step's own."""
     own = step.failure if step.result is None and step.started_s is not None else None
@@ -326,19 +316,7 @@ def call_json(
         for each in (*cut, *(result.attempts if result else ()))
     ]
     if result is None:
-        return dict.fromkeys(
-            (
-                "served_by",
-                "model",
-                "output",
-                "reasoning",
-                "usage",
-                "cost_usd",
-                "cached_share",
-                "saved_usd",
-                "finish_reason",
-            )
-        ) | {"cost_is_bound": False, "attempts": attempts, "notes": []}
+        return dict.fromkeys(OF_A_RESULT) | {"cost_is_bound": False, "attempts": attempts, "notes": []}
     return {
         "served_by": result.worker,
         "model": result.model,

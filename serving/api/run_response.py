@@ -288,8 +288,8 @@ class RunResponse:
         """Count the request against the caller's rate limits, or raise RateLimited."""
         if not self._caller.policies.limits_rates:
             return
-        admission, tokens = self._service.sessions.admission, self._request.token_estimate
-        rate = self._opener.rate = await admission.reserve_rate(self._caller, tokens)
+        rates, tokens = self._service.sessions.admission.rates, self._request.token_estimate
+        rate = self._opener.rate = await rates.reserve(self._caller.account, self._caller.policies, tokens)
         wire.extra = rate.headers
         if rate.refusal is not None:
             raise rate.refusal

@@ -81,8 +81,3 @@ def follow(root: Schema, schema: Schema) -> Schema:
             break
         schema = definition
     return schema
-
-
-def path_text(path: Path) -> str:
-    """Return a path as text, such as `properties.tags.items`."""
-    return ".".join(str(part) for part in path)

@@ -103,7 +103,7 @@ def run_row(records: RunRecords, *, kept: bool) -> RunRow:
     """
     record = records.record
     has_ended = record.status in ENDED
-    body = _pack_records(records) if has_ended and records.has_content else None
+    body = pack_records(records) if has_ended and records.has_content else None
     usage = record.usage
     return RunRow(
         record.id,
@@ -119,7 +119,7 @@ def run_row(records: RunRecords, *, kept: bool) -> RunRow:
         _count(usage.output_tokens),
         record.trace_id,
         int(kept),
-        _pack_records(without_content(records)),
+        pack_records(without_content(records)),
         body,
         len(body) if body else 0,
         record.task.sampling.options.conversation or None,
@@ -165,11 +165,6 @@ def load_items(run_id: str, bodies: Iterable[bytes]) -> list[Item]:
         for body in bodies
         for shape in _unpack_items(body)
     ]
-
-
-def pack_records(records: RunRecords) -> bytes:
-    """Pack the complete records of a run and of the runs nested in it."""
-    return _pack_records(records)
 
 
 def load_records(packed: bytes, *, has_content: bool) -> RunRecords:
@@ -251,7 +246,8 @@ def _count(tokens: int) -> int:
     return min(max(tokens, 0), 2**63 - 1)
 
 
-def _pack_records(records: RunRecords) -> bytes:
+def pack_records(records: RunRecords) -> bytes:
+    """Pack the complete records of a run and of the runs nested in it."""
     return _pack(list(records))
 
 

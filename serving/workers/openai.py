@@ -29,9 +29,10 @@ import openai
 
 from conductor.errors import WorkerError
 from conductor.model.call import Call
+from conductor.model.deltas import open_reply
 from conductor.model.messages import File, Image, Message, Text
 from conductor.model.operation import TOKENS_GONE, CallKind, read_tokens
-from conductor.model.reply import Delta, Reply, open_reply
+from conductor.model.reply import Delta, Reply
 from serving.egress.client import DirectPost, guard, tls_context
 from serving.settings.known_models import OPENAI_MODEL
 from serving.workers.answer_stream import Provider

@@ -11,8 +11,9 @@ from typing import TypeVar
 
 from conductor.errors import PodiumError
 from conductor.model.call import Call
+from conductor.model.deltas import open_reply
 from conductor.model.messages import Message
-from conductor.model.reply import Delta, FinishReason, Reply, open_reply
+from conductor.model.reply import Delta, FinishReason, Reply
 from conductor.model.usage import FREE, Price, Usage
 from conductor.model.worker import PoolMember
 from conductor.plan.plan import Format, Plan, Step

@@ -9,7 +9,8 @@ from msgspec.structs import replace
 
 from conductor.errors import BudgetExceeded, Interrupted, WorkerRefused, WorkerUnavailable
 from conductor.model.call import AnswerFormat, Call, Sampling
-from conductor.model.reply import Reply, open_reply
+from conductor.model.deltas import open_reply
+from conductor.model.reply import Reply
 from conductor.model.usage import Price, Usage
 from conductor.plan.plan import Plan
 from conductor.run.codec import dump, load
