@@ -21,8 +21,7 @@ from conductor.run.plan_record import StepRecord
 from conductor.run.record import Account, Record
 from conductor.run.turns import StepTurn
 from serving.sessions.run_admission import bytes_of
-from serving.shares import add_to
-from serving.store.memory_store import FairDict
+from serving.shares import FairDict, add_to
 from serving.store.prompt_caches import digest_of, digests_of
 from serving.store.store import RecordStore
 from serving.store.tool_ids import OURS

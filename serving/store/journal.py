@@ -25,7 +25,8 @@ from conductor.run.run import end_task
 from serving.accounts.replica_store import ReplicaStore
 from serving.database.address import StoreError
 from serving.settings.sections import LimitSettings
-from serving.store.memory_store import FairDict, weight
+from serving.shares import FairDict
+from serving.store.memory_store import weight
 from serving.store.rows import Item, join_pieces, join_work, top_run
 from serving.store.statements import WRITE, Written, run_write
 from serving.store.store import StoreListener

@@ -5,9 +5,8 @@ import heapq
 import io
 import secrets
 import sys
-from collections import Counter, OrderedDict
-from collections.abc import Callable, Collection, Iterable, Iterator, MutableMapping
-from typing import Generic, TypeVar
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 
 from msgspec.structs import replace
 
@@ -17,7 +16,7 @@ from conductor.run.record import Record, RunRecords, RunStatus
 from serving.accounts.caller import Caller
 from serving.database.clock import now_us
 from serving.settings.sections import LimitSettings
-from serving.shares import in_slices
+from serving.shares import FairDict, in_slices
 from serving.store.content import for_list, kept_part, without_content
 from serving.store.feedback import Feedback
 from serving.store.idempotency import CachedAnswer, Claim
@@ -26,50 +25,6 @@ from serving.store.run_costs import CostQuery, CostReport, group_rows, rows_of
 from serving.store.run_filter import ANY_RUN, RunFilter
 from serving.store.store import EventPage, Place, RunPage, StoreListener
 from serving.store.tool_ids import SECRET_BYTES, CallIds
-
-K = TypeVar("K")
-V = TypeVar("V")
-
-
-class FairDict(MutableMapping[K, V], Generic[K, V]):
-    """Mapping in insertion order with fair eviction: an owner with many entries does not evict those of
-    others. An entry's owner must not change.
-    """
-
-    def __init__(self, owner_of: Callable[[K, V], str]) -> None:
-        self._owner_of = owner_of
-        self._entries = dict[K, V]()
-        self._keys = dict[str, OrderedDict[K, None]]()
-        """Keys by owner, in insertion order. Owners without entries are removed."""
-
-    def oldest(self, size: Callable[[Collection[K]], int] = len) -> K:
-        """Return the key to evict: the oldest entry of the owner that uses the most, by number or `size`."""
-        return next(iter(max(self._keys.values(), key=size)))
-
-    def pop_down_to(self, most: int) -> None:
-        """Evict entries until at most `most` are left."""
-        while len(self) > most:
-            del self[self.oldest()]
-
-    def __getitem__(self, key: K) -> V:
-        return self._entries[key]
-
-    def __setitem__(self, key: K, value: V) -> None:
-        """Set an entry. An existing key keeps its position."""
-        self._entries[key] = value
-        self._keys.setdefault(self._owner_of(key, value), OrderedDict())[key] = None
-
-    def __delitem__(self, key: K) -> None:
-        owner = self._owner_of(key, self._entries.pop(key))
-        del self._keys[owner][key]
-        if not self._keys[owner]:
-            del self._keys[owner]
-
-    def __iter__(self) -> Iterator[K]:
-        return iter(self._entries)
-
-    def __len__(self) -> int:
-        return len(self._entries)
 
 
 class AnswerBuffer:
