@@ -26,12 +26,11 @@ from serving.accounts.replica_store import ReplicaStore
 from serving.database.address import StoreError
 from serving.settings.sections import LimitSettings
 from serving.shares import FairDict
-from serving.store.memory_store import weight
 from serving.store.rows import Item, join_pieces, join_work, top_run
 from serving.store.statements import WRITE, Written, run_write
 from serving.store.store import StoreListener
 from serving.store.suspended import SUSPEND, SuspendedRow, SuspendWrite
-from serving.store.unflushed_run import Packed, UnflushedRun, current_records, pack, pack_items
+from serving.store.unflushed_run import Packed, UnflushedRun, current_records, pack, pack_items, weight
 
 logger = logging.getLogger("podium")
 

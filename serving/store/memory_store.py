@@ -1,16 +1,13 @@
-"""Run store in the memory of one replica, and what the journal of a database keeps in memory too."""
+"""Run store in the memory of one replica."""
 
 import dataclasses
 import heapq
-import io
 import secrets
-import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 
 from msgspec.structs import replace
 
-from conductor.model.messages import contents_of
 from conductor.run.events import AnswerDelta, Event, StepRestarted
 from conductor.run.record import Record, RunRecords, RunStatus
 from serving.accounts.caller import Caller
@@ -25,27 +22,7 @@ from serving.store.run_costs import CostQuery, CostReport, group_rows, rows_of
 from serving.store.run_filter import ANY_RUN, RunFilter
 from serving.store.store import EventPage, Place, RunPage, StoreListener
 from serving.store.tool_ids import SECRET_BYTES, CallIds
-
-
-class AnswerBuffer:
-    """Buffer for the streamed parts of an answer, for clients that start to watch a run while it is active."""
-
-    def __init__(self) -> None:
-        self._text, self._reasoning = io.StringIO(), io.StringIO()
-        self._began_s: float | None = None
-
-    def add(self, piece: AnswerDelta) -> None:
-        if self._began_s is None:
-            self._began_s = piece.at_s
-        self._text.write(piece.text)
-        self._reasoning.write(piece.reasoning)
-
-    def take(self) -> AnswerDelta | None:
-        """Return the whole text as one event and clear the buffer. Return None if the buffer is empty."""
-        began_s, self._began_s = self._began_s, None
-        piece = AnswerDelta(began_s or 0.0, self._text.getvalue(), self._reasoning.getvalue())
-        self._text, self._reasoning = io.StringIO(), io.StringIO()
-        return None if began_s is None else piece
+from serving.store.unflushed_run import AnswerBuffer, weight
 
 
 class MemoryStore:
@@ -280,30 +257,3 @@ def page_of(runs: Iterable[RunRecords], limit: int, end: Place | None = None) ->
     newest = sorted(runs, key=lambda run: place(run.record), reverse=True)
     shown = newest[:limit]
     return RunPage(shown, place(shown[-1].record) if len(newest) > limit else end)
-
-
-BYTES_BESIDE_TEXT = 4_000
-"""Estimated size of a record without its texts, in bytes."""
-BYTES_A_LOGPROB = 150
-"""Estimated size of a token with its probability, in bytes."""
-
-
-def weight(records: RunRecords) -> int:
-    """Estimate the memory of a run in bytes. A text that several steps share counts once."""
-    sizes = {id(each): sys.getsizeof(each) for record in records for each in _contents(record)}
-    n_likely = sum(
-        1 + len(token.top) for record in records for call in record.calls for token in call.logprobs
-    )
-    return BYTES_BESIDE_TEXT * (1 + len(records.inner)) + BYTES_A_LOGPROB * n_likely + sum(sizes.values())
-
-
-def _contents(record: Record) -> Iterator[object]:
-    yield record.answer
-    yield from contents_of(record.task.conversation)
-    for call in record.calls:
-        yield from (call.output, call.reasoning)
-    for plan in record.plans:
-        yield from contents_of(plan.prompt)
-        for step in plan.steps:
-            yield from (step.subtask, step.needs)
-            yield from contents_of(step.prompt)
