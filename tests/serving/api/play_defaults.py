@@ -138,15 +138,15 @@ async def count_calls_of_a_dead_primary(at_once: int) -> int:
 SECTION = """
 ## Default settings
 
-The table above uses short timeouts. This one shows streams from workers with default settings. Each worker has a fallback that cannot continue a given text (no prefill), except in the row "once", which has no fallback.
+The table above uses short timeouts. The next table shows streams from workers with default settings. Each faulty worker has a fallback, except in the row that ends with "once". These fallbacks cannot continue a text from its last character (no `prefill`).
 
-The last column is the longest silence after the first word. During the silence, the client gets heartbeats only. If a model stops sending in the middle of its answer, the fallback continues after `stall_timeout_s` (120 s). Once [20 pauses are known](decisions/0060-a-worker-that-is-down-costs-little.md), the fallback continues earlier.
+The last column shows the longest silence after the first word. During the silence, the client gets only heartbeats. If a model stops sending in the middle of its answer, its fallback takes over after `stall_timeout_s` (120 s). After 20 answers of the model, Podium [learns a shorter limit](decisions/0060-a-worker-that-is-down-costs-little.md).
 
 {table}
 
-A worker that fails every call has little effect if it has a fallback. All of {requests} requests are answered. If they are sent in sequence, {alone} of them reach the failing worker. If they are sent concurrently, {together} of them do.
+A worker that fails every call has little effect if it has a fallback. In a test with {requests} requests, all were answered. When they were sent one after another, {alone} of them reached the failing worker. When they were sent concurrently, {together} did.
 
-[What a kill costs](operations/durable-runs.md#what-a-kill-costs) shows the same for Podium's own components.
+[What a kill costs](operations/durable-runs.md#what-a-kill-costs) shows what clients see when a part of Podium itself fails.
 """
 
 
