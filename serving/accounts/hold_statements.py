@@ -113,10 +113,7 @@ END_HOLD = (
 _call, _adjustment = ledger.alias(), ledger.alias()
 ADJUSTED = (
     select(_call.c.hold_id)
-    .join(
-        _adjustment,
-        (_adjustment.c.run_id == _call.c.run_id) & (_adjustment.c.corrects == _call.c.id),
-    )
+    .join(_adjustment, (_adjustment.c.run_id == _call.c.run_id) & (_adjustment.c.corrects == _call.c.id))
     .where(_call.c.hold_id.in_(KEYS))
 )
 ENTRY_COLUMNS = [
