@@ -166,13 +166,8 @@ class ChaosCluster:
     def _start_node(self, node: int, options: Sequence[str]) -> None:
         ports = ("metrics-export-port", "dashboard-agent-listen-port")
         ray = [
-            "-m",
-            "ray.scripts.scripts",
-            "start",
-            "--block",
-            f"--node-ip-address={ADDRESS}",
-            "--num-gpus=0",
-        ]
+            "-m", "ray.scripts.scripts", "start", "--block", f"--node-ip-address={ADDRESS}", "--num-gpus=0",
+        ]  # fmt: skip
         ray += ["--object-store-memory=104857600", "--disable-usage-stats"]
         more = {NODE: str(node)}
         if self._redis and node == HEAD:
