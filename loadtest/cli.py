@@ -81,8 +81,7 @@ class LoadOptions:
         None
     )
     rate: Annotated[
-        float | None,
-        Option(parser=parse_rate, help="open loop: maximum requests per second"),
+        float | None, Option(parser=parse_rate, help="open loop: maximum requests per second")
     ] = None
     at_most: Annotated[
         int | None,

@@ -177,8 +177,7 @@ async def create_key(
     name: Annotated[str, Argument(help="name of the key, such as the program that uses it")],
     place: AccountsPlace,
     team: Annotated[
-        str | None,
-        Option(help="name or id of the team whose runs it sees", show_default="only its own runs"),
+        str | None, Option(help="name or id of the team whose runs it sees", show_default="only its own runs")
     ] = None,
     scopes: Annotated[
         frozenset[Scope],

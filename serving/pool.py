@@ -218,10 +218,7 @@ class Pool:
 
 
 def build_pool(
-    settings: Settings,
-    environment: Mapping[str, str],
-    engines: Engines,
-    health: Health | None = None,
+    settings: Settings, environment: Mapping[str, str], engines: Engines, health: Health | None = None
 ) -> Pool:
     """Build all workers of `settings`, with the `health` of the previous pool, if any. Raise SettingsError
     for missing keys or secrets.

@@ -63,13 +63,7 @@ async def open_reply(
 
         async with aclosing(all_of_it()) as whole:
             yield Reply(
-                worker,
-                whole,
-                model,
-                price,
-                meter=meter,
-                unseen_s=unseen_s,
-                is_empty=_is_empty(early[-1]),
+                worker, whole, model, price, meter=meter, unseen_s=unseen_s, is_empty=_is_empty(early[-1])
             )
 
 

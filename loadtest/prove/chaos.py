@@ -47,10 +47,7 @@ STAND_IN: Json = {
     "scale": TWO | {"max_ongoing_requests": 1000},
 }
 SETTINGS: Json = {
-    "workers": [
-        scripted("first", "A reason.", delay_s=0.05),
-        scripted("slow", WORDS, tokens_per_s=10),
-    ],
+    "workers": [scripted("first", "A reason.", delay_s=0.05), scripted("slow", WORDS, tokens_per_s=10)],
     "workflows": {
         "scripted": [{"worker": "first"}, {"worker": "slow", "subtask": "Say it.", "access": [0]}],
         "with-engine": [{"worker": "first"}, {"worker": "engine", "subtask": "Say it.", "access": [0]}],

@@ -27,10 +27,7 @@ PROOFS = {
         "loadtest.prove.overload",
         "ten times more requests than the workers can serve do not reduce goodput",
     ),
-    "hedging": (
-        "loadtest.prove.hedging",
-        "hedges shorten a slow tail, and stop under overload",
-    ),
+    "hedging": ("loadtest.prove.hedging", "hedges shorten a slow tail, and stop under overload"),
     "first-token": (
         "loadtest.prove.first_token",
         "time to first token, compared with calling the worker's server directly",

@@ -143,9 +143,7 @@ main = Program("podium prove hedging")
 
 
 @main.command(help=__doc__, epilog="Example: podium prove hedging --requests 500")
-def run(
-    requests: Annotated[int, Option(parser=parse_count, help="requests per row")] = 2000,
-) -> int:
+def run(requests: Annotated[int, Option(parser=parse_count, help="requests per row")] = 2000) -> int:
     prepare_process()
     with TemporaryDirectory() as folder:
         rows = asyncio.run(prove(Path(folder), requests))

@@ -21,14 +21,7 @@ from loadtest.rig import Json
 from loadtest.rig.client import CHAT, BenchClient, open_session
 from loadtest.rig.closed_loop import rate_per_s
 from loadtest.rig.open_loop import OpenLoopResult, offer
-from loadtest.rig.routers import (
-    RouterKey,
-    RouterProcess,
-    make_key,
-    prepare_process,
-    running_router,
-    scripted,
-)
+from loadtest.rig.routers import RouterKey, RouterProcess, make_key, prepare_process, running_router, scripted
 from podium.command_line.options import parse_seconds
 from podium.command_line.process import machine
 from podium.command_line.program import Program

@@ -174,9 +174,7 @@ main = Program("podium prove soak")
 
 
 @main.command(help=__doc__, epilog="Example: podium prove soak --minutes 5")
-def run(
-    minutes: Annotated[float, Option(parser=parse_seconds, help="duration in minutes")] = 30.0,
-) -> int:
+def run(minutes: Annotated[float, Option(parser=parse_seconds, help="duration in minutes")] = 30.0) -> int:
     prepare_process()
     with TemporaryDirectory() as folder:
         result = asyncio.run(soak(Path(folder), minutes * 60))

@@ -12,14 +12,7 @@ import psutil
 import yaml
 
 from cluster.local.environment import fast_environment
-from cluster.local.processes import (
-    HAPROXY_PORTS,
-    ServeError,
-    command_of,
-    free_port,
-    listeners,
-    processes_of,
-)
+from cluster.local.processes import HAPROXY_PORTS, ServeError, command_of, free_port, listeners, processes_of
 from cluster.local.server import APP
 from cluster.local.server import Server as LocalServer
 from loadtest.rig import HOST, Json, RigError

@@ -31,8 +31,7 @@ async def costs(
     first: Annotated[
         Day | None,
         Query(
-            alias="from",
-            description="First day (UTC), such as 2026-11-01. By default, 29 days before `to`.",
+            alias="from", description="First day (UTC), such as 2026-11-01. By default, 29 days before `to`."
         ),
     ] = None,
     last: Annotated[Day | None, Query(alias="to", description="Last day (UTC). By default, today.")] = None,

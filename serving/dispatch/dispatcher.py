@@ -13,13 +13,7 @@ from types import MappingProxyType
 
 from msgspec.structs import replace
 
-from conductor.errors import (
-    ContextOverflow,
-    LineTooLong,
-    WorkerError,
-    WorkerRefused,
-    WorkerUnavailable,
-)
+from conductor.errors import ContextOverflow, LineTooLong, WorkerError, WorkerRefused, WorkerUnavailable
 from conductor.model.call import Call
 from conductor.model.failure import Attempt, Failure
 from conductor.model.reply import Reply

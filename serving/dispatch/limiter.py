@@ -171,10 +171,7 @@ class Limiter:
         """Record that the worker rejected a call as busy."""
 
     def slot(
-        self,
-        call: Call,
-        waiting: AbstractContextManager[object] | None = None,
-        rules: QueueRules = NO_RULES,
+        self, call: Call, waiting: AbstractContextManager[object] | None = None, rules: QueueRules = NO_RULES
     ) -> AbstractAsyncContextManager[None]:
         """Wait for a slot, within `waiting`, and hold it in the block.
 
@@ -200,10 +197,7 @@ class Limiter:
         self._queue.give_back(call.terms.payer)
 
     async def _wait_for_slot(
-        self,
-        call: Call,
-        waiting: AbstractContextManager[object],
-        rules: QueueRules,
+        self, call: Call, waiting: AbstractContextManager[object], rules: QueueRules
     ) -> None:
         terms = call.terms
         self.queued += 1

@@ -174,8 +174,8 @@ class EarlierTurns:
         by_run = dict[str, dict[int, str]]()
         for call in calls:
             with suppress(BadTask):  # another server's
-                name = ids.read(call)
-                by_run.setdefault(name.run_id, {})[name.number] = call
+                if (name := ids.read(call)) is not None:
+                    by_run.setdefault(name.run_id, {})[name.number] = call
         return by_run
 
     async def _load_missing(

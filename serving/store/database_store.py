@@ -36,12 +36,7 @@ from serving.store.signing_secrets import READ_SECRETS, SECRETS_S
 from serving.store.statements import CANCEL_RUN, LEAVE_RUN, LOSE_DEAD, TAKE_OVER, WATCH_RUN, TakeOver
 from serving.store.store import Place, RunPage, StoreListener
 from serving.store.stored_runs import StoredRuns
-from serving.store.suspended import (
-    DROP_SUSPENDED,
-    EXPIRE,
-    TAKE_SUSPENDED,
-    Take,
-)
+from serving.store.suspended import DROP_SUSPENDED, EXPIRE, TAKE_SUSPENDED, Take
 from serving.store.tool_ids import CallIds
 
 logger = logging.getLogger("podium")

@@ -67,10 +67,7 @@ class RunJournal:
     """
 
     def __init__(
-        self,
-        store: ReplicaStore,
-        limits: Callable[[], LimitSettings],
-        listener: StoreListener | None = None,
+        self, store: ReplicaStore, limits: Callable[[], LimitSettings], listener: StoreListener | None = None
     ) -> None:
         self._store, self._limits, self._listener = store, limits, listener or StoreListener()
         self._runs = dict[str, UnflushedRun]()

@@ -58,10 +58,7 @@ MOST_TAKES = 3
 SPENT = select(func.sum(ledger.c.amount)).where(ledger.c.run_id == run.c.id).scalar_subquery()
 LOSE = (
     update(run)
-    .where(
-        IS_ORPHAN,
-        or_(run.c.kept == 0, run.c.takes >= MOST_TAKES, run.c.made_us < bindparam("oldest_us")),
-    )
+    .where(IS_ORPHAN, or_(run.c.kept == 0, run.c.takes >= MOST_TAKES, run.c.made_us < bindparam("oldest_us")))
     .values(status="lost", ended_us=NOW_US, cost=func.coalesce(SPENT, run.c.cost))
     .returning(run.c.id)
 )

@@ -15,13 +15,7 @@ from conductor.model.messages import CacheMark, File, Image, Message, Text, Tool
 from serving.workers.chat_chunks import CallPiece, ChunkDelta
 from serving.workers.openai_options import ShowMark, no_marks
 from serving.workers.output_limit import OutputMeter
-from serving.workers.wire_tools import (
-    WireTools,
-    arguments_text,
-    function_of,
-    name_of,
-    wire_id,
-)
+from serving.workers.wire_tools import WireTools, arguments_text, function_of, name_of, wire_id
 
 Content = Callable[[Message], object]
 """Function that returns the `content` field of a message, without its tool calls."""

@@ -104,10 +104,7 @@ class OpenAIWorker:
         self.name, self._account, self.origin = account.name, account, account.origin
         self._http: httpx2.AsyncClient = guard(
             openai.DefaultAioHttpClient(
-                timeout=account.timeout,
-                limits=CONNECTIONS,
-                headers=AS_IT_IS,
-                verify=tls_context(),
+                timeout=account.timeout, limits=CONNECTIONS, headers=AS_IT_IS, verify=tls_context()
             ),
             account.reach,
         )

@@ -17,13 +17,7 @@ from serving.workers.openai_options import ShowMark, no_marks
 from serving.workers.output_limit import OutputMeter
 from serving.workers.picture_urls import split_data_url
 from serving.workers.usage import integer
-from serving.workers.wire_tools import (
-    WireTools,
-    arguments_text,
-    function_of,
-    name_of,
-    wire_id,
-)
+from serving.workers.wire_tools import WireTools, arguments_text, function_of, name_of, wire_id
 
 Item = dict[str, Any]
 CUSTOM = "custom_tool_call"

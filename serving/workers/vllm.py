@@ -146,13 +146,8 @@ class VllmWorker:
         patience: Patience = USUAL,
     ) -> None:
         self._origin, self._calls_tools, self._patience = Origin(name, model), calls_tools, patience
-        self._name, self._model, self._engine, self.price, self._adapter = (
-            name,
-            model,
-            engine,
-            price,
-            adapter,
-        )
+        self._name, self._model, self._engine = name, model, engine
+        self.price, self._adapter = price, adapter
 
     @property
     def name(self) -> str:
