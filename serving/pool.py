@@ -13,8 +13,7 @@ from conductor.model.usage import Price, dearest_of
 from conductor.model.worker import PoolMember, Worker
 from conductor.plan.prompts import Prompts
 from conductor.run.follow_up import Agreement
-from conductor.run.plan_writer import ConductorModel, Constraint
-from conductor.run.team import Team
+from conductor.run.team import ConductorModel, Constraint, Team
 from serving.clients import Engines, build_client, model_name, provenance_of
 from serving.dispatch.build import build_routes, dispatcher
 from serving.dispatch.limiter import Limiter
@@ -219,10 +218,7 @@ class Pool:
 
 
 def build_pool(
-    settings: Settings,
-    environment: Mapping[str, str],
-    engines: Engines,
-    health: Health | None = None,
+    settings: Settings, environment: Mapping[str, str], engines: Engines, health: Health | None = None
 ) -> Pool:
     """Build all workers of `settings`, with the `health` of the previous pool, if any. Raise SettingsError
     for missing keys or secrets.

@@ -21,12 +21,11 @@ from conductor.run.record import NOBODY, Account, Record
 from conductor.run.task import Task
 from conductor.run.team import Team
 from conductor.run.turns import Given
-from serving.accounts.caller import Caller
-from serving.accounts.rates import RateCounter, RateReservation
+from serving.accounts.rates import RateCounter
 from serving.pool import Pool
 from serving.sessions.session import RunSpec
 from serving.settings.settings import Settings
-from serving.shares import KEPT, Room, share
+from serving.shares import KEPT, Room, add_to, share
 from serving.store.store import Records
 
 MOST_READERS = 16
@@ -98,9 +97,7 @@ class RunSlots:
             yield
         finally:
             self._n_held -= 1
-            self._of_keys[account.key_id] -= 1
-            if not self._of_keys[account.key_id]:
-                del self._of_keys[account.key_id]
+            add_to(self._of_keys, account.key_id, -1)
 
 
 class MemoryBudget:
@@ -154,9 +151,7 @@ class MemoryBudget:
         try:
             yield
         finally:
-            self._of_keys[account.key_id] -= n_bytes
-            if not self._of_keys[account.key_id]:
-                del self._of_keys[account.key_id]
+            add_to(self._of_keys, account.key_id, -n_bytes)
 
 
 class RunAdmission:
@@ -179,10 +174,6 @@ class RunAdmission:
             lambda: max(MOST_READERS, pool().settings.limits.max_running // PART),
             "requests that wait for the run of an earlier request",
         )
-
-    async def reserve_rate(self, caller: Caller, tokens: int) -> RateReservation:
-        """Count a request in the rate limits of its caller. If no run takes over the reservation, settle it."""
-        return await self.rates.reserve(caller.account, caller.policies, tokens)
 
     def admit(self, spec: RunSpec, account: Account) -> ExitStack:
         """Admit a new run. Return its slot and memory, to be closed at its end. Raise Overloaded if they, or

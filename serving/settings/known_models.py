@@ -18,12 +18,15 @@ newest model of its family accepts.
 """
 
 import re
-from typing import Literal
+from collections.abc import Iterable
+from typing import Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from conductor.model.terms import EFFORTS as LEVELS
 from serving.settings.access import overlay
+
+T = TypeVar("T")
 
 THINKING_TOKENS = {
     "none": 0,
@@ -309,15 +312,14 @@ FAMILIES = {"openai": OPENAI, "anthropic": ANTHROPIC, "gemini": GEMINI}
 
 def accepts_by_name(kind: str, model: str) -> Accepts:
     """Return what `model` accepts through the API of `kind`. Unknown OpenAI models accept everything."""
-    for pattern, accepts in FAMILIES.get(kind, ()):
-        if re.search(rf"(^|[/.:])({pattern})", model):
-            return accepts
-    return Accepts()
+    return _find(FAMILIES.get(kind, ()), model) or Accepts()
 
 
 def context_tokens_by_name(model: str) -> int | None:
     """Return the context length of `model` in tokens, or None if it is unknown."""
-    for pattern, tokens in CONTEXT_TOKENS:
-        if re.search(rf"(^|[/.:])({pattern})", model):
-            return tokens
-    return None
+    return _find(CONTEXT_TOKENS, model)
+
+
+def _find(rows: Iterable[tuple[str, T]], model: str) -> T | None:
+    """Return the value of the first pattern that the name of `model` begins with, also after its provider's name."""
+    return next((value for pattern, value in rows if re.search(rf"(^|[/.:])({pattern})", model)), None)

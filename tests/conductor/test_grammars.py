@@ -16,7 +16,7 @@ from xgrammar.testing import _is_grammar_accept_string as accepts
 from conductor.errors import InvalidPlan
 from conductor.plan.grammars import CHARS_PER_WORD, REASONING_WORDS, SUBTASK_CHARS, WORD_CHARS, grammar
 from conductor.plan.plan import Format, Plan, Step
-from conductor.run.plan_writer import parser
+from conductor.run.plan_requests import parser
 from tests.conductor.plans import NAMES, plans, spoken
 from tests.conductor.team import render_plan
 

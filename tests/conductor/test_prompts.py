@@ -23,7 +23,7 @@ from conductor.plan.plan import Plan, Step
 from conductor.plan.prompt_parts import NO_IMAGE, read_marked
 from conductor.plan.prompts import ANSWER, Prompts, read_assignment, work
 from conductor.run.lifecycle import open_run
-from conductor.run.plan_writer import parser
+from conductor.run.plan_requests import parser
 from conductor.run.team import estimate_price
 from tests.conductor.plans import NAMES, plans
 from tests.conductor.team import Player, ask_for, line, team

@@ -14,7 +14,7 @@ from conductor.plan.grammars import grammar
 from conductor.plan.instructions import instructions, role
 from conductor.plan.plan import Format
 from conductor.plan.prompts import ANSWER
-from conductor.run.plan_writer import parser
+from conductor.run.plan_requests import parser
 from podium.docs.conductor_page import (
     MAX_STEPS,
     SETTINGS,

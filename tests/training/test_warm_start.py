@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from conductor.model.worker import PoolMember
 from conductor.plan.plan import Format
-from conductor.run.plan_writer import parser
+from conductor.run.plan_requests import parser
 from evaluation.synthetic.skills import Skill
 from tests.training.tiny_models import POOL, config
 from training.exact_plan import is_exact_plan

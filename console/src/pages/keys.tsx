@@ -1,13 +1,13 @@
 /** Teams, keys and budgets for administrators, and for others their own key and what is left of their budgets. */
 import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
-import { access, administers, type ApiKey, type Budget, myKey, type Team, type Window } from "../data/access";
+import { access, administers, type ApiKey, type Budget, myKey, type Team } from "../data/access";
 import { get, words } from "../data/api";
 import { loadModels } from "../data/models";
 import { keys, loadNames, teams } from "../data/names";
 import { type Policy, restrictions } from "../data/policy";
 import { Icon } from "../parts/icons";
-import { Alert, type Column, Copy, Empty, Meter, PageHead, Table } from "../parts/ui";
+import { Alert, type Column, Copy, Empty, PageHead, Spending, Table } from "../parts/ui";
 import { KeyDialog, TeamDialog } from "./keyDialogs";
 import { Ledger } from "./ledger";
 import { KeyFacts } from "./signIn";
@@ -73,12 +73,6 @@ function OwnBudget(props: { title: string; budget: Budget }) {
       <Spending label={`${props.title}, this month`} window={props.budget.month} />
     </div>
   );
-}
-
-function Spending(props: { label: string; window: Window | undefined }) {
-  const { window } = props;
-  if (!window) return null;
-  return <Meter label={props.label} used={Number(window.spent_usd)} held={Number(window.held_usd)} limit={window.limit_usd === null ? null : Number(window.limit_usd)} />;
 }
 
 interface Rules {

@@ -2,6 +2,7 @@
 import { useSignal } from "@preact/signals";
 import type { ComponentChildren } from "preact";
 import { useEffect, useId, useRef } from "preact/hooks";
+import { type Scope, type Window, whyNot } from "../data/access";
 import { sum } from "../data/format";
 import { Icon, type IconName } from "./icons";
 
@@ -38,6 +39,49 @@ export function Empty(props: { icon: IconName; title: string; children?: Compone
       {props.children ? <div class="empty-text">{props.children}</div> : null}
       {props.action ? <p class="empty-action">{props.action}</p> : null}
     </div>
+  );
+}
+
+/** What a page shows to a key that may not use it. `cannot` says what the key cannot do without the scope. */
+export function Locked(props: { title: string; scope: Scope; cannot: string; children?: ComponentChildren }) {
+  return (
+    <section>
+      <PageHead title={props.title} />
+      <Empty icon="lock" title={`This key cannot ${props.cannot}`}>
+        {whyNot(props.scope)} {props.children}
+      </Empty>
+    </section>
+  );
+}
+
+/** Form that calls `onSubmit`, and loads no page. */
+export function Form(props: { class: string; onSubmit: () => void; children: ComponentChildren }) {
+  return (
+    <form
+      class={props.class}
+      onSubmit={(event) => {
+        event.preventDefault();
+        props.onSubmit();
+      }}
+    >
+      {props.children}
+    </form>
+  );
+}
+
+/** Choice of one value from a list. The options are values with their texts. */
+export function Select(props: { label: string; isLabelHidden?: boolean; value: string; options: readonly (readonly [string, string])[]; disabled?: boolean; onChange: (value: string) => void }) {
+  return (
+    <label>
+      {props.isLabelHidden ? <span class="hidden">{props.label}</span> : props.label}
+      <select value={props.value} disabled={props.disabled} onChange={(event) => props.onChange(event.currentTarget.value)}>
+        {props.options.map(([value, text]) => (
+          <option key={value} value={value}>
+            {text}
+          </option>
+        ))}
+      </select>
+    </label>
   );
 }
 
@@ -133,6 +177,13 @@ export function Meter(props: { label: string; used: number; held?: number; limit
       )}
     </div>
   );
+}
+
+/** Spending in a day or month, and its limit. */
+export function Spending(props: { label: string; window: Window | undefined }) {
+  const { window } = props;
+  if (!window) return null;
+  return <Meter label={props.label} used={Number(window.spent_usd)} held={Number(window.held_usd)} limit={window.limit_usd === null ? null : Number(window.limit_usd)} />;
 }
 
 /** Button that copies a text, and says that it did. Browsers offer no clipboard to pages without TLS of other machines. */

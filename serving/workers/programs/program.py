@@ -18,8 +18,9 @@ from typing import Any, ClassVar
 
 from conductor.errors import WorkerRefused
 from conductor.model.call import Call
+from conductor.model.deltas import open_reply
 from conductor.model.messages import Message, Text
-from conductor.model.reply import Delta, FinishReason, Reply, open_reply
+from conductor.model.reply import Delta, FinishReason, Reply
 from conductor.model.usage import FREE, Price, Usage
 from conductor.plan.prompts import ANSWER, read_assignment
 
