@@ -108,14 +108,7 @@ export function TeamDialog(props: { team: Team | null; onClose: () => void; onSa
           <RateFields policy={rules.policy} />
           <PolicyFields policy={rules.policy} />
           <Alert text={rules.fault.value} />
-          <p class="buttons">
-            <button type="submit" class="go" disabled={busy.value}>
-              {props.team ? "Save" : "Create team"}
-            </button>
-            <button type="button" onClick={close}>
-              Cancel
-            </button>
-          </p>
+          <FormButtons submit={props.team ? "Save" : "Create team"} disabled={busy.value} onCancel={close} />
         </form>
       )}
     </Dialog>
@@ -242,20 +235,26 @@ export function KeyDialog(props: { apiKey: ApiKey | null; teams: Team[]; onClose
               <RateFields policy={rules.policy} />
               <PolicyFields policy={rules.policy} />
               <Alert text={rules.fault.value} />
-              <p class="buttons">
-                <button type="submit" class="go" disabled={busy.value || scopes.value.size === 0}>
-                  {existing ? "Save" : "Create key"}
-                </button>
-                <button type="button" onClick={close}>
-                  Cancel
-                </button>
-              </p>
+              <FormButtons submit={existing ? "Save" : "Create key"} disabled={busy.value || scopes.value.size === 0} onCancel={close} />
             </form>
           )}
           {existing && isActive ? <Danger apiKey={existing} onRenew={(overlap_s) => void renew(overlap_s)} onRevoke={() => void act(() => post(`/v1/admin/keys/${existing.id}`, undefined, "DELETE"), close)} /> : null}
         </>
       )}
     </Dialog>
+  );
+}
+
+function FormButtons(props: { submit: string; disabled: boolean; onCancel: () => void }) {
+  return (
+    <p class="buttons">
+      <button type="submit" class="go" disabled={props.disabled}>
+        {props.submit}
+      </button>
+      <button type="button" onClick={props.onCancel}>
+        Cancel
+      </button>
+    </p>
   );
 }
 
