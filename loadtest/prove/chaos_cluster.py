@@ -120,7 +120,7 @@ class ChaosCluster:
             self._start_head()
 
     def start_again(self, node: int) -> None:
-        """Restart a worker node that failed to start. A busy machine may need more than Ray's 30 s."""
+        """Restart a worker node that failed to start. A busy machine may need more than Ray's limit."""
         if self._started[node].poll() is not None:
             self._start_worker(node)
 
@@ -137,7 +137,7 @@ class ChaosCluster:
         for node in WORKERS:
             self._start_worker(node)
             # Start one node at a time. Two concurrent starts would choose the same socket name, because Ray
-            # counts those in its folder, and a slow machine needs Ray's limit of 30 s for one start.
+            # counts those in its folder, and a slow machine needs Ray's whole limit for one start.
             await self._wait(lambda node=node: self._nodes_up() > node, f"node {node}")
         run = ["-m", "ray.serve.scripts", "run", "--app-dir", str(ROOT), str(self._write_config())]
         self._run(APPLICATION, run, {NODE: f"{HEAD}", "RAY_ADDRESS": f"{ADDRESS}:{self._gcs}"})

@@ -139,7 +139,7 @@ interface Group {
 }
 
 function columns(by: CostField, baseline: string | null): Column<Group>[] {
-  const compared: Column<Group> = { name: `With ${baseline} (est.)`, numeric: true, cell: ({ sums }) => sum(sums.baseline_usd) };
+  const compared: Column<Group> = { name: `With ${baseline} (est.)`, numeric: true, usd: ({ sums }) => sums.baseline_usd, cell: ({ sums }, most) => sum(sums.baseline_usd, most) };
   return [
     {
       name: GROUPS.find(([field]) => field === by)![1],
@@ -154,8 +154,8 @@ function columns(by: CostField, baseline: string | null): Column<Group>[] {
     { name: "Tokens in", numeric: true, cell: ({ sums }) => compact(sums.input) },
     { name: "Cached", numeric: true, cell: ({ sums }) => percent(cachedShare(sums)) },
     { name: "Tokens out", numeric: true, cell: ({ sums }) => compact(sums.output) },
-    { name: "Cost", numeric: true, cell: ({ sums }) => sum(sums.cost_usd) },
-    { name: "Saved", numeric: true, cell: ({ sums }) => sum(sums.saved_usd) },
+    { name: "Cost", numeric: true, usd: ({ sums }) => sums.cost_usd, cell: ({ sums }, most) => sum(sums.cost_usd, most) },
+    { name: "Saved", numeric: true, usd: ({ sums }) => sums.saved_usd, cell: ({ sums }, most) => sum(sums.saved_usd, most) },
     ...(baseline === null ? [] : [compared]),
   ];
 }

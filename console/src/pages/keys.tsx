@@ -1,8 +1,9 @@
 /** Teams, keys and budgets for administrators, and for others their own key and what is left of their budgets. */
 import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
-import { access, administers, type ApiKey, type Budget, myKey, type Team } from "../data/access";
+import { access, administers, type ApiKey, type Budget, myKey, type Team, type Window } from "../data/access";
 import { get, words } from "../data/api";
+import { largest } from "../data/format";
 import { loadModels } from "../data/models";
 import { keys, loadNames, teams } from "../data/names";
 import { type Policy, restrictions } from "../data/policy";
@@ -73,6 +74,11 @@ function OwnBudget(props: { title: string; budget: Budget }) {
       <Spending label={`${props.title}, this month`} window={props.budget.month} />
     </div>
   );
+}
+
+/** Return the larger of what a budget has spent and its limit. */
+function amountOf(window: Window | undefined): number | null {
+  return window ? largest([Number(window.spent_usd), Number(window.limit_usd)]) : null;
 }
 
 interface Rules {
@@ -174,8 +180,8 @@ function teamColumns(rules: Record<string, Rules>, onEdit: (team: Team) => void)
         </>
       ),
     },
-    { name: "Today", cell: (team) => <Spending label={`${team.name}, today`} window={rules[team.id]?.budget.day} /> },
-    { name: "This month", cell: (team) => <Spending label={`${team.name}, this month`} window={rules[team.id]?.budget.month} /> },
+    { name: "Today", usd: (team) => amountOf(rules[team.id]?.budget.day), cell: (team, most) => <Spending label={`${team.name}, today`} window={rules[team.id]?.budget.day} most={most} /> },
+    { name: "This month", usd: (team) => amountOf(rules[team.id]?.budget.month), cell: (team, most) => <Spending label={`${team.name}, this month`} window={rules[team.id]?.budget.month} most={most} /> },
     { name: "Limits", cell: (team) => <Limits of={restrictions(rules[team.id]?.policy ?? {})} /> },
     {
       name: "",

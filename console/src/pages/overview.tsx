@@ -153,7 +153,7 @@ function columns(by: By): Column<Group>[] {
       ),
     },
     { name: calls ? "Calls" : "Requests", numeric: true, cell: ({ totals }) => count(totals.n) },
-    { name: "Cost", numeric: true, cell: ({ totals }) => (totals.n_unpriced === totals.n ? "unknown" : sum(totals.cost_usd)) },
+    { name: "Cost", numeric: true, usd: ({ totals }) => totals.cost_usd, cell: ({ totals }, most) => (totals.n_unpriced === totals.n ? "unknown" : sum(totals.cost_usd, most)) },
     { name: "Tokens", numeric: true, cell: ({ totals }) => compact(totals.tokens) },
     { name: "Median", numeric: true, cell: ({ totals }) => seconds(totals.p50_s) || "–" },
     { name: "p95", numeric: true, cell: ({ totals }) => seconds(totals.p95_s) || "–" },

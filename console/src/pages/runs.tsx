@@ -193,7 +193,7 @@ function columns(now_s: number): Column<ApiRun>[] {
     { name: "Status", cell: (run) => <span class={`chip ${run.status}`}>{run.plan_only ? "plan only" : statusWord(run.status, run.finish_reason)}</span> },
     { name: "Team", cell: (run) => teamName(run.account?.team_id) || <span class="soft">–</span> },
     { name: "Key", cell: (run) => keyName(run.account?.key_id) || <span class="soft">–</span> },
-    { name: "Cost", numeric: true, cell: (run) => (OVER.has(run.status) ? dollars(run.cost_usd) : "") },
+    { name: "Cost", numeric: true, usd: (run) => run.cost_usd, cell: (run, most) => (OVER.has(run.status) ? dollars(run.cost_usd, most) : "") },
     { name: "Tokens", numeric: true, cell: (run) => (run.usage.total_tokens ? compact(run.usage.total_tokens) : "") },
     { name: "Duration", numeric: true, cell: (run) => seconds(OVER.has(run.status) ? run.wall_s : Math.max(run.wall_s, now_s - run.created)) },
     { name: "Started", numeric: true, cell: (run) => <time title={when(run.created)}>{ago(run.created, now_s)}</time> },

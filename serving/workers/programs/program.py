@@ -220,6 +220,8 @@ class ProgramWorker:
     """Packages that the program needs. They are imported at its first question."""
     most_chars: ClassVar[int] = MOST_CHARS
     """Maximum length in characters of a text that the program reads."""
+    changes_texts: ClassVar[bool] = False
+    """Whether answers are texts of the user. An "a." in them is no option, and their first letter stays as it is."""
 
     def __init__(self, name: str, price: Price | None = FREE) -> None:
         """Create the worker. Raise ValueError if a package is not installed."""
@@ -288,12 +290,14 @@ class ProgramWorker:
         if question.is_brief and answer.value:
             return answer.value
         is_sentence = re.match(r"[a-z-]+ [a-z]", answer.sentence) and answer.sentence.endswith(".")
-        return answer.sentence[0].upper() + answer.sentence[1:] if is_sentence else answer.sentence
+        if self.changes_texts or not is_sentence:
+            return answer.sentence
+        return answer.sentence[0].upper() + answer.sentence[1:]
 
     def _answer_in_form(self, question: PlainQuestion) -> ExactAnswer:
         """Return the answer, or the letter of the option that is right if the question offers options such as A)."""
         pieces = _OPTIONS.split(question.text)
-        if len(pieces) < 5 or len(question.text) > MOST_CHARS:
+        if self.changes_texts or len(pieces) < 5 or len(question.text) > MOST_CHARS:
             with self._lock:
                 return self.answer(question)
         head, letters = pieces[0].strip(" ,:"), pieces[1::2]

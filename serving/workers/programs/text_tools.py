@@ -330,6 +330,7 @@ class TextTools(ProgramWorker):
 
     topic = "sorting, counting, converting, extracting from and summarising a given text"
     most_chars = MOST_TEXT_CHARS
+    changes_texts = True
 
     def answer(self, question: PlainQuestion) -> ExactAnswer:
         reasons: list[str] = []
