@@ -137,6 +137,10 @@ class WorkerBase(Frozen):
     once. With `auto`, Podium chooses up to three workers of the pool that have at least the same abilities
     and at most twice the price. It prefers workers with a similar `card`, then those with a similar price. Of
     workers with equally similar cards, the cheaper one comes first."""
+    try_first: tuple[str, ...] = ()
+    """Workers that are called, in this order, before this one, if a conductor's plan names this one. Use it for
+    programs that refuse every question that is not theirs. It does not apply to requests that choose their
+    workers or their plan, or to calls with tools."""
     on_content_filter: Literal["fall_back", "tell"] = "tell"
     """Action if the provider rejects a prompt because of its content. With `tell`, the client gets 400
     `content_filter`. With `fall_back`, the fallbacks are called, as after any other failure. A prompt that
@@ -166,7 +170,7 @@ class WorkerBase(Frozen):
     machines. If null, workers of kind `vllm` and `scripted`, and workers whose `base_url` is on this machine,
     are local."""
 
-    @field_validator("fallbacks", mode="before")
+    @field_validator("fallbacks", "try_first", mode="before")
     @classmethod
     def _check_fallbacks(cls, value: object, info: ValidationInfo) -> object:
         check_fallbacks(value, info.data.get("name", ""))

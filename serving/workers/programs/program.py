@@ -9,11 +9,12 @@ import asyncio
 import re
 import threading
 import unicodedata
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import chain
 from typing import Any, ClassVar
 
 from conductor.errors import WorkerRefused
@@ -22,6 +23,7 @@ from conductor.model.messages import Message, Text
 from conductor.model.reply import Delta, FinishReason, Reply, open_reply
 from conductor.model.usage import FREE, Price, Usage
 from conductor.plan.prompts import ANSWER, read_assignment
+from serving.workers.programs.follow_ups import whole_question
 
 MOST_TEXT_CHARS = 20_000
 """Maximum length in characters of a text that a program reads."""
@@ -51,7 +53,8 @@ _BEFORE = re.compile(
     re.IGNORECASE,
 )
 _AFTER = re.compile(
-    r"[\s,.;!?]*(?<!\w)(?:please|pls|thanks|thank you|thx|ty|cheers|lol|haha|and i (?:just )?(?:couldn't|can't|could not) (?:remember|think of it)|i forgot|for me|right now|exactly|in total|(?:do )?you know)[\s.!?]*$",
+    r"[\s,.;!?]*(?<!\w)(?:please|pls|thanks|thank you|thx|ty|cheers|lol|haha|and i (?:just )?(?:couldn't|can't|could not) (?:remember|think of it)|i forgot|for me|right now|exactly|in total|(?:do )?you know"
+    r"|(?:and )?(?:then )?(?:write|say|make|give me) (?:me )?(?:a|one) (?:short |full |complete )?sentence (?:about|with|for|of|on) (?:it|that|this|the (?:result|answer|number)))[\s.!?]*$",
     re.IGNORECASE,
 )
 _CLOSING = re.compile(r"(?:[ .?;,]|(?<![\d)])!)+$")
@@ -217,6 +220,8 @@ class ProgramWorker:
     """Subject of the program's answers. Refusals name it."""
     packages: ClassVar[tuple[str, ...]] = ()
     """Packages that the program needs. They are imported at its first question."""
+    follows_up: ClassVar[bool] = True
+    """Whether the program answers questions that only make sense after an earlier one."""
     most_chars: ClassVar[int] = MOST_CHARS
     """Maximum length in characters of a text that the program reads."""
 
@@ -255,7 +260,8 @@ class ProgramWorker:
     def _answer(self, call: Call) -> str:
         reasons: list[str] = []
         try:
-            for question in questions_of(call):
+            questions = questions_of(call)
+            for question in chain(questions, self._whole_questions(call)):
                 try:
                     return self.reply(question)
                 except NotForProgram as reason:
@@ -265,6 +271,27 @@ class ProgramWorker:
         why = next(iter(reasons), "The message contains no question.")
         message = f"{self.name} is a program that answers only questions about {self.topic}. {why}"
         raise WorkerRefused(message, worker=self.name, only_this_call=True)
+
+    def _whole_questions(self, call: Call) -> Iterator[PlainQuestion]:
+        """Yield the question that the last message means if it follows an earlier one that the program answers."""
+        turns = [_split(message)[0] for message in call.messages if message.role == "user"]
+        if not self.follows_up or len(turns) < 2:
+            return
+
+        def value_of(text: str) -> str | None:
+            try:
+                return self._answer_in_form(read_question(text)).value
+            except NotForProgram:
+                return None
+
+        def reply_to(text: str) -> str | None:
+            try:
+                return self.reply(read_question(text))
+            except NotForProgram:
+                return None
+
+        if whole := whole_question(turns, value_of, reply_to):
+            yield read_question(whole)
 
     def reply(self, question: PlainQuestion) -> str:
         """Return the answer, or its value alone if the user wants nothing else. Raise NotForProgram if there
