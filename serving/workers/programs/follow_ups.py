@@ -37,9 +37,35 @@ _CHECK = re.compile(
 _ASKS_REST = re.compile(r"\.\.\.|…|__|\b(?:finish|complete|continue|proverb|saying|missing)\b", re.IGNORECASE)
 """Beginning of a text that the answer completes. A pronoun after it means the whole text, not the answer."""
 _NAME = re.compile(
-    r"(?!(?:yes|no|true|false)$)[^\W\d_](?:[^\W\d_]|[.'-])*(?: [^\W\d_](?:[^\W\d_]|[.'-])*){0,4}",
+    r"(?!(?:yes|no|true|false|\w(?:-\w)+)$)(?:[^\W\d_]|[.'-])+(?: (?:[^\W\d_]|[.'-])+){0,4}", re.IGNORECASE
+)
+_SUM = re.compile(
+    r"\d ?[-+*/×÷^−%]|\b(?:plus|minus|times|divided|multiplied|sum|product|square root|squared)\b",
     re.IGNORECASE,
 )
+"""Part of a calculation, whose result a pronoun stands for."""
+_OPERATOR = re.compile(
+    r"(?:[-+*/×÷−]|plus|minus|times|divided by|multiplied by|squared|cubed|to the power)(?![a-z])",
+    re.IGNORECASE,
+)
+_SUBJECTS = tuple(
+    re.compile(text)
+    for text in (
+        r"\"([^\"]+)\"",
+        r"\b(?:does|do|did) (\S+(?: \S+){0,3}?) (?:mean|have|eat|use|stand for|weigh|make|live|come from)$",
+        r".*\b(?:of|in|for|with|to|on|by|from|word|[Ss]pell|[Dd]efine) (\S+(?: \S+){0,2})$",
+        r".*\b((?:an?|the) \S+(?: \S+){0,3})$",
+        r".*\b(?:an?|the) (\S+(?: \S+){0,3})$",
+        r".*?\b((?!(?:What|Who|Which|How|When|Where|Is|Are|Was|Does|Do)\b)[A-Z][\w.'-]*(?: [A-Z][\w.'-]*)*)$",
+        r"\D*(\d[\d,.]*)(?!.*\d).*",
+    )
+)
+"""Places of the words for the thing that a question is about."""
+
+
+def refers_back(turns: Sequence[str]) -> bool:
+    """Return whether the last turn has a pronoun for something that an earlier turn names."""
+    return len(turns) > 1 and _PRONOUN.search(turns[-1]) is not None
 
 
 Ask = Callable[[str], str | None]
@@ -63,8 +89,11 @@ def whole_question(turns: Sequence[str], value_of: Ask, reply_to: Ask) -> str | 
         value = value_of(before) if before else None
     if before is None or value is None:
         return None
+    known = reply_to(before)
     for candidates in _candidates(before, value, text):
-        found = {answer: each for each in candidates if each and (answer := reply_to(each)) is not None}
+        found = {
+            answer: each for each in candidates if each and (answer := reply_to(each)) not in (None, known)
+        }
         if found:
             return next(iter(found.values())) if len(found) == 1 else None
     return None
@@ -82,7 +111,10 @@ def _candidates(before: str, value: str, text: str) -> Iterator[list[str]]:
         yield [f"check {before}"]
     elif (marked := _MARK.match(plain)) or (_PREPOSITION.match(plain) and text.rstrip().endswith("?")):
         fragment = plain[marked.end() if marked else 0 :]
-        yield from _with_fragment(before, fragment)
+        if _OPERATOR.match(fragment):
+            yield [f"{value} {fragment}"]
+        else:
+            yield from _with_fragment(before, fragment)
     if _PRONOUN.search(plain) and not _NO_PRONOUN.search(plain):
         yield [*_with_pronoun(before, value, plain)]
 
@@ -108,14 +140,27 @@ def _with_fragment(before: str, fragment: str) -> Iterator[list[str]]:
         for start, end in spans
         if preposition and before[start:end].split()[0].casefold() in _SAME.get(preposition, (preposition,))
     ]
-    for each in (alike, spans):
+    ends = _END if "%" in fragment else f"{_END}%"
+    shape = _shape(fragment, ends)
+    same = [(start, end) for start, end in spans if "0" in shape and _shape(before[start:end], ends) == shape]
+    end = _GIVEN.search(before) or re.search(rf"[{_END}]*$", before)
+    added = f"{before[: end.start()]} {fragment}{before[end.start() :]}" if end else ""
+    for each in (alike, same, spans):
         yield [new for start, end in each if (new := _replace(before, start, end, fragment))]
+    yield [added]
+
+
+def _shape(text: str, ends: str) -> str:
+    """Return `text` without the signs in `ends` around it, and with zeros for its numbers. Texts of the same shape are of
+    the same kind.
+    """
+    return re.sub(r"\d+", "0", text.strip(ends).casefold())
 
 
 def _replace(before: str, start: int, end: int, fragment: str) -> str:
     """Return `before` with other words at a place, or "" if they are of another kind: a number, or a quotation."""
     old = before[start:end]
-    bare = old.rstrip(_END + ":")
+    bare = old.rstrip(_END + ("" if "%" in fragment else "%") + ":")
     quotes = [mark for mark in ('"', "'") if bare.startswith(mark) or bare.endswith(mark)]
     if quotes:
         if len(bare) < 2 or bare[0] != bare[-1]:
@@ -135,20 +180,17 @@ _NO_PRONOUN = re.compile(
 
 
 def _with_pronoun(before: str, value: str, text: str) -> Iterator[str]:
-    """Yield `text` with what its pronoun may stand for: the earlier answer, the last words of the earlier question, or its text."""
+    """Yield `text` with what its pronoun may stand for: the earlier answer, the subject of the earlier question, or its text."""
     found = _PRONOUN.search(text)
     if found is None or len(_PRONOUN.findall(text)) != 1:
         return
-    names = (
-        [value]
-        if (_NAME.fullmatch(value) or re.fullmatch(r"[\d,.]+", value)) and not _ASKS_REST.search(before)
-        else []
-    )
     given = _GIVEN.search(before)
-    if not found["person"] and not given:
-        words = before.strip(_END).split()
-        names += [" ".join(words[-n:]) for n in range(1, min(4, len(words)))]
-        names += re.findall(r"\"[^\"]+\"", before)
+    names = [value] if _NAME.fullmatch(value) and not _ASKS_REST.search(before) else []
+    if _SUM.search(before) and re.fullmatch(r"-?[\d,.]+", value):
+        names = [value]
+    elif not found["person"] and not given:
+        matches = [each.search(before.strip(_END)) for each in _SUBJECTS]
+        names += [match[1] for match in matches if match]
     end = "'s" if found["its"] else ""
     for name in dict.fromkeys(names):
         yield f"{text[: found.start()]}{name}{end}{text[found.end() :]}"

@@ -45,13 +45,18 @@ _CODE = re.compile(
     re.IGNORECASE,
 )
 _WRITING = re.compile(
-    r"\b(?:(?:re)?write|compose|draft|rephrase|reword|paraphrase|brainstorm|poems?|haikus?|limericks?|rhymes?|songs?|lyrics|story|stories"
+    r"\b(?:(?:re)?write|compose|draft|rephrase|reword|paraphrase|brainstorm|poems?|haikus?|limericks?|songs?|lyrics|story|stories"
     r"|tales?|jokes?|riddles?|puns?|e-?mails?|letter to|note to|messages?|tweets?|captions?|slogans?|speech|essays?|toast|invitations?|dialogue"
     r"|in a sentence|(?:two|three|\d+) (?:lines|sentences)|(?:short|long|funni|nic|friendli|polit|simpl|bett|happi|sadd?)i?er"
     r"|more (?:formal|polite|friendly|casual|exciting)|less formal|another one|once more|continue|go on|pretend|imagine|role-?play"
     r"|act as|let's|something (?:funny|nice|interesting)|cheer me up|bored|lonely|motivate|compliment)\b",
     re.IGNORECASE,
 )
+_OPEN = re.compile(r"(?:what|which|who|whose|whom|where|when|why|how)\b(?! about\b)", re.IGNORECASE)
+_WISH = re.compile(
+    r"\bshould (?:i|we) (?:write|say|text|reply|answer|call)\b|\bin a sentence\b", re.IGNORECASE
+)
+"""Request for writing that is an open question. Other open questions may name a poem or a song."""
 _SMALL_TALK = re.compile(
     r"\b(?:how are you|how's it going|how is it going|how do you do|how was your|how is your|what's up|what is up|are you|were you"
     r"|your (?:name|day|favou?rite|opinion|age|job|hobb(?:y|ies)|feelings?|family|birthday)|do you (?:like|love|hate|think|feel|have|want|believe"
@@ -89,10 +94,9 @@ class Guide(ProgramWorker):
             return f"This is the bundled team. {ABLE} {MORE}"
         if answers := self._answers(question):
             return "\n".join(answers)
-        asks_code = _CODE.search(text) is not None
-        if not asks_code and (
-            _WRITING.search(text) or _SMALL_TALK.search(text) or not _QUESTION.search(question.raw)
-        ):
+        is_writing = _WRITING.search(text) if not _OPEN.match(text) else _WISH.search(text)
+        is_talk = _SMALL_TALK.search(text) or not _QUESTION.search(question.raw)
+        if (is_writing or is_talk) and not _CODE.search(text):
             raise NotForProgram("The request is for writing or small talk.")
         return f"The bundled team has no worker that can answer this reliably. {ABLE} {MORE}"
 

@@ -12,6 +12,7 @@ import unicodedata
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from itertools import chain
@@ -23,7 +24,7 @@ from conductor.model.messages import Message, Text
 from conductor.model.reply import Delta, FinishReason, Reply, open_reply
 from conductor.model.usage import FREE, Price, Usage
 from conductor.plan.prompts import ANSWER, read_assignment
-from serving.workers.programs.follow_ups import whole_question
+from serving.workers.programs.follow_ups import refers_back, whole_question
 
 MOST_TEXT_CHARS = 20_000
 """Maximum length in characters of a text that a program reads."""
@@ -212,6 +213,11 @@ def _split(message: Message) -> tuple[str, str]:
     return "".join(texts), ""
 
 
+def _turns(call: Call) -> list[str]:
+    """Return the texts of the user's messages."""
+    return [_split(message)[0] for message in call.messages if message.role == "user"]
+
+
 class ProgramWorker:
     """Base class of workers that are programs. A subclass sets the class variables and implements `answer`."""
 
@@ -222,6 +228,8 @@ class ProgramWorker:
     """Packages that the program needs. They are imported at its first question."""
     follows_up: ClassVar[bool] = True
     """Whether the program answers questions that only make sense after an earlier one."""
+    ignores_pronouns: ClassVar[bool] = False
+    """Whether the program would answer a question with a pronoun whatever the pronoun stands for."""
     most_chars: ClassVar[int] = MOST_CHARS
     """Maximum length in characters of a text that the program reads."""
 
@@ -261,6 +269,8 @@ class ProgramWorker:
         reasons: list[str] = []
         try:
             questions = questions_of(call)
+            if self.ignores_pronouns and refers_back(_turns(call)):
+                questions = []
             for question in chain(questions, self._whole_questions(call)):
                 try:
                     return self.reply(question)
@@ -274,23 +284,18 @@ class ProgramWorker:
 
     def _whole_questions(self, call: Call) -> Iterator[PlainQuestion]:
         """Yield the question that the last message means if it follows an earlier one that the program answers."""
-        turns = [_split(message)[0] for message in call.messages if message.role == "user"]
+        turns = _turns(call)
         if not self.follows_up or len(turns) < 2:
             return
 
-        def value_of(text: str) -> str | None:
+        def ask(answer: Callable[[PlainQuestion], str], text: str) -> str | None:
             try:
-                return self._answer_in_form(read_question(text)).value
+                return answer(read_question(text))
             except NotForProgram:
                 return None
 
-        def reply_to(text: str) -> str | None:
-            try:
-                return self.reply(read_question(text))
-            except NotForProgram:
-                return None
-
-        if whole := whole_question(turns, value_of, reply_to):
+        value_of = partial(ask, lambda question: self._answer_in_form(question).value)
+        if whole := whole_question(turns, value_of, partial(ask, self.reply)):
             yield read_question(whole)
 
     def reply(self, question: PlainQuestion) -> str:

@@ -54,7 +54,7 @@ async def ask_turns(worker: str, *questions: str) -> tuple[str, str]:
     "question",
     [
         "How do I boil an egg?", "What do jellyfish dream of?", "Explain quantum physics to a child.", "Who is the best singer?",
-        "Write a Python function that sorts a list.", "Why do cats purr", "Tell me about the French Revolution.",
+        "Write a Python function that sorts a list.", "Why do cats purr", "Tell me about submarines.",
         "What is the opposite of hot, and who is the best singer?", "Translate 'the cat sat on the mat' into French.",
         "Thanks! And how do I boil an egg?", "Can you explain how engines work?",
     ],
@@ -109,7 +109,7 @@ async def test_a_model_that_is_called_by_its_name_answers_itself():
 
 
 FOLLOW_UPS: Mapping[str, tuple[tuple[str, ...], str]] = {
-    "another amount": (("How many grams are in a pound?", "and in 3 pounds?"), "3 pounds are 1,360.77711 grams."),
+    "another amount": (("How many grams are in a pound?", "and in 3 pounds?"), "3 pounds are about 1,360.78 grams."),
     "another country": (("What's the capital of Canada?", "And of Australia?"), "The capital of Australia is Canberra."),
     "a third country": (
         ("What's the capital of Canada?", "And of Australia?", "What about Peru?"), "The capital of Peru is Lima.",
