@@ -11,6 +11,7 @@ from serving.workers.programs.almanac import Almanac
 from serving.workers.programs.calculator import Calculator
 from serving.workers.programs.countries import Atlas
 from serving.workers.programs.dates import Calendar
+from serving.workers.programs.follow_ups import refers_back
 from serving.workers.programs.program import (
     MOST_CHARS,
     NotForProgram,
@@ -105,8 +106,10 @@ class Guide(ProgramWorker):
         parts = [part for part in _PARTS.split(question.text) if part.strip()]
         if not 2 <= len(parts) <= MOST_PARTS or len(question.raw) > MOST_CHARS:
             return []
+        if any(refers_back(parts[:end]) for end in range(2, len(parts) + 1)):
+            return []
         answers = [self._answer_part(part) for part in parts]
-        return [each for each in answers if each] if all(answers) else []
+        return answers if all(answers) else []
 
     def _answer_part(self, part: str) -> str:
         for program in self._programs:

@@ -56,7 +56,7 @@ async def ask_turns(worker: str, *questions: str) -> tuple[str, str]:
         "How do I boil an egg?", "What do jellyfish dream of?", "Explain quantum physics to a child.", "Who is the best singer?",
         "Write a Python function that sorts a list.", "Why do cats purr", "Tell me about submarines.",
         "What is the opposite of hot, and who is the best singer?", "Translate 'the cat sat on the mat' into French.",
-        "Thanks! And how do I boil an egg?", "Can you explain how engines work?",
+        "Thanks! And how do I boil an egg?", "What is the largest planet? How far is it from the Sun?", "Can you explain how engines work?",
     ],
 )  # fmt: skip
 async def test_what_no_program_can_answer_is_answered_honestly(question: str):
@@ -139,6 +139,8 @@ FOLLOW_UPS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "a planet": (("What is the largest planet?", "And the smallest?"), "Mercury is the smallest planet of the solar system."),
     "a word": (("Spell the word necessary", "How many letters does it have?"), '"necessary" has 9 letters.'),
     "a country": (("What's the capital of Canada?", "What currency does it use?"), "The currency of Canada is the Canadian Dollar (CAD)."),
+    "a calculation with the result": (("What is 12 + 30?", "And times 2?"), "42 times 2 is 84."),
+    "a date of the same form": (("What day of the week was 4 July 1976?", "And 5 July?"), "5 July 1976 was a Monday."),
     "a result": (("What is 12 + 30?", "Is it even?"), "Yes, 42 is even."),
     "a table": (("Turn this into JSON:\nname,age\nAnna,31\nBen,28", "How many people are in it?"), "The table has 2 people."),
 }  # fmt: skip
@@ -158,6 +160,7 @@ async def test_a_program_answers_a_question_that_follows_its_own(questions: tupl
         ("Finish the proverb: Better late than ...", "What does it mean?"), ("Who painted the Mona Lisa?", "Tell me more", "When was he born?"),
         ("How do I boil an egg?", "How long for a soft one?"), ("How do you say \"thank you\" in Italian?", "And what do you think?"),
         ("Convert 20 degrees Celsius to Fahrenheit", "Is that warm?"), ("What is 12 + 30?", "And?"),
+        ("What is the largest planet?", "How far is it from the Sun?"),
     ],
 )  # fmt: skip
 async def test_a_follow_up_of_several_meanings_or_of_none_is_not_answered_by_a_program(
