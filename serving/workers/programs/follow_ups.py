@@ -29,6 +29,9 @@ _NO_FRAGMENT = re.compile(
 _PRONOUN = re.compile(
     r"\b(?P<person>he|she|him)\b|\b(?P<its>its|his|their)\b|\b(?:it|that|this|they|them)\b", re.IGNORECASE
 )
+_NO_PRONOUN = re.compile(
+    r"\b(?:is|was|does|did) (?:it|this|that) (?:true|rain|snow|mean that|take)\b", re.IGNORECASE
+)
 _WHY = re.compile(r"(?:why(?: is that| not| so)?|how (?:so|come)|how do you know(?: that)?)", re.IGNORECASE)
 _CHECK = re.compile(
     r"(?:(?:can|could) you )?(?:please )?(?:double[- ]?)?(?:check|verify|prove|test)(?: (?:it|that|this|(?:your|the|this|that) (?:answer|result|solution)))?(?: please)?",
@@ -39,11 +42,18 @@ _ASKS_REST = re.compile(r"\.\.\.|…|__|\b(?:finish|complete|continue|proverb|sa
 _NAME = re.compile(
     r"(?!(?:yes|no|true|false|\w(?:-\w)+)$)(?:[^\W\d_]|[.'-])+(?: (?:[^\W\d_]|[.'-])+){0,4}", re.IGNORECASE
 )
+_DATE = re.compile(r"\d{1,2} [A-Z][a-z]+ \d{4}")
 _SUM = re.compile(
     r"\d ?[-+*/×÷^−%]|\b(?:plus|minus|times|divided|multiplied|sum|product|square root|squared)\b",
     re.IGNORECASE,
 )
 """Part of a calculation, whose result a pronoun stands for."""
+_ADVERB = re.compile(
+    r"backwards?|reversed|in reverse(?: order)?|twice|in (?:capitals|capital letters|upper ?case|lower ?case)",
+    re.IGNORECASE,
+)
+_STEP = re.compile(r"(?:add|subtract|multiply|divide|take)\b.*\d", re.IGNORECASE)
+"""Next step of a calculation."""
 _OPERATOR = re.compile(
     r"(?:[-+*/×÷−]|plus|minus|times|divided by|multiplied by|squared|cubed|to the power)(?![a-z])",
     re.IGNORECASE,
@@ -53,7 +63,7 @@ _SUBJECTS = tuple(
     for text in (
         r"\"([^\"]+)\"",
         r"\b(?:does|do|did) (\S+(?: \S+){0,3}?) (?:mean|have|eat|use|stand for|weigh|make|live|come from)$",
-        r".*\b(?:of|in|for|with|to|on|by|from|word|[Ss]pell|[Dd]efine) (\S+(?: \S+){0,2})$",
+        r".*\b(?:of|in|for|word|[Ss]pell|[Dd]efine) (\S+(?: \S+){0,2})$",
         r".*\b((?:an?|the) \S+(?: \S+){0,3})$",
         r".*\b(?:an?|the) (\S+(?: \S+){0,3})$",
         r".*?\b((?!(?:What|Who|Which|How|When|Where|Is|Are|Was|Does|Do)\b)[A-Z][\w.'-]*(?: [A-Z][\w.'-]*)*)$",
@@ -65,7 +75,8 @@ _SUBJECTS = tuple(
 
 def refers_back(turns: Sequence[str]) -> bool:
     """Return whether the last turn has a pronoun for something that an earlier turn names."""
-    return len(turns) > 1 and _PRONOUN.search(turns[-1]) is not None
+    text = turns[-1] if len(turns) > 1 else ""
+    return _PRONOUN.search(text) is not None and not _NO_PRONOUN.search(text)
 
 
 Ask = Callable[[str], str | None]
@@ -105,7 +116,10 @@ def _candidates(before: str, value: str, text: str) -> Iterator[list[str]]:
     Questions of a later list are less likely.
     """
     plain = " ".join(text.strip(_END).split())
-    if _WHY.fullmatch(plain):
+    step = re.sub(r"^(?:(?:and|now|then),? )+", "", plain, flags=re.IGNORECASE)
+    if _STEP.match(step) and not _PRONOUN.search(step):
+        yield [f"{before.rstrip(_END)}, then {step}"]
+    elif _WHY.fullmatch(plain):
         yield [f"why {before}"]
     elif _CHECK.fullmatch(plain):
         yield [f"check {before}"]
@@ -121,33 +135,31 @@ def _candidates(before: str, value: str, text: str) -> Iterator[list[str]]:
 
 def _with_fragment(before: str, fragment: str) -> Iterator[list[str]]:
     """Yield `before` with `fragment` in the place of other words: first of those after the same preposition."""
-    given = _GIVEN.search(fragment)
-    head = fragment[: given.start()] if given else fragment
+    given, own_text = _GIVEN.search(before), _GIVEN.search(fragment)
+    head = fragment[: own_text.start()] if own_text else fragment
     if _NO_FRAGMENT.match(fragment) or len(head.split()) > MOST_FRAGMENT:
         return
-    words = list(re.finditer(r"\S+", before))[:MOST_WORDS]
-    if given:
+    command = before[: given.start()] if given else before.rstrip(_END)
+    words = list(re.finditer(r"\S+", command))[:MOST_WORDS]
+    if own_text:
         yield [f"{before[: words[n].start()]}{fragment}" for n in range(1, min(len(words), 4))]
         return
-    preposition = head.split()[0].casefold() if _PREPOSITION.match(head + " ") else ""
+    preposition = head.split()[0].casefold() if _PREPOSITION.match(f"{head} ") else ""
+    ends = _END if "%" in fragment else f"{_END}%"
+    shape = _shape(fragment, ends)
     spans = [
         (words[i].start(), words[j - 1].end())
         for i in range(len(words))
         for j in range(i + 1, min(i + MOST_SPAN, len(words)) + 1)
     ]
-    alike = [
-        (start, end)
-        for start, end in spans
-        if preposition and before[start:end].split()[0].casefold() in _SAME.get(preposition, (preposition,))
-    ]
-    ends = _END if "%" in fragment else f"{_END}%"
-    shape = _shape(fragment, ends)
+    first_words = _SAME.get(preposition, (preposition,))
+    alike = [(start, end) for start, end in spans if before[start:end].split()[0].casefold() in first_words]
     same = [(start, end) for start, end in spans if "0" in shape and _shape(before[start:end], ends) == shape]
-    end = _GIVEN.search(before) or re.search(rf"[{_END}]*$", before)
-    added = f"{before[: end.start()]} {fragment}{before[end.start() :]}" if end else ""
-    for each in (alike, same, spans):
-        yield [new for start, end in each if (new := _replace(before, start, end, fragment))]
-    yield [added]
+    for places in (alike, same, [] if _ADVERB.fullmatch(fragment) else spans):
+        yield [new for start, end in places if (new := _replace(before, start, end, fragment))]
+    yield [f"{command} {fragment}{before[len(command) :]}"]
+    if given and re.search(r"[,\d]", fragment):
+        yield [f"{before[: given.end()]}{fragment}"]
 
 
 def _shape(text: str, ends: str) -> str:
@@ -166,17 +178,14 @@ def _replace(before: str, start: int, end: int, fragment: str) -> str:
         if len(bare) < 2 or bare[0] != bare[-1]:
             return ""
         fragment = f"{quotes[0]}{fragment.strip(quotes[0])}{quotes[0]}"
-    has_number = re.search(r"\d|\ban?\b|\bone\b", bare) is not None
-    if bool(re.search(r"\d", fragment)) != bool(re.search(r"\d", bare)) and not (
-        re.search(r"\d", fragment) and has_number
-    ):
+    number, old_number = re.search(r"\d", fragment), re.search(r"\d", bare)
+    is_amount = number and re.match(r"(?:an?|one)\b", bare)
+    if bool(number) != bool(old_number) and not is_amount:
         return ""
+    has_article = re.search(r"\ban? $", before[:start]) or (re.match(r"an? ", bare) and not number)
+    if has_article and re.search(r"[^s]s$", fragment):
+        return ""  # a plural has no such article
     return f"{before[:start]}{fragment}{old[len(bare) :]}{before[end:]}"
-
-
-_NO_PRONOUN = re.compile(
-    r"\b(?:is|was|does|did) (?:it|this|that) (?:true|rain|snow|mean that|take)\b", re.IGNORECASE
-)
 
 
 def _with_pronoun(before: str, value: str, text: str) -> Iterator[str]:
@@ -185,10 +194,14 @@ def _with_pronoun(before: str, value: str, text: str) -> Iterator[str]:
     if found is None or len(_PRONOUN.findall(text)) != 1:
         return
     given = _GIVEN.search(before)
-    names = [value] if _NAME.fullmatch(value) and not _ASKS_REST.search(before) else []
+    names = (
+        [value]
+        if (_NAME.fullmatch(value) or _DATE.fullmatch(value)) and not _ASKS_REST.search(before)
+        else []
+    )
     if _SUM.search(before) and re.fullmatch(r"-?[\d,.]+", value):
         names = [value]
-    elif not found["person"] and not given:
+    elif not (found["person"] or given or re.search(r"\bthan\b", text)):
         matches = [each.search(before.strip(_END)) for each in _SUBJECTS]
         names += [match[1] for match in matches if match]
     end = "'s" if found["its"] else ""

@@ -37,7 +37,7 @@ MORE = (
 
 _ASKS = r"(?:what|which|who|whose|whom|where|when|why|how|what's|who's|is|are|was|were|do|does|did|can|could|has|have|will|would|should)"
 _ORDERS = (
-    r"(?:answer|calculate|compare|compute|convert|count|define|describe|evaluate|explain|factor|find|give|identify|list|name|prove"
+    r"(?:add|answer|calculate|compare|compute|convert|count|define|describe|evaluate|divide|explain|factor|find|give|identify|list|multiply|name|prove|round|subtract"
     r"|simplify|solve|sort|spell|state|tell me|translate|work out|check)"
 )
 _QUESTION = re.compile(rf"(?:^|[.!?,;:]\s+|\band\s+){_ASKS}\b|^{_ORDERS}\b|\?", re.IGNORECASE)
@@ -96,7 +96,7 @@ class Guide(ProgramWorker):
         if answers := self._answers(question):
             return "\n".join(answers)
         is_writing = _WRITING.search(text) if not _OPEN.match(text) else _WISH.search(text)
-        is_talk = _SMALL_TALK.search(text) or not _QUESTION.search(question.raw)
+        is_talk = _SMALL_TALK.search(text) or not (_QUESTION.search(question.raw) or _QUESTION.match(text))
         if (is_writing or is_talk) and not _CODE.search(text):
             raise NotForProgram("The request is for writing or small talk.")
         return f"The bundled team has no worker that can answer this reliably. {ABLE} {MORE}"

@@ -12,10 +12,8 @@ import unicodedata
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
-from itertools import chain
 from typing import Any, ClassVar
 
 from conductor.errors import WorkerRefused
@@ -213,11 +211,6 @@ def _split(message: Message) -> tuple[str, str]:
     return "".join(texts), ""
 
 
-def _turns(call: Call) -> list[str]:
-    """Return the texts of the user's messages."""
-    return [_split(message)[0] for message in call.messages if message.role == "user"]
-
-
 class ProgramWorker:
     """Base class of workers that are programs. A subclass sets the class variables and implements `answer`."""
 
@@ -268,10 +261,7 @@ class ProgramWorker:
     def _answer(self, call: Call) -> str:
         reasons: list[str] = []
         try:
-            questions = questions_of(call)
-            if self.ignores_pronouns and refers_back(_turns(call)):
-                questions = []
-            for question in chain(questions, self._whole_questions(call)):
+            for question in self._questions(call):
                 try:
                     return self.reply(question)
                 except NotForProgram as reason:
@@ -282,21 +272,28 @@ class ProgramWorker:
         message = f"{self.name} is a program that answers only questions about {self.topic}. {why}"
         raise WorkerRefused(message, worker=self.name, only_this_call=True)
 
-    def _whole_questions(self, call: Call) -> Iterator[PlainQuestion]:
-        """Yield the question that the last message means if it follows an earlier one that the program answers."""
-        turns = _turns(call)
-        if not self.follows_up or len(turns) < 2:
-            return
-
-        def ask(answer: Callable[[PlainQuestion], str], text: str) -> str | None:
-            try:
-                return answer(read_question(text))
-            except NotForProgram:
-                return None
-
-        value_of = partial(ask, lambda question: self._answer_in_form(question).value)
-        if whole := whole_question(turns, value_of, partial(ask, self.reply)):
+    def _questions(self, call: Call) -> Iterator[PlainQuestion]:
+        """Yield the questions of a call, and what the last message means after an earlier one: first if it has a pronoun."""
+        own, turns = questions_of(call), [_split(each)[0] for each in call.messages if each.role == "user"]
+        is_back = refers_back(turns)
+        if not is_back:
+            yield from own
+        if self.follows_up and (whole := whole_question(turns, self._value_of, self._reply_to)):
             yield read_question(whole)
+        if is_back and not self.ignores_pronouns:
+            yield from own
+
+    def _value_of(self, text: str) -> str | None:
+        try:
+            return self._answer_in_form(read_question(text)).value
+        except NotForProgram:
+            return None
+
+    def _reply_to(self, text: str) -> str | None:
+        try:
+            return self.reply(read_question(text))
+        except NotForProgram:
+            return None
 
     def reply(self, question: PlainQuestion) -> str:
         """Return the answer, or its value alone if the user wants nothing else. Raise NotForProgram if there

@@ -140,6 +140,14 @@ FOLLOW_UPS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "a word": (("Spell the word necessary", "How many letters does it have?"), '"necessary" has 9 letters.'),
     "a country": (("What's the capital of Canada?", "What currency does it use?"), "The currency of Canada is the Canadian Dollar (CAD)."),
     "a calculation with the result": (("What is 12 + 30?", "And times 2?"), "42 times 2 is 84."),
+    "a next step": (("What is 7 times 8?", "Now add 4"), "56 + 4 = 60."),
+    "the day of an answer": (("What day of the week was 4 July 1976?", "Was it a leap year?"), "Yes, 1976 is a leap year."),
+    "an adverb": (("Spell the word necessary", "Now backwards"), '"necessary" spelled backwards is "yrassecen".'),
+    "a command for the same text": (("Count the words in: the cat sat", "And the letters?"), "The text has 9 letters."),
+    "the last number of a date": (
+        ("How many days are there between 1 March 2025 and 15 April 2025?", "And 20 April 2025?"),
+        "There are 50 days between 1 March 2025 and 20 April 2025.",
+    ),
     "a date of the same form": (("What day of the week was 4 July 1976?", "And 5 July?"), "5 July 1976 was a Monday."),
     "a result": (("What is 12 + 30?", "Is it even?"), "Yes, 42 is even."),
     "a table": (("Turn this into JSON:\nname,age\nAnna,31\nBen,28", "How many people are in it?"), "The table has 2 people."),
@@ -154,7 +162,7 @@ async def test_a_program_answers_a_question_that_follows_its_own(questions: tupl
 @pytest.mark.parametrize(
     "questions",
     [
-        ("What is 15% of 80?", "and 20?"), ("How many grams are in a pound?", "and ounces?"), ("What's the capital of Canada?", "And Georgia?"),
+        ("What is 15% of 80?", "and 20?"), ("How many days does a leap year have?", "And hours?"), ("Convert 10 kg to pounds", "Is that more than 20 pounds?"), ("What's the capital of Canada?", "And Georgia?"),
         ("Which is bigger, a whale or an elephant?", "And a mouse?"), ("What is the opposite of hot?", "How many letters does it have?"),
         ("What rhymes with moon?", "really?"), ("What rhymes with moon?", "And you?"), ("What is the opposite of hot?", "And then?"),
         ("Finish the proverb: Better late than ...", "What does it mean?"), ("Who painted the Mona Lisa?", "Tell me more", "When was he born?"),
