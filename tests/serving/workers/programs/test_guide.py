@@ -1,5 +1,6 @@
 """The bundled team answers follow-up questions and two questions at once, or says honestly that it cannot."""
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +15,7 @@ from serving.pool import Pool, build_pool
 from serving.settings.keys import GUIDE
 from serving.settings.overrides import settings_to_serve
 from serving.settings.settings import Settings, load, parse
+from tests.serving.api.served import scripted, served, step, team
 from tests.serving.api_pools import KEYS
 from tests.serving.workers.subjects import Behaviour, ScriptedEngine
 
@@ -215,9 +217,38 @@ def test_the_bundled_guide_is_the_one_that_is_removed():
     assert BUNDLED.line("calculator")[-2:] == ("guide", "writer")
 
 
+async def test_the_record_shows_who_was_called_first_and_a_request_may_ask_for_the_model_alone():
+    program = {
+        "name": "sums",
+        "kind": "python",
+        "factory": "serving.workers.programs.calculator:Calculator",
+        "in_pool": False,
+    }
+    plan = json.dumps(step("a", ""))
+    workers = [program, scripted("a", try_first=["sums"])]
+    async with served(team(plan, workers=workers, workflows={})) as api:
+        body = {
+            "model": "mini",
+            "messages": [{"role": "user", "content": "What is 2 + 3?"}],
+            "podium": {"trace": True},
+        }
+        first = await api.ok(body)
+        alone = await api.ok(body | {"podium": {"trace": True, "workers": ["a"]}})
+        other = await api.ok(body | {"messages": [{"role": "user", "content": "Tell me a joke."}]})
+    shown = [
+        (
+            answer["choices"][0]["message"]["content"],
+            answer["podium"]["steps"][0]["served_by"],
+            [each["worker"] for each in answer["podium"]["steps"][0].get("attempts", [])],
+        )
+        for answer in (first, alone, other)
+    ]
+    assert shown == [("2 + 3 = 5.", "sums", []), ("a says so.", "a", []), ("a says so.", "a", ["sums"])]
+
+
 async def test_requests_that_choose_their_workers_call_exactly_these():
     conversation = (Message.of("user", "What is 2 + 3?"),)
-    team = BUNDLED.team
-    chosen = team.members_for(Task(conversation, workers=("writer",)))
-    assert chosen["writer"] == team.pool["writer"]
-    assert team.members_for(Task(conversation))["writer"].worker is team.pool["writer"].led
+    own = BUNDLED.team
+    chosen = own.members_for(Task(conversation, workers=("writer",)))
+    assert chosen["writer"] == own.pool["writer"]
+    assert own.members_for(Task(conversation))["writer"].worker is own.pool["writer"].led
