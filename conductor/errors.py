@@ -70,7 +70,7 @@ class Reason(StrEnum):
 
 
 class PodiumError(Exception):
-    """An unexpected failure inside Podium.
+    """Podium itself failed unexpectedly.
 
     Base class of all errors that Podium raises on purpose.
 
@@ -103,11 +103,11 @@ class BadTask(PodiumError):
 
 
 class UnknownName(BadTask):
-    """The request names something that does not exist, such as a run, or that belongs to another team."""
+    """The request names an object, such as a run, that does not exist or that belongs to another team."""
 
 
 class UnknownModel(UnknownName):
-    """The model does not exist, or this caller may not use it. The caller cannot tell which."""
+    """The model does not exist, or this key may not use it. The error does not say which of the two is true."""
 
     param = "model"
 
@@ -117,33 +117,33 @@ class TooLarge(BadTask):
 
 
 class NotTheSame(BadTask):
-    """An earlier request with the same Idempotency-Key was different."""
+    """An earlier, different request already used the same `Idempotency-Key`."""
 
 
 class TooSlow(BadTask):
-    """The request did not arrive completely in time."""
+    """The client did not send the whole request in time."""
 
     retryable = True
 
 
 class WrongContentType(BadTask):
-    """The request's body is not JSON, or not declared as JSON."""
+    """The body is not JSON, or the `content-type` header does not say that it is."""
 
 
 class NotAllowed(PodiumError):
-    """The caller is not permitted to do this. Nothing was run or billed."""
+    """The key, the host or the web page of the request is not allowed to do this. Nothing was run or billed."""
 
 
 class Unauthenticated(NotAllowed):
-    """The request has no API key, or its key is not valid."""
+    """The request has no API key, or the key is not valid."""
 
 
 class NoPlan(PodiumError):
-    """The conductor wrote no usable plan, and no worker could answer instead."""
+    """The conductor wrote no plan that can run, and no worker could answer instead."""
 
 
 class InvalidPlan(NoPlan):
-    """A plan was written, but it cannot run."""
+    """The plan cannot run."""
 
     reason: Reason = Reason.MALFORMED
     step: int | None = None
@@ -151,7 +151,7 @@ class InvalidPlan(NoPlan):
 
 
 class WorkerError(PodiumError):
-    """A model failed. The run's record contains what the client received and what was billed before."""
+    """A model failed. The run's record shows what the client received and what was billed before the failure."""
 
     worker: str | None = None
     """Name of the worker in the pool."""
@@ -175,7 +175,7 @@ class WorkerError(PodiumError):
 
 
 class WorkerUnavailable(WorkerError):
-    """The worker is unreachable, cut off its answer, sent an invalid answer, or failed internally (5xx)."""
+    """The worker could not be reached, did not finish its answer, sent an invalid answer, or returned a 5xx status."""
 
     retryable = True
     only_this_call: bool = False
@@ -187,7 +187,7 @@ class WorkerUnavailable(WorkerError):
 
 
 class WorkerBusy(WorkerError):
-    """The worker is busy: it returned 429 or 529, or its queue is full."""
+    """The worker has too much to do. It returned the status 429 or 529, or its queue is full."""
 
     retryable = True
     retry_after_s: float | None = None
@@ -196,7 +196,7 @@ class WorkerBusy(WorkerError):
 
 
 class LineTooLong(WorkerError):
-    """The call waited `max_wait_s` in the worker's queue and was not sent."""
+    """The call waited in the worker's queue for `max_wait_s` seconds. Podium then dropped the call without sending it."""
 
     retryable = True
     retry_after_s: float = 1.0
@@ -205,7 +205,7 @@ class LineTooLong(WorkerError):
 
 
 class WorkerRefused(WorkerError):
-    """The worker understood the call and rejected it: an invalid key, an unknown model, a refused prompt."""
+    """The worker rejected the call, for example because of an invalid key, an unknown model or a refused prompt."""
 
     every_call: bool = False
     """True if any other call would be rejected too, as with an invalid key. False if this call is at
@@ -218,25 +218,25 @@ class WorkerRefused(WorkerError):
 
 
 class ContentFiltered(WorkerRefused):
-    """The provider's content filter rejected the prompt. The provider itself works."""
+    """The provider's content filter rejected the prompt. Other prompts still work."""
 
     param = "messages"
 
 
 class AnswerInvalid(WorkerError):
-    """The answer does not have the required format, and neither has the corrected answer. Both are billed, and
-    the client got neither.
+    """The answer did not have the required format, and neither did the corrected answer. Both are billed, but
+    the client received neither of them.
     """
 
 
 class ContextOverflow(WorkerError):
-    """The prompt and the longest allowed answer together exceed the model's context."""
+    """Together, the prompt and the longest allowed answer are longer than the model's context."""
 
     param = "messages"
 
 
 class BudgetExceeded(PodiumError):
-    """The next call could cost more than is left of a budget, so it was not made."""
+    """The next call could have exceeded a budget, so Podium did not make it."""
 
     spent: str = ""
     held: str = ""
@@ -250,20 +250,20 @@ class BudgetExceeded(PodiumError):
 
 
 class DeadlineExceeded(PodiumError):
-    """The caller's deadline has passed. All open calls were closed."""
+    """The request's deadline passed before the answer was complete. Podium closed all open calls."""
 
     deadline_s: float | None = None
 
 
 class Overloaded(PodiumError):
-    """Podium has no capacity for the request. Nothing was run."""
+    """Podium has no capacity for the request at the moment. Nothing was run."""
 
     retryable = True
     retry_after_s: float = 1.0
 
 
 class RateLimited(PodiumError):
-    """The caller has reached its limit per minute. Nothing was run."""
+    """The key or its team has reached its limit of requests or tokens per minute. Nothing was run."""
 
     retryable = True
     retry_after_s: float = 1.0
@@ -271,7 +271,9 @@ class RateLimited(PodiumError):
 
 
 class StoreUnavailable(PodiumError):
-    """The store of keys and budgets is unreachable, so no new call is made. The record has earlier costs."""
+    """The store of keys and budgets cannot be reached, so Podium makes no new call. Earlier calls of the run
+    may be billed.
+    """
 
     retryable = True
     retry_after_s: float = 2.0
@@ -282,11 +284,11 @@ class StoreUnavailable(PodiumError):
 
 
 class Cancelled(PodiumError):
-    """The run was cancelled before it had an answer."""
+    """The run was cancelled before its answer was complete."""
 
 
 class Interrupted(PodiumError):
-    """The router stopped before the run was done."""
+    """The router that executed the run stopped before the run was done."""
 
     retryable = True
 

@@ -33,10 +33,10 @@ TOKENS: dict[Layout, tuple[int, int]] = {
 counted by SmolLM2's tokenizer. A test checks these numbers.
 """
 WHERE: dict[Layout, str] = {
-    "object": "an API model that reasons by itself; its server enforces a JSON schema",
-    "thinking object": "an API model that does not; the schema has a field for its thoughts",
-    "lines": "a vLLM model with a grammar, or a server that enforces nothing",
-    "lists": "`conductor.format: lists`, the paper's",
+    "object": "an API model that reasons on its own, and whose server enforces a JSON schema",
+    "thinking object": "an API model that does not reason on its own. The JSON schema has a field for its thoughts.",
+    "lines": "a vLLM model, whose output follows a grammar, or a model whose server enforces no format",
+    "lists": "any model with `conductor.format: lists`, the format of the RL Conductor paper",
 }
 
 
@@ -112,17 +112,17 @@ def _prompts(team: Team) -> list[str]:
     return [
         "## Its prompts",
         "",
-        "These are the prompts for all workers of `cluster/api.yaml` with three keys set and five steps allowed. The system message comes first. Its examples fit the request: they have",
-        "no more steps than allowed and only workers of the pool, and the small-talk example uses the cheapest one.",
+        "A conductor gets the following prompts with `cluster/api.yaml`, if the API keys of all three providers are set and a plan may have five steps. The first one is the system message.",
+        "Podium adapts the example plans in this message to each request. The examples never have more steps than the request allows, and never use workers that the pool lacks. The small-talk example uses the cheapest worker.",
         "",
         *_block(prompt[0].text),
-        "The user message follows, here for `hi`. In a conversation of several turns, marks surround each turn.",
+        "The user message contains the request. In a conversation of several turns, marks show where each turn begins and ends. For the request `hi`, this is the user message:",
         "",
         *_block(prompt[1].text),
-        "After a plan that cannot run (once):",
+        "If a plan cannot run, Podium asks the conductor once for another plan, with this message:",
         "",
         *_block(repair[-1].text),
-        "In a further round (`rounds`):",
+        "If the settings allow several `rounds`, Podium sends the team's answer to the conductor, which accepts the answer or writes a new plan:",
         "",
         *_block(revise[-1].text),
     ]
@@ -132,17 +132,22 @@ def _formats() -> list[str]:
     lines = [
         "## Length and other layouts",
         "",
-        "Tokens of the text before the team, as counted by SmolLM2's tokenizer. The text is the same for every question, so the prefix caches of providers and of vLLM apply.",
+        "The layout of the prompt depends on the conductor's model. For each layout, this table shows the number of tokens before the list of workers, as counted by SmolLM2's tokenizer. This part of the prompt is the same for every question, so providers and vLLM can read it from their prefix caches.",
         "",
-        "| layout | used for | plans of up to 5 steps | of 1 step |",
+        "| layout | used for | tokens, for plans of up to 5 steps | tokens, for plans of 1 step |",
         "| --- | --- | --: | --: |",
     ]
     lines += [f"| {layout} | {WHERE[layout]} | {many} | {one} |" for layout, (many, one) in TOKENS.items()]
-    lines += ["", "If only one step is allowed, the first part is shorter:", "", *_block(role(1))]
+    lines += [
+        "",
+        "If a plan may have only one step, the first part of the prompt is shorter:",
+        "",
+        *_block(role(1)),
+    ]
     for layout in TOKENS:
         if layout != "object":
             text = instructions(layout, 6, MAX_STEPS, 1)
-            lines += [f"How to write a plan, layout `{layout}`:", "", *_block(text)]
+            lines += [f"In the layout `{layout}`, this text explains how to write a plan:", "", *_block(text)]
     return lines
 
 
@@ -151,8 +156,8 @@ def _plans(planned: list[PlannedRequest]) -> list[str]:
     lines = [
         "## Twenty plans of a scripted stand-in",
         "",
-        "We wrote these plans; no model did. What a real model writes for the same requests was not measured here. A test parses each plan, validates it against the schema that is sent to the",
-        "conductor's server, and runs it in the router with scripted workers.",
+        "We wrote these plans; no model did. A test parses each plan, and validates it against the JSON schema that Podium sends to the",
+        "conductor's server. It then runs the plan in the router with scripted workers. The steps are numbered from 0.",
         "",
     ]
     for number, each in enumerate(planned, 1):

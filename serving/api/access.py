@@ -43,10 +43,10 @@ class Cost:
     in_turn: bool = False
     n_bytes: int = 0
     streams: str = "`limits.max_reads`"
-    memory: str = "above 64 kB, the body counts towards `limits.max_running_bytes` and the response towards `limits.max_unread_bytes`"
+    memory: str = "A body of more than 64 kB counts towards `limits.max_running_bytes`. A response of more than 64 kB counts towards `limits.max_unread_bytes`."
 
 
-PROBE = Cost("probe", streams="no limit, never queued", memory="under 10 kB")
+PROBE = Cost("probe", streams="no limit, never queued", memory="Each request uses less than 10 kB.")
 CONSTANT = Cost("constant", counted="reads")
 READ = Cost("read", counted="reads", in_turn=True)
 WATCH = Cost(
@@ -54,14 +54,14 @@ WATCH = Cost(
     counted="reads",
     in_turn=True,
     n_bytes=2 * PIECE_BYTES,
-    memory="128 kB of `limits.max_unread_bytes`, and 256 kB for the events of each watched run, or more for a larger event",
+    memory="Each stream uses 128 kB of `limits.max_unread_bytes`. The events of each run that it watches use another 256 kB of it, or more if one event is larger.",
 )
 DOWNLOAD = Cost(
     "download",
     counted="reads",
     in_turn=True,
     n_bytes=READ_BYTES,
-    memory="1 MB of `limits.max_unread_bytes`",
+    memory="Each download uses 1 MB of `limits.max_unread_bytes`.",
 )
 CHANGE = Cost(
     "change",
@@ -72,12 +72,12 @@ UPLOAD = Cost(
     "upload",
     counted="changes",
     streams="a quarter of `limits.max_reads`, counted separately",
-    memory="all bodies together: at most the fraction `batches.room` of `limits.max_running_bytes`",
+    memory="All bodies together use at most the share `batches.room` of `limits.max_running_bytes`.",
 )
 RUN = Cost(
     "run",
     streams="`limits.max_running`",
-    memory="the conversation counts towards `limits.max_running_bytes`",
+    memory="The conversation counts towards `limits.max_running_bytes`.",
 )
 
 

@@ -252,7 +252,7 @@ async def reload(request: Request, caller: Admin) -> Reloaded:
 @router.get(OPENAPI, include_in_schema=False)
 async def openapi(request: Request) -> Response:
     """Return the OpenAPI document of the admin API."""
-    return constant(request, _document)
+    return await constant(request, _document)
 
 
 def _document(routes: Sequence[Any]) -> dict[str, Any]:

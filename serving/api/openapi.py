@@ -77,7 +77,7 @@ router = APIRouter()
 @router.get("/v1/openapi.json")
 async def openapi(request: Request) -> Response:
     """Return the OpenAPI document of the API."""
-    return constant(request, document)
+    return await constant(request, document)
 
 
 def document(routes: Sequence[BaseRoute]) -> Json:

@@ -1,5 +1,6 @@
 """JSON responses."""
 
+import asyncio
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
@@ -21,17 +22,24 @@ def success(body: Any, headers: dict[str, str] | None = None, status: int = 200)
     return Response(dumps(body), status, headers, "application/json")
 
 
-def constant(request: Request, make: Callable[[Sequence[BaseRoute]], Any]) -> Response:
-    """Return a constant JSON response, made once from the application's routes. `If-None-Match` gets a 304."""
-    contents: dict[Any, tuple[bytes, str]] = request.app.state.constants
+async def constant(request: Request, make: Callable[[Sequence[BaseRoute]], Any]) -> Response:
+    """Return a constant JSON response. `If-None-Match` gets a 304.
+
+    The response is made once from the application's routes, in a thread, because this takes seconds of CPU.
+    """
+    contents: dict[Any, asyncio.Task[tuple[bytes, str]]] = request.app.state.constants
     if make not in contents:
-        content = dumps(make(request.app.routes))
-        contents[make] = content, f'"{hashlib.sha256(content).hexdigest()[:32]}"'
-    content, tag = contents[make]
+        contents[make] = asyncio.create_task(asyncio.to_thread(_encode, make, request.app.routes))
+    content, tag = await asyncio.shield(contents[make])
     headers = {"etag": tag, "cache-control": "private, max-age=0, must-revalidate"}
     if tag in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=headers)
     return Response(content, 200, headers, "application/json")
+
+
+def _encode(make: Callable[[Sequence[BaseRoute]], Any], routes: Sequence[BaseRoute]) -> tuple[bytes, str]:
+    content = dumps(make(routes))
+    return content, f'"{hashlib.sha256(content).hexdigest()[:32]}"'
 
 
 async def success_list(items: Iterable[Item], show: Callable[[Item], Any], rest: dict[str, Any]) -> Response:

@@ -55,30 +55,30 @@ class ModelAccess(Frozen):
     """Address and credentials of a model."""
 
     service: Service | None = None
-    """Cloud service through which the model is called: `azure` for kind `openai`, `bedrock` for kind
+    """Cloud service through which Podium calls the model: `azure` for kind `openai`, `bedrock` for kind
     `anthropic`, or `vertex` for kinds `anthropic` and `gemini`. With `azure`, Podium uses Azure's dated API.
-    For Azure's v1 API, set only `base_url`. If null, Podium calls the provider itself, or the server at
+    To use Azure's v1 API, set only `base_url`. If null, Podium calls the provider itself, or the server at
     `base_url`."""
     api_key_env: str | None = None
     """Name of the router's environment variable that holds the API key. Without a key, `azure` uses Entra ID
-    (`DefaultAzureCredential`), and `bedrock` finds AWS credentials in the same way as boto3."""
+    (`DefaultAzureCredential`), and `bedrock` finds AWS credentials like boto3."""
     api_key_file: str | None = None
     """File that holds the API key, as an alternative to `api_key_env`. Other users must not be able to read
-    it. It is read again whenever the pool of workers is rebuilt."""
+    this file. Podium reads the file again whenever it rebuilds the pool."""
     credentials_file: str | None = None
-    """JSON key file of a service account (`vertex`). Only its owner may be able to read it. If null,
-    Application Default Credentials are used."""
+    """JSON key file of a service account (`vertex`). Only the owner of the file may be able to read it. If
+    null, Podium uses Application Default Credentials."""
     profile: str | None = None
     """Profile in AWS's configuration files (`bedrock`). If null, boto3 searches for credentials in its usual
     way."""
     base_url: str | None = None
-    """Base URL of the API. If null, the provider's own URL is used. For `azure`, it is the URL of the
-    resource, such as `https://NAME.openai.azure.com`. For kind `openai`, the URL may have a query, which is
-    sent with every call."""
+    """Base URL of the API. If null, Podium uses the provider's own URL. For `azure`, this is the URL of the
+    resource, such as `https://NAME.openai.azure.com`. For kind `openai`, the URL may have a query, which
+    Podium sends with every call."""
     region: str | None = None
     """Region where the model runs. For `bedrock` and `vertex`, use the cloud's own name, such as
-    `eu-central-1` or `europe-west4`. Otherwise any name is possible, such as `eu`, and only policies use it.
-    If null, the region is unknown, and a policy that names regions excludes the worker."""
+    `eu-central-1` or `europe-west4`. In all other cases, only policies use the name, and you can choose any,
+    such as `eu`. If null, the region is unknown, and a policy that names regions excludes the worker."""
     project: str | None = None
     """Google Cloud project that is billed (`vertex`)."""
     api_version: str | None = None

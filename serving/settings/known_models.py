@@ -39,47 +39,50 @@ publishes them."""
 
 
 class Accepts(BaseModel):
-    """Parameters that a model accepts. The defaults fit an unknown model: everything is accepted."""
+    """Parameters that a model accepts. By default, Podium treats the model as one that accepts everything."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     sampling: Literal["always", "unless_thinking", "never"] = "always"
-    """When `temperature` and `top_p` may be sent: `always`, `unless_thinking` (only in calls without
-    thinking) or `never`."""
+    """When Podium may send `temperature` and `top_p`. With `always`, it may send them in every call. With
+    `unless_thinking`, it may send them only in calls without thinking. With `never`, it does not send them.
+    """
     max_temperature: float = Field(default=2.0, gt=0)
-    """Highest `temperature` that may be sent. A higher value is lowered to it."""
+    """Highest `temperature` that may be sent. If a request sets a higher value, Podium sends
+    `max_temperature` instead."""
     temperature_with_top_p: bool = True
     """Allow `temperature` and `top_p` in the same call. If false, only `temperature` is sent."""
     stop_sequences: int = Field(default=16, ge=0)
-    """Maximum number of stop sequences that may be sent. Podium itself cuts the answer at the remaining ones.
-    """
+    """Maximum number of stop sequences that may be sent. If a request has more, Podium itself cuts the answer
+    at the remaining ones."""
     blank_stop_sequences: bool = True
     """Allow stop sequences that consist only of white space."""
     seed: Literal["int64", "int32", "none"] = "int64"
-    """Range of `seed`: 64-bit or 32-bit signed integers. With `none`, no seed may be sent."""
+    """Values of `seed` that may be sent: signed integers of 64 bits or of 32 bits. With `none`, no seed may
+    be sent."""
     samplers: tuple[Literal["top_k", "min_p", "repetition_penalty"], ...] = (
         "top_k",
         "min_p",
         "repetition_penalty",
     )
-    """Samplers that may be sent in calls in which `temperature` may be sent. OpenAI's own models accept none
-    of them. Anthropic's and Google's models accept `top_k`."""
+    """Sampling parameters that may be sent. Podium sends them only in calls in which it may also send
+    `temperature`. OpenAI's own models accept none of them. Anthropic's and Google's models accept `top_k`."""
     efforts: tuple[str, ...] | None = None
-    """Levels of reasoning effort that may be sent. Another level is replaced by the nearest of them. If the
-    list is empty, no level may be sent. If null, every level may be sent."""
+    """Levels of reasoning effort that may be sent. Podium replaces any other level by the nearest of them. If
+    the list is empty, no level may be sent. If null, every level may be sent."""
     default_effort: str = "none"
     """Level of reasoning effort that the model uses if a call sets none. With `none`, the model does not
     think."""
     json_schema: bool = True
-    """Allow an answer to be constrained to a JSON schema."""
+    """Send the JSON schema of an answer to the model's API. If false, the schema is only in the prompt."""
     prefill: bool = False
-    """Let the model continue an assistant message at the end of a conversation. An answer that was
-    interrupted can then continue from its last character. For kind `openai`, this uses vLLM's
-    `continue_final_message`. It is never used while the model thinks."""
+    """Let the model continue an assistant message at the end of a conversation. If an answer was interrupted,
+    the model can then continue it from its last character. For kind `openai`, this uses vLLM's
+    `continue_final_message`. Podium never does this while the model thinks."""
     verbosity: bool = False
     """Allow `verbosity` (kind `openai`)."""
     max_output_tokens: int | None = Field(default=None, ge=1)
-    """Highest limit for the length of an answer that may be sent, in tokens. If null, it is unknown."""
+    """Longest answer, in tokens, that a call may ask for. If null, Podium does not know this limit."""
     output_limit_field: Literal["max_tokens", "max_completion_tokens"] | None = None
     """Name of the field that limits the length of an answer (kind `openai`). If null, it is
     `max_completion_tokens` at api.openai.com, and `max_tokens` elsewhere."""

@@ -40,14 +40,15 @@ class Settings(Frozen):
     """Complete settings of one Podium server."""
 
     conductor: ConductorSettings | None = None
-    """Model that writes the plans, and how it is called. If null, Podium serves only workflows and workers.
-    """
+    """Model that writes the plans, and how Podium calls it. If null, Podium serves only workflows and
+    workers."""
     workers: tuple[WorkerSettings, ...] = Field(min_length=1)
     """All models that Podium calls, including the conductor's model."""
     models: dict[str, ModelSettings] = Field(default_factory=dict)
-    """Model names that the conductor serves. Each has its own limits."""
+    """Model names that clients can request, and whose answers the conductor plans. Each name can have its own
+    limits."""
     workflows: dict[str, tuple[StepSettings, ...]] = Field(default_factory=dict)
-    """Fixed plans. Each is served as a model under its name."""
+    """Fixed plans. Podium serves each of them as a model under its name."""
     prompts: PromptSettings = PromptSettings()
     """Replacements for the built-in prompts."""
     limits: LimitSettings = LimitSettings()
@@ -61,13 +62,13 @@ class Settings(Frozen):
     cache: CacheSettings = CacheSettings()
     """Cache of answers to repeated requests."""
     conversation: ConversationSettings = ConversationSettings()
-    """Turns of one conversation, and their prompt cache."""
+    """How Podium handles the turns of one conversation and their prompt cache."""
     baseline: BaselineSettings | None = None
-    """Model with which costs are compared. If null, they are not compared."""
+    """Model with which Podium compares the costs of its answers. If null, it does not compare them."""
     batches: BatchSettings = BatchSettings()
     """Files and batches, for requests that are not urgent."""
     webhooks: WebhookSettings = WebhookSettings()
-    """Webhook that reports when a share of a budget is spent."""
+    """Webhook that reports when a given share of a budget is spent."""
     telemetry: TelemetrySettings = TelemetrySettings()
     """Contents of traces."""
 

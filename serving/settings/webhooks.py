@@ -20,23 +20,23 @@ Percent = Annotated[int, Field(ge=1, le=100)]
 
 
 class WebhookSettings(Frozen):
-    """Webhook that is called when a key or a team has spent a given share of its budget. Each share is
-    reported once per day or month, depending on the period of the budget. Messages are signed as Standard
-    Webhooks specifies, and they never delay requests.
+    """Webhook that Podium calls when a key or a team has spent a given share of its budget. Podium reports
+    each share once per day or month, depending on the period of the budget. It signs the messages as Standard
+    Webhooks specifies. They never delay requests.
     """
 
     url: str | None = None
     """URL to which messages are posted. If null, no messages are sent."""
     secret_env: str = Field(default="PODIUM_WEBHOOK_SECRET", min_length=1)
     """Name of the environment variable that holds the secret for signing messages. The secret is `whsec_`
-    followed by base64. To rotate it without a gap, set several secrets, separated by spaces. Each message is
-    then signed with all of them."""
+    followed by base64. To replace it without an interruption, set both secrets, separated by a space. Podium
+    then signs each message with both of them."""
     budget_percent: tuple[Percent, ...] = (50, 80, 100)
-    """Shares of a budget to report, in percent. At 100, Podium also reports a call that was rejected because
+    """Shares of a budget to report, in percent. At 100, Podium also reports if it has rejected a call because
     too little of the budget was left."""
     timeout_s: float = Field(default=10.0, gt=0, le=60)
     """Maximum time, in seconds, to wait for the receiver's answer. If the receiver does not answer with a 2xx
-    status, the message is sent again for three days, at growing intervals."""
+    status, Podium sends the message again for three days, at growing intervals."""
 
     @field_validator("secret_env")
     @classmethod

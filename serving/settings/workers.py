@@ -36,9 +36,9 @@ class ScriptedCallSettings(Frozen):
     """Call of one of the client's tools."""
 
     name: str
-    """Name of the tool. The call is dropped if the request does not offer this tool."""
+    """Name of the tool. If the request does not offer this tool, the call is dropped."""
     arguments: dict[str, Any] | str = Field(default_factory=dict[str, Any])
-    """Arguments of the call. Use keys and values for a function, and text for a custom tool."""
+    """Arguments of the call. Use keys and values for a function, and a text for a custom tool."""
 
 
 class ScriptedReplySettings(Frozen):
@@ -50,14 +50,14 @@ class ScriptedReplySettings(Frozen):
     reasoning: str = ""
     """Thoughts that are sent before the answer."""
     calls: tuple[ScriptedCallSettings, ...] = ()
-    """Tool calls that the worker makes together, after the text. The next reply then answers the tool
-    results. A script with tool calls starts again for each conversation. If a request offers no tools,
-    replies with tool calls are skipped."""
+    """Tool calls that the worker makes after the text, all in the same answer. When the client sends the tool
+    results, the worker answers with the next reply. A script with tool calls starts again for each
+    conversation. If a request offers no tools, replies with tool calls are skipped."""
     error: Literal["busy", "unavailable", "refused", "overflow"] | None = None
-    """Error that the reply raises instead of answering. If `fail_after_tokens` is set, the reply fails
-    after that many tokens."""
+    """Error that the reply raises instead of answering. If `fail_after_tokens` is set, the reply sends this
+    many tokens before it fails."""
     retry_after_s: float | None = None
-    """Value of `Retry-After` that is sent with the error, in seconds."""
+    """Number of seconds that the error has as its `Retry-After`."""
     fail_after_tokens: int | None = None
     """Number of tokens after which the reply fails. If `error` is not set, the error is `unavailable`."""
     stall_after_tokens: int | None = None
@@ -70,49 +70,50 @@ Serves = Annotated[tuple[Operation, ...], Field(min_length=1)]
 
 
 class VllmSettings(WorkerBase):
-    """Model that runs on your own machines, with vLLM as its engine. Several workers can share one engine
-    with `deployment`.
+    """Model that runs on your own machines, with vLLM as its engine. With `deployment`, several workers can
+    share one engine.
     """
 
     kind: Literal["vllm"]
     model: str
-    """Folder of the model, or its name on a hub. Not needed with `deployment`."""
+    """Folder of the model, or its name on a hub. Omit this field if you set `deployment`."""
     like: str | None = None
-    """Public name of the model, such as `Qwen2.5-1.5B-Instruct`, if `model` is a folder. A conductor with the
-    built-in prompt is shown this name."""
+    """Public name of the model, such as `Qwen2.5-1.5B-Instruct`, if `model` is a folder. The built-in prompt
+    shows this name to the conductor."""
     deployment: str | None = Field(default=None, pattern=NAME)
     """Name of another `vllm` worker whose engine also serves this worker. The `model`, `engine` and `scale`
     of that worker then apply."""
     engine: dict[str, Any] = Field(default_factory=dict)
-    """Engine arguments of vLLM, under vLLM's names, such as `max_model_len: 8192`. Podium adds two arguments:
-    `chat_template_kwargs` and `tool_call_parser`. `tool_call_parser` names the parser for the model's tool
-    calls, such as `hermes`. Without a parser, the worker makes no tool calls."""
+    """Engine arguments of vLLM, under vLLM's names, such as `max_model_len: 8192`. Podium also accepts two
+    arguments of its own. `chat_template_kwargs` contains arguments for the model's chat template.
+    `tool_call_parser` is the name of vLLM's parser for the model's tool calls, such as `hermes`. Without a
+    parser, the worker makes no tool calls."""
     adapter: str | None = None
     """LoRA adapter for this worker's calls. The value is a folder, or an address in an object store (`s3://`,
-    `gs://` or `abfss://`). It must end in a name such as `conductor@1a2b3c4d`. See `serving.lora.adapters`.
-    """
+    `gs://` or `abfss://`). It must end in a name with a digest, such as `conductor@1a2b3c4d`. See
+    `serving.lora.adapters`."""
     scale: Scale = Scale()
     """Number and size of the engine's replicas."""
     serves: Annotated[tuple[Literal["chat", "text_completion"], ...], Field(min_length=1)] = (
         "chat",
         "text_completion",
     )
-    """Operations that the worker serves: `chat`, and `text_completion` (`/v1/completions`), which sends the
-    prompt unchanged."""
+    """Operations that the worker serves. `chat` is for chats. `text_completion` is for `/v1/completions`, and
+    sends the prompt unchanged."""
     stall_timeout_s: float | None = Field(default=None, gt=0)
-    """Maximum time between two tokens, in seconds. After this time, the call fails and the engine aborts it.
-    If null, the limit is 120, or 600 for requests of the priority `batch`, which yield to all others. Podium
-    then also learns a second limit, which applies while another free worker could continue the answer: four
-    times the p99 of the longest pauses in recent answers, and at least 20 seconds. The learned limit needs 20
-    recent answers, and does not apply to the priority `batch`."""
+    """Maximum time between two tokens, in seconds. After this time, the call fails, and the engine aborts it.
+    If null, the limit is 120. For requests of the priority `batch`, which yield to all others, it is 600. If
+    you set no limit, Podium also applies a limit that it has [learned from recent
+    calls](operations/worker-failures.md), but only while another free worker could continue the answer.
+    Podium needs 20 answers to learn this limit."""
     first_token_timeout_s: float | None = Field(default=None, gt=0)
-    """Maximum time until the first token, in seconds, including the wait in the engine's queue. Time in which
-    no replica is running and one is starting does not count. If null, `stall_timeout_s` applies if it is set.
-    Otherwise the limit is 300, or 600 for the priority `batch`. Podium then also learns a second limit, which
-    applies while a fallback is free and the priority is not `batch`: four times the p99 of recent calls, and
-    at least 10 seconds. The learned limit is 13 seconds until 20 calls are known, and 30 seconds while the
-    worker's calls fail. Whatever the setting, the limit is at most half of the request's remaining time while
-    another worker is free."""
+    """Maximum time until the first token, in seconds, including the wait in the engine's queue. Podium does
+    not count the time while no replica is running and one is starting. If null, the limit is
+    `stall_timeout_s`. If `stall_timeout_s` is null too, the limit is 300, or 600 for the priority `batch`. If
+    you set no limit, Podium also applies a limit that it has [learned from recent
+    calls](operations/worker-failures.md), but only while a fallback is free. Until Podium has seen 20 calls,
+    this second limit is 13 seconds. While the worker's calls fail, it is 30 seconds. While another worker is
+    free, every limit is at most half of the request's remaining time, even if you set a longer one."""
     stand_in: StandInSettings | None = None
     """Use a fake engine instead of vLLM, to try scaling and routing without a model."""
 
@@ -141,81 +142,83 @@ class VllmSettings(WorkerBase):
 
 
 class DeploymentSettings(ModelAccess):
-    """Place where the worker's model is reached: an account, a region or a server. The fields of a deployment
-    replace those of the worker. A deployment with a `base_url` or a `service` ignores the worker's address
-    and credentials, so that no key is sent to another server.
+    """Place where Podium can reach the worker's model, such as an account, a region or a server. The fields
+    of a deployment replace those of the worker. If a deployment has a `base_url` or a `service`, Podium does
+    not use the worker's address and credentials for it, so that no key is sent to another server.
     """
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,59}$")
     """Name of the deployment in records, spans and logs."""
     weight: float = Field(default=1.0, gt=0, le=1_000_000)
-    """Share of the worker's calls, relative to the weights of the other deployments."""
+    """Share of the worker's calls that this deployment gets, relative to the weights of the other
+    deployments."""
     requests_per_minute: int | None = Field(default=None, ge=1)
     """Maximum number of calls per minute from one router replica. Further calls go to the other deployments.
     If null, there is no limit."""
     tokens_per_minute: int | None = Field(default=None, ge=1)
-    """Maximum number of tokens per minute from one router replica, counting prompts and answers. Further
+    """Maximum number of tokens per minute from one router replica, counting both prompts and answers. Further
     calls go to the other deployments. If null, there is no limit."""
     max_concurrency: int | None = Field(default=None, ge=1)
-    """Maximum number of concurrent calls from one router replica. Further calls go to the other deployments
-    first. If null, the worker's `max_concurrency` applies. That value also limits all deployments together.
-    """
+    """Maximum number of concurrent calls from one router replica. Further calls go to other deployments
+    first. If null, the worker's `max_concurrency` applies. In any case, the worker's `max_concurrency` limits
+    the calls to all deployments together."""
     model: str | None = None
     """Name of the model at the deployment. If null, the worker's `model` applies."""
     price: PriceSettings | None = None
-    """Price of the tokens at the deployment. If null, the worker's `price` applies. If the worker has none,
-    the price table is searched for the deployment."""
+    """Price of the tokens at the deployment. If null, the worker's `price` applies. If the worker has no
+    price either, Podium looks up the price of the deployment in its price table."""
     provider: str | None = None
-    """Provider's name in policies. If null, the worker's `provider` applies. If the deployment has a
-    `base_url` or a `service`, the worker's kind is the name instead."""
+    """Name of the provider in policies. If null, the worker's `provider` applies. If the deployment has a
+    `base_url` or a `service`, the name is the worker's kind instead."""
     local: bool | None = None
     """Treat the deployment as local for policies with `local_only`. If null, the worker's `local` applies. If
-    the deployment has a `base_url` or a `service`, it is local if that address is on this machine."""
+    the deployment has a `base_url` or a `service`, it is local if this address points to this machine."""
 
 
 class _ApiSettings(ModelAccess, WorkerBase):
-    """Model behind a provider's API. The kind names the API, not the provider. Kind `openai` therefore also
-    fits other servers that implement OpenAI's Chat Completions.
+    """Model behind a provider's API. The kind stands for the API and not for the provider, so you can use
+    kind `openai` for every server that implements OpenAI's Chat Completions.
     """
 
     model: str
-    """Provider's name of the model, such as `gpt-5`, or the name of an Azure deployment."""
+    """Name that the provider gives to the model, such as `gpt-5`, or the name of an Azure deployment."""
     like: str | None = None
-    """Public name of the model, such as `gpt-5`, if `model` names a deployment. Podium looks up accepted
-    parameters and prices by this name."""
+    """Public name of the model, such as `gpt-5`, if `model` is the name of a deployment. Podium looks up
+    accepted parameters and prices by this name."""
     accepts: Accepts = Accepts()
-    """Parameters that the model accepts in a call. These fields take precedence over what Podium knows of the
-    model by its name. Parameters that the model does not accept are not sent, and the record lists them."""
+    """Parameters that the model accepts in a call. These fields take precedence over what Podium knows about
+    a model of this name. Podium does not send parameters that the model does not accept, and lists them in
+    the record."""
     deployments: tuple[DeploymentSettings, ...] = ()
-    """Places where the same model is reached, instead of the worker's own address. Each call goes to one of
-    the deployments that are healthy and have a free slot. Podium draws it at random by weight. If the call
-    fails before its first token, it goes to the next deployment."""
+    """Places where Podium can reach the model, instead of the worker's own address. For each call, Podium
+    randomly chooses one of the deployments that are healthy and have a free slot, in proportion to their
+    `weight`. If the call fails before its first token, Podium tries another deployment."""
     stall_timeout_s: float | None = Field(default=None, gt=0)
     """Maximum time between two pieces of an answer, in seconds. Comments, pings and headers do not count as
-    pieces. If null, the limit is 120, or 600 if the model is known to think at the call's effort. For a model
-    that does not think, Podium then also learns a second limit, which applies while another free worker could
-    continue the answer: four times the p99 of the longest pauses in recent answers, and at least 20 seconds.
-    The learned limit needs 20 recent answers. A model that has begun to answer and then stalls is not called
-    again, because the first call is probably billed. A fallback may still answer."""
+    pieces. If null, the limit is 120, or 600 if the model is known to think at the call's effort. If you set
+    no limit, Podium also applies a limit that it has [learned from recent
+    calls](operations/worker-failures.md), but only while another free worker could continue the answer.
+    Podium needs 20 answers to learn this limit. If a model stalls after it has begun to answer, Podium does
+    not call it again, because the first call is probably billed. A fallback may still answer."""
     first_token_timeout_s: float | None = Field(default=None, gt=0)
     """Maximum time until the first piece of an answer, in seconds. Comments, pings and headers do not count
-    as pieces. If null, the limit is that of `stall_timeout_s`. For a model that does not think at the call's
-    effort, Podium then also learns a second limit, which applies while a fallback or another deployment is
-    free: four times the p99 of recent calls, and at least 10 seconds. The learned limit is 13 seconds until
-    20 calls are known, and 30 seconds while the worker's calls fail. Whatever the setting, the limit is at
-    most half of the request's remaining time while a fallback or another deployment is free."""
+    as pieces. If null, `stall_timeout_s` applies. If you set no limit, Podium also applies a limit that it
+    has [learned from recent calls](operations/worker-failures.md), but only while a fallback or another
+    deployment is free. Until Podium has seen 20 calls, this second limit is 13 seconds. While the worker's
+    calls fail, it is 30 seconds. While a fallback or another deployment is free, every limit is at most half
+    of the request's remaining time, even if you set a longer one."""
     connect_timeout_s: float = Field(default=5.0, gt=0)
     """Maximum time for looking up a host name and opening a connection, in seconds."""
     extra_body: dict[str, Any] = Field(default_factory=dict)
-    """Extra fields for the body of every call. Use it for features of a server for which Podium has no
+    """Extra fields for the body of every call. Use them for features of a server for which Podium has no
     setting."""
     allow_link_local: bool = False
     """Allow `base_url` to point to a link-local address or to a cloud's metadata service. Loopback addresses
     and private addresses are always allowed."""
     fetches_pictures: bool | None = None
-    """Pass the image URLs of a request to the server, which then fetches the images. Callers choose these
-    URLs, and the server fetches them from inside its own network. If null, URLs are passed only to servers at
-    public addresses. Other servers accept only images that are sent as `data:` URLs."""
+    """Pass the image URLs of a request on to the server, which then fetches the images itself. Callers choose
+    these URLs, and the server fetches them from inside its own network. If null, Podium passes URLs only to
+    servers at public addresses. Other servers accept only images that are sent as `data:` URLs."""
 
     def at(self, deployment: DeploymentSettings) -> Self:
         """Return the settings of this worker at one of its deployments."""
@@ -258,11 +261,12 @@ class OpenAISettings(_ApiSettings):
 
     kind: Literal["openai"]
     api: Literal["chat", "responses"] = "chat"
-    """OpenAI API that is used for chats. Most servers have `chat` (`/v1/chat/completions`). With `responses`
-    (`/v1/responses`), a model keeps its thoughts across its tool calls."""
+    """OpenAI API that Podium uses for chats. `chat` stands for `/v1/chat/completions`, which most servers
+    have. `responses` stands for `/v1/responses`, with which a model keeps its thoughts across its tool calls.
+    """
     serves: Serves = ("chat",)
-    """Operations that the server offers: `chat`, `text_completion` (`/v1/completions`) and `embeddings`
-    (`/v1/embeddings`). Plans cannot use a worker without `chat`."""
+    """Operations that the server offers. `chat` is for chats, `text_completion` for `/v1/completions`, and
+    `embeddings` for `/v1/embeddings`. Plans cannot use a worker without `chat`."""
 
 
 class AnthropicSettings(_ApiSettings):
@@ -282,35 +286,34 @@ class ScriptedSettings(WorkerBase):
 
     kind: Literal["scripted"]
     replies: tuple[str | ScriptedReplySettings, ...] = ("",)
-    """Replies of the worker. They are used in order, and start again after the last one. In a reply,
-    `{question}` is replaced by the text of the user's last message."""
+    """Replies of the worker. The worker uses them in order, and starts again after the last one. In a reply,
+    Podium replaces `{question}` by the text of the user's last message."""
     serves: Serves = ("chat", "text_completion")
-    """Operations that the worker serves: `chat`, `text_completion` and `embeddings`. Its embeddings are
-    computed from a checksum of the text and have no meaning. Plans cannot use a worker without `chat`."""
+    """Operations that the worker serves. It computes embeddings from a checksum of the text, so they have no
+    meaning. Plans cannot use a worker without `chat`."""
     delay_s: float = Field(default=0.0, ge=0)
-    """Time to the first token, in seconds. After that, the worker writes at `tokens_per_s`, or without pauses
-    if that is null."""
+    """Time to the first token, in seconds. After the first token, the worker writes at `tokens_per_s`. If
+    that is null, it writes without pauses."""
     retry: RetrySettings = RetrySettings()
 
 
 class PythonSettings(WorkerBase):
-    """Worker that you write in Python. See `serving.workers.plugin` for the interface. Podium ships some
-    such workers, for example a calculator and a majority vote (docs/operations/program-workers.md).
+    """Worker that you write in Python. `serving.workers.plugin` describes the interface. Podium ships some of
+    these workers, for example a calculator and a majority vote (docs/operations/program-workers.md).
     """
 
     kind: Literal["python"]
     factory: str = Field(pattern=r"^[\w.]+:\w+$")
-    """Function that creates the worker, as `package.module:callable`. The router's process must be able to
-    import it."""
+    """Function that creates the worker, written as `package.module:callable`. The router's process must be
+    able to import it."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Keyword arguments for the factory."""
     stall_timeout_s: float | None = Field(default=None, gt=0)
     """Maximum time between two pieces of an answer, in seconds. After this time, the call fails and is
     closed. If null, there is no limit."""
     first_token_timeout_s: float | None = Field(default=None, gt=0)
-    """Maximum time until the first piece of an answer, in seconds. If null, the value of `stall_timeout_s`
-    applies. While another worker is free, the limit is never more than half of the request's remaining time.
-    """
+    """Maximum time until the first piece of an answer, in seconds. If null, `stall_timeout_s` applies. While
+    another worker is free, the limit is never more than half of the request's remaining time."""
 
 
 WorkerSettings = Annotated[
