@@ -135,7 +135,12 @@ class Team:
             raise BadTask(
                 f"{param} leaves no worker for this request. Allow at least one worker.", param=param
             )
-        members = {name: self.pool[name] for name in names if task.permit.allows(name)}
+        is_led = task.plan is None and task.workers is None and not task.exclude_workers
+        members = {
+            name: member.as_led if is_led else member
+            for name in names
+            if task.permit.allows(name) and (member := self.pool[name])
+        }
         if not members:
             message = f"The policies of this API key and its team allow none of the workers that the request may use with model {quote(task.model)}. Use another model that GET /v1/models lists, or allow other workers in the request."
             raise NotAllowed(message, param="model")

@@ -51,8 +51,15 @@ class Dispatcher:
     by shortening the prompt.
     """
 
-    def __init__(self, routes: Sequence[Route], chosen: Mapping[str, str] = MappingProxyType({})) -> None:
+    def __init__(
+        self,
+        routes: Sequence[Route],
+        chosen: Mapping[str, str] = MappingProxyType({}),
+        before: Sequence[Route] = (),
+    ) -> None:
+        """Create the dispatcher of `routes[0]` and its fallbacks. `before` are called first, except with tools."""
         self.name, self._routes, self._chosen = routes[0].name, tuple(routes), chosen
+        self._before = tuple(before)
 
     @property
     def is_free(self) -> bool:
@@ -69,7 +76,9 @@ class Dispatcher:
         """
         # Before the choice of a worker: otherwise the first one would expect a run that a fallback answers.
         self._routes[0].limiter.arrive(call.site.run)
-        queue, skipped = policy.order(policy.candidates(self._routes, call), call)
+        is_new = call.site.operation == "chat" and not (call.tools or call.prefix)
+        before = [each for each in self._before if is_new and call.terms.permit.allows(each.name)]
+        queue, skipped = policy.order([*before, *policy.candidates(self._routes, call)], call)
         attempts = Attempts(
             call,
             queue,

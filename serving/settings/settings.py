@@ -153,6 +153,7 @@ class Settings(Frozen):
                 names.append(("conductor.fallback", self.conductor.fallback))
         for worker in self.workers:
             names += [(f"worker {worker.name!r}: fallbacks", name) for name in worker.named_fallbacks]
+            names += [(f"worker {worker.name!r}: try_first", name) for name in worker.try_first]
             if isinstance(worker, VllmSettings) and worker.deployment:
                 names.append((f"worker {worker.name!r}: deployment", worker.deployment))
         for name, model in self.models.items():

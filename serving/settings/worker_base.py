@@ -146,6 +146,10 @@ class WorkerBase(Frozen):
     abilities and cost at most twice as much. Workers with the most similar `card` come first. Among workers
     with equally similar cards, the cheapest comes first. If no card is similar, the workers with the most
     similar price come first."""
+    try_first: tuple[str, ...] = ()
+    """Workers that Podium calls, in this order, before this one, if a conductor's plan names this one. Use it
+    for programs that reject every question that is not theirs. It does not apply to requests that choose their
+    workers or their plan, or to calls with tools."""
     on_content_filter: Literal["fall_back", "tell"] = "tell"
     """What Podium does if the provider rejects a prompt because of its content. With `tell`, the client gets
     a 400 `content_filter`. With `fall_back`, Podium calls the fallbacks, as after any other failure. This may
@@ -176,7 +180,7 @@ class WorkerBase(Frozen):
     your own machines. If null, workers of kind `vllm` and `scripted` are local, and so are workers whose
     `base_url` points to this machine."""
 
-    @field_validator("fallbacks", mode="before")
+    @field_validator("fallbacks", "try_first", mode="before")
     @classmethod
     def _check_fallbacks(cls, value: object, info: ValidationInfo) -> object:
         check_fallbacks(value, info.data.get("name", ""))

@@ -9,7 +9,7 @@ import asyncio
 import re
 import threading
 import unicodedata
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -23,6 +23,7 @@ from conductor.model.messages import Message, Text
 from conductor.model.reply import Delta, FinishReason, Reply
 from conductor.model.usage import FREE, Price, Usage
 from conductor.plan.prompts import ANSWER, read_assignment
+from serving.workers.programs.follow_ups import refers_back, whole_question
 
 MOST_TEXT_CHARS = 20_000
 """Maximum length in characters of a text that a program reads."""
@@ -52,7 +53,8 @@ _BEFORE = re.compile(
     re.IGNORECASE,
 )
 _AFTER = re.compile(
-    r"[\s,.;!?]*(?<!\w)(?:please|pls|thanks|thank you|thx|ty|cheers|lol|haha|and i (?:just )?(?:couldn't|can't|could not) (?:remember|think of it)|i forgot|for me|right now|exactly|in total|(?:do )?you know)[\s.!?]*$",
+    r"[\s,.;!?]*(?<!\w)(?:please|pls|thanks|thank you|thx|ty|cheers|lol|haha|and i (?:just )?(?:couldn't|can't|could not) (?:remember|think of it)|i forgot|for me|right now|exactly|in total|(?:do )?you know"
+    r"|(?:and )?(?:then )?(?:write|say|make|give me) (?:me )?(?:a|one) (?:short |full |complete )?sentence (?:about|with|for|of|on) (?:it|that|this|the (?:result|answer|number)))[\s.!?]*$",
     re.IGNORECASE,
 )
 _CLOSING = re.compile(r"(?:[ .?;,]|(?<![\d)])!)+$")
@@ -218,6 +220,10 @@ class ProgramWorker:
     """Subject of the program's answers. Refusals name it."""
     packages: ClassVar[tuple[str, ...]] = ()
     """Packages that the program needs. They are imported at its first question."""
+    follows_up: ClassVar[bool] = True
+    """Whether the program answers questions that only make sense after an earlier one."""
+    ignores_pronouns: ClassVar[bool] = False
+    """Whether the program would answer a question with a pronoun whatever the pronoun stands for."""
     most_chars: ClassVar[int] = MOST_CHARS
     """Maximum length in characters of a text that the program reads."""
     changes_texts: ClassVar[bool] = False
@@ -258,7 +264,7 @@ class ProgramWorker:
     def _answer(self, call: Call) -> str:
         reasons: list[str] = []
         try:
-            for question in questions_of(call):
+            for question in self._questions(call):
                 try:
                     return self.reply(question)
                 except NotForProgram as reason:
@@ -268,6 +274,29 @@ class ProgramWorker:
         why = next(iter(reasons), "The message contains no question.")
         message = f"{self.name} is a program that answers only questions about {self.topic}. {why}"
         raise WorkerRefused(message, worker=self.name, only_this_call=True)
+
+    def _questions(self, call: Call) -> Iterator[PlainQuestion]:
+        """Yield the questions of a call, and what the last message means after an earlier one: first if it has a pronoun."""
+        own, turns = questions_of(call), [_split(each)[0] for each in call.messages if each.role == "user"]
+        is_back = refers_back(turns)
+        if not is_back:
+            yield from own
+        if self.follows_up and (whole := whole_question(turns, self._value_of, self._reply_to)):
+            yield read_question(whole)
+        if is_back and not self.ignores_pronouns:
+            yield from own
+
+    def _value_of(self, text: str) -> str | None:
+        try:
+            return self._answer_in_form(read_question(text)).value
+        except NotForProgram:
+            return None
+
+    def _reply_to(self, text: str) -> str | None:
+        try:
+            return self.reply(read_question(text))
+        except NotForProgram:
+            return None
 
     def reply(self, question: PlainQuestion) -> str:
         """Return the answer, or its value alone if the user wants nothing else. Raise NotForProgram if there
