@@ -367,7 +367,9 @@ def _splits(question: PlainQuestion) -> list[tuple[str, str]]:
         splits.append((head, text.strip()) if found else ("", ""))
     first, _, last = raw.rpartition("\n")
     splits.append((last, first.strip()))
-    if numbers := re.fullmatch(r"(\D+?) (-?\d[\d.,]*(?:(?:,| and|, and)? -?\d[\d.,]*)+)", raw):
+    if numbers := re.fullmatch(
+        r"(\D+?) (-?\d(?:[\d.,]*\d)?(?:(?:,| and|, and)? -?\d(?:[\d.,]*\d)?)+[.,]?)", raw
+    ):
         splits.append((numbers[1], numbers[2]))
     if quoted := re.fullmatch(r"([^\"]*)\"([^\"]+)\"([^\"]*)", raw):
         splits.append((f"{quoted[1].strip()} {quoted[3].strip()}".strip(), quoted[2]))
