@@ -72,8 +72,11 @@ def main(cpu_s: float) -> None:
     os.nice(NICE)
     questions, answers = sys.stdin.buffer, sys.stdout
     sys.stdout = sys.stderr
-    while questions.peek(1):
-        answer = pickle.load(questions)  # noqa: S301 # the router wrote it
+    while True:
+        try:
+            answer = pickle.load(questions)  # noqa: S301 # the router wrote it
+        except EOFError:
+            return
         signal.setitimer(signal.ITIMER_PROF, cpu_s)  # SIGPROF ends the process
         try:
             line = [answer(), ""]
