@@ -17,7 +17,6 @@ from typing import Annotated, Any, cast
 import yaml
 from typer import Option
 
-from cluster.local.environment import RAY_STARTS_WITHIN_S
 from cluster.local.folder import record_shared_memory
 from cluster.local.processes import (
     HOST,
@@ -28,7 +27,7 @@ from podium.command_line.program import Program
 from serving import IS_CHECKOUT
 
 TOO_BUSY = (
-    f"Ray's own processes did not start within {RAY_STARTS_WITHIN_S} s, because this machine is too busy or too slow. "
+    "Ray's own processes did not start within Ray's limit of 30 s, because this machine is too busy or too slow. "
     "End other programs, then start the server again."
 )
 

@@ -18,11 +18,6 @@ Proxy = Literal["haproxy", "serve"]
 GUARD = ROOT / "cluster" / "haproxy_guarded.sh"
 """Script that Ray starts in place of HAProxy. It restricts HAProxy's configuration and then runs HAProxy."""
 
-RAY_STARTS_WITHIN_S = 120
-"""Seconds within which each of Ray's own processes must start. Its defaults, 10 and 30 s, are too short for a busy
-machine, because two of them are Python programs.
-"""
-
 
 def serve_environment() -> dict[str, str]:
     """Return the environment variables that are added for the processes of a local server."""
@@ -34,10 +29,6 @@ def serve_environment() -> dict[str, str]:
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_ROTATION_MAX_BYTES": "67108864",  # otherwise Ray rotates its own files at 512 MB, and those of workers never
         "RAY_ROTATION_BACKUP_COUNT": "1",
-        **dict.fromkeys(
-            ("RAY_raylet_start_wait_time_s", "RAY_gcs_server_port_wait_time_s"), f"{RAY_STARTS_WITHIN_S}"
-        ),
-        "RAY_agent_register_timeout_ms": f"{1000 * RAY_STARTS_WITHIN_S}",
         "RAY_AUTH_MODE": "token",  # Ray's own default, without its warning; the token is in ~/.ray
         "RAY_SERVE_DEFAULT_HTTP_HOST": HOST,
         "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "2",  # default: 10; a dead proxy is replaced after three checks
