@@ -306,7 +306,7 @@ def _member(worker: WorkerSettings, routes: Mapping[str, Route], settings: Setti
         context_tokens=context_tokens_of(worker, settings),
         tokens_per_s=worker.tokens_per_s,
         defaults=Sampling(temperature=worker.temperature, top_p=worker.top_p, effort=worker.effort),
-        led=dispatcher(worker, routes, settings, worker.try_first) if worker.try_first else None,
+        planned=dispatcher(worker, routes, settings, worker.try_first) if worker.try_first else None,
     )
 
 

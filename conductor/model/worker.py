@@ -79,10 +79,10 @@ class PoolMember:
     """Names of the `WireOptions` that it and all its fallbacks support."""
     defaults: Sampling = Sampling()
     """Sampling parameters for requests that do not set them."""
-    led: Worker | None = None
-    """Worker that gets the calls of a conductor's plan in place of `worker`, if it is another one."""
+    planned: Worker | None = None
+    """Worker that gets the calls of conductors' plans, if it is not `worker`."""
 
     @property
-    def as_led(self) -> "PoolMember":
+    def for_conductor(self) -> "PoolMember":
         """The member as a conductor's plan calls it."""
-        return self if self.led is None else replace(self, worker=self.led)
+        return self if self.planned is None else replace(self, worker=self.planned)

@@ -135,9 +135,9 @@ class Team:
             raise BadTask(
                 f"{param} leaves no worker for this request. Allow at least one worker.", param=param
             )
-        is_led = task.plan is None and task.workers is None and not task.exclude_workers
+        is_conducted = task.plan is None and task.workers is None and not task.exclude_workers
         members = {
-            name: member.as_led if is_led else member
+            name: member.for_conductor if is_conducted else member
             for name in names
             if task.permit.allows(name) and (member := self.pool[name])
         }
