@@ -47,7 +47,7 @@ async def ask_turns(worker: str, *questions: str) -> tuple[str, str]:
     turns: list[str] = []
     answered = ("", "")
     for question in questions:
-        answered = await ask(BUNDLED.team.pool[worker].as_led, *turns, question)
+        answered = await ask(BUNDLED.team.pool[worker].for_conductor, *turns, question)
         turns += [question, answered[1]]
     return answered
 
@@ -207,7 +207,7 @@ async def test_the_guide_never_stands_in_for_a_real_model(settings: Settings, ke
     assert line[-1] == "writer"
     assert len(real) == (key is not None)
     if not key:
-        assert (await ask(pool.team.pool["almanac"].as_led, "How do I boil an egg?"))[0] == "writer"
+        assert (await ask(pool.team.pool["almanac"].for_conductor, "How do I boil an egg?"))[0] == "writer"
 
 
 def test_the_bundled_guide_is_the_one_that_is_removed():
