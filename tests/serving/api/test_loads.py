@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
+import pytest
 from sqlalchemy import text
 
 from conductor.model.messages import Message
@@ -15,6 +16,7 @@ from conductor.run.record import Account, RunRecords
 from serving.accounts.replica_store import MOST_READS, ReplicaStore
 from serving.api.dialects.responses.compaction import pack, unpack
 from serving.api.dialects.responses.earlier import MOST_RESPONSES
+from serving.database.address import Address
 from serving.settings.sections import LimitSettings
 from serving.store.memory_store import MemoryStore
 from tests.databases import Postgres, make_store
@@ -122,17 +124,22 @@ async def test_loaded_texts_count_towards_the_memory_for_runs() -> None:
 
 async def test_loads_take_turns_and_one_place_is_left_for_a_team_that_loads_nothing(tmp_path: Path) -> None:
     async with keyed(tmp_path, one_worker()) as it, AsyncExitStack() as places:
+
+        async def count(who: str) -> int:
+            body = {"previous_response_id": responses[who]}
+            return (await it.ask(who, "POST", COUNT, body)).status_code
+
         responses = {
             who: (await it.ask(who, "POST", PATH, {"model": "a", "input": "Hi."})).json()["id"]
             for who in ("mine", "other team")
         }
         await it.api.quiet()
+        assert (
+            await count("other team") == 200
+        )  # the place is left for teams that have loaded something lately
         mine = Account(it.ids["mine"], it.ids["search"])
         for _ in range(3):
             await places.enter_async_context(it.api.service.sessions.admission.loads.turn(mine))
-
-        async def count(who: str) -> int:
-            return (await it.ask(who, "POST", COUNT, {"previous_response_id": responses[who]})).status_code
 
         waiting = asyncio.create_task(count("mine"))
         loads: Any = it.api.service.sessions.admission.loads
@@ -169,7 +176,7 @@ async def test_a_long_conversation_is_compacted_in_a_thread() -> None:
 
 
 async def test_compacted_items_are_unpacked_in_a_thread() -> None:
-    item = pack(tuple(Message.of("user", "word " * 20) for _ in range(10_000)))
+    item = pack(tuple(Message.of("user", "word " * 700) for _ in range(2000)))
     began_s = time.thread_time()
     for _ in range(4):
         unpack(item, "input[0]")
@@ -180,11 +187,16 @@ async def test_compacted_items_are_unpacked_in_a_thread() -> None:
         answer = await api.http.post(PATH, json={"model": "a", "input": items})
         took_s = time.thread_time() - began_s
     assert answer.status_code == 413
-    assert took_s < alone_s, "the event loop unpacks nothing"
+    assert took_s < alone_s / 2, "the event loop unpacks nothing"
 
 
-async def test_reads_leave_a_connection_for_budgets(postgres: Postgres, tmp_path: Path) -> None:
-    store = ReplicaStore(make_store(tmp_path, postgres))
+@pytest.fixture
+def on_postgresql(postgres: Postgres, tmp_path: Path) -> Address:
+    return make_store(tmp_path, postgres)
+
+
+async def test_reads_leave_a_connection_for_budgets(on_postgresql: Address) -> None:
+    store = ReplicaStore(on_postgresql)
     try:
         database = await store.database()
         pool: Any = database.engine.pool
