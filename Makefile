@@ -80,7 +80,8 @@ demo: setup ## start it, ask one question, show plan, answer, cost and trace, st
 stop: setup-base ## end what a crashed or forgotten `make serve` of this checkout left running
 	@$(BIN)/podium stop
 
-check: lint ## format, lint, types, arrows between packages, plain English, size (two minutes)
+check: lint ## format, lint, types, arrows between packages, names that tests import, plain English, size (two minutes)
+	@$(BIN)/python -m tests.imports
 	@$(BIN)/basedpyright --level error
 
 lint: setup-learning

@@ -196,7 +196,7 @@ class WorkerBusy(WorkerError):
 
 
 class LineTooLong(WorkerError):
-    """The call waited in the worker's queue for `max_wait_s` seconds. Podium then gave it up without sending it."""
+    """The call waited in the worker's queue for `max_wait_s` seconds. Podium then dropped the call without sending it."""
 
     retryable = True
     retry_after_s: float = 1.0
@@ -224,8 +224,8 @@ class ContentFiltered(WorkerRefused):
 
 
 class AnswerInvalid(WorkerError):
-    """The answer did not have the required format, and the corrected answer did not have it either. Both are
-    billed, but the client received neither of them.
+    """The answer did not have the required format, and neither did the corrected answer. Both are billed, but
+    the client received neither of them.
     """
 
 
@@ -236,7 +236,7 @@ class ContextOverflow(WorkerError):
 
 
 class BudgetExceeded(PodiumError):
-    """The next call could have cost more than is left of a budget, so Podium did not make it."""
+    """The next call could have exceeded a budget, so Podium did not make it."""
 
     spent: str = ""
     held: str = ""
@@ -271,7 +271,9 @@ class RateLimited(PodiumError):
 
 
 class StoreUnavailable(PodiumError):
-    """The store of keys and budgets cannot be reached, so Podium makes no new call. Earlier calls may be billed."""
+    """The store of keys and budgets cannot be reached, so Podium makes no new call. Earlier calls of the run
+    may be billed.
+    """
 
     retryable = True
     retry_after_s: float = 2.0

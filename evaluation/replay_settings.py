@@ -46,8 +46,7 @@ def write(
         str | None, Option(help="only consider questions of this difficulty when models are chosen")
     ] = None,
     prices: Annotated[
-        Path | None,
-        Option(help="YAML file with US dollars per call, by model", show_default="unknown costs"),
+        Path | None, Option(help="YAML file with US dollars per call, by model", show_default="unknown costs")
     ] = None,
 ) -> int:
     """Write settings in which every worker replays one model of a recorded pool."""

@@ -57,17 +57,13 @@ def parse_scenario(text: str) -> str:
     return text
 
 
-def list_scenarios() -> list[str]:
-    return [*SCENARIOS]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadOptions:
     scenario: Annotated[
         str,
         Argument(
             parser=parse_scenario,
-            autocompletion=list_scenarios,
+            autocompletion=lambda: [*SCENARIOS],
             metavar="SCENARIO",
             help="scenario to run (listed below)",
         ),
@@ -85,8 +81,7 @@ class LoadOptions:
         None
     )
     rate: Annotated[
-        float | None,
-        Option(parser=parse_rate, help="open loop: maximum requests per second"),
+        float | None, Option(parser=parse_rate, help="open loop: maximum requests per second")
     ] = None
     at_most: Annotated[
         int | None,

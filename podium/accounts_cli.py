@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from podium.remote_directory import RemoteDirectory
+    from serving.accounts.account_policy import AccountPolicy
     from serving.accounts.budget_limits import Spending
     from serving.accounts.directory import Directory
 
@@ -176,8 +177,7 @@ async def create_key(
     name: Annotated[str, Argument(help="name of the key, such as the program that uses it")],
     place: AccountsPlace,
     team: Annotated[
-        str | None,
-        Option(help="name or id of the team whose runs it sees", show_default="only its own runs"),
+        str | None, Option(help="name or id of the team whose runs it sees", show_default="only its own runs")
     ] = None,
     scopes: Annotated[
         frozenset[Scope],
@@ -295,9 +295,7 @@ async def key_budget(
 ) -> int:
     """Show or set the budget of a key."""
     async with place.open() as (directory, _):
-        subject = key_subject((await directory.key(key)).id)
-        await _budget(directory, subject, limits, as_json=as_json)
-    return 0
+        return await _budget(directory, key_subject((await directory.key(key)).id), limits, as_json=as_json)
 
 
 @keys.command("policy", epilog="Example: podium keys policy search-app max_cost_usd=0.50")
@@ -308,9 +306,7 @@ async def key_policy(
     async with place.open() as (directory, _):
         info = await directory.key(key)
         if fields:
-            changes = read_fields(fields)
-            check_against(place.settings, changes, has_server=place.server is not None)
-            info = await directory.change_key_policy(info.id, changes)
+            info = await directory.change_key_policy(info.id, _changes(fields, place))
         show_policy(info.policy, as_json=as_json)
     return 0
 
@@ -363,9 +359,9 @@ async def team_budget(
 ) -> int:
     """Show or set the budget of a team."""
     async with place.open() as (directory, _):
-        subject = team_subject((await directory.team(team)).id)
-        await _budget(directory, subject, limits, as_json=as_json)
-    return 0
+        return await _budget(
+            directory, team_subject((await directory.team(team)).id), limits, as_json=as_json
+        )
 
 
 @teams.command("policy", epilog="Example: podium teams policy search models=podium-mini")
@@ -376,16 +372,21 @@ async def team_policy(
     async with place.open() as (directory, _):
         info = await directory.team(team)
         if fields:
-            changes = read_fields(fields)
-            check_against(place.settings, changes, has_server=place.server is not None)
-            info = await directory.change_team_policy(info.id, changes)
+            info = await directory.change_team_policy(info.id, _changes(fields, place))
         show_policy(info.policy, as_json=as_json)
     return 0
 
 
-async def _budget(directory: Accounts, subject: str, limits: BudgetLimits, *, as_json: bool) -> None:
+def _changes(fields: list[str], place: AccountsPlace) -> AccountPolicy:
+    changes = read_fields(fields)
+    check_against(place.settings, changes, has_server=place.server is not None)
+    return changes
+
+
+async def _budget(directory: Accounts, subject: str, limits: BudgetLimits, *, as_json: bool) -> int:
     await directory.set_budget(subject, limits.changes)
     _show([_budget_row(each) for each in await directory.budget(subject)], "", as_json=as_json)
+    return 0
 
 
 def _show_secret(key: ApiKey, about: str) -> None:

@@ -16,16 +16,7 @@ from typing import Annotated, Any, Literal, cast
 
 from typer import Argument, Option
 
-from podium.client import (
-    DEFAULT_URL,
-    FAILED,
-    WRONG_COMMAND,
-    Client,
-    ClientError,
-    Stream,
-    Url,
-    epilog,
-)
+from podium.client import DEFAULT_URL, FAILED, WRONG_COMMAND, Client, ClientError, Stream, Url, epilog
 from podium.command_line.options import parse_seconds, parse_usd
 from podium.command_line.program import Program, UsageError
 from podium.command_line.terminal import console, inert, inert_json

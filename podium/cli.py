@@ -88,15 +88,7 @@ PRIVATE = 0o077
 """Umask of most verbs, because exports, reports and records contain users' texts."""
 INSTALL = {"serve", "demo", "bench", "docs"}
 """Verbs that keep the caller's umask: they install for all accounts. Users' texts go to a private folder."""
-OURS = {
-    "podium",
-    "conductor",
-    "serving",
-    "cluster",
-    "loadtest",
-    "evaluation",
-    "training",
-}
+OURS = {"podium", "conductor", "serving", "cluster", "loadtest", "evaluation", "training"}
 COMPLETE = "_PODIUM_COMPLETE"
 """Environment variable that is set when a shell requests completions."""
 HELP = """Usage: podium COMMAND [OPTIONS]

@@ -13,8 +13,7 @@ from conductor.model.usage import Price, dearest_of
 from conductor.model.worker import PoolMember, Worker
 from conductor.plan.prompts import Prompts
 from conductor.run.follow_up import Agreement
-from conductor.run.plan_writer import ConductorModel, Constraint
-from conductor.run.team import Team
+from conductor.run.team import ConductorModel, Constraint, Team
 from serving.clients import Engines, build_client, model_name, provenance_of
 from serving.dispatch.build import build_routes, dispatcher
 from serving.dispatch.limiter import Limiter
@@ -22,7 +21,7 @@ from serving.dispatch.route import Route
 from serving.health import Health, WorkerHealth
 from serving.lora.adapters import name_of
 from serving.settings.fallbacks import Fallback, chain_of, fallbacks_of, serves_of, takes_of
-from serving.settings.keys import absent_workers, without_workers
+from serving.settings.keys import absent_workers, needless_guides, without_workers
 from serving.settings.sections import ConductorSettings
 from serving.settings.settings import Settings, SettingsError
 from serving.settings.webhooks import SecretError, signers
@@ -219,10 +218,7 @@ class Pool:
 
 
 def build_pool(
-    settings: Settings,
-    environment: Mapping[str, str],
-    engines: Engines,
-    health: Health | None = None,
+    settings: Settings, environment: Mapping[str, str], engines: Engines, health: Health | None = None
 ) -> Pool:
     """Build all workers of `settings`, with the `health` of the previous pool, if any. Raise SettingsError
     for missing keys or secrets.
@@ -235,6 +231,7 @@ def build_pool(
     for name, source in absent.items():
         logger.warning("Worker %s is disabled, because its API key is missing in %s.", name, source)
     written, settings = settings, without_workers(settings, set(absent))
+    settings = without_workers(settings, needless_guides(settings))
     clients = {
         place: build_client(own, settings, environment, engines)
         for worker in settings.workers
@@ -309,6 +306,7 @@ def _member(worker: WorkerSettings, routes: Mapping[str, Route], settings: Setti
         context_tokens=context_tokens_of(worker, settings),
         tokens_per_s=worker.tokens_per_s,
         defaults=Sampling(temperature=worker.temperature, top_p=worker.top_p, effort=worker.effort),
+        led=dispatcher(worker, routes, settings, worker.try_first) if worker.try_first else None,
     )
 
 

@@ -1,14 +1,14 @@
 """Fair shares of limited resources among keys and teams.
 
 `share` is the rule for the runs of a router and the slots of a worker, whose modules count what each key has.
-`Room` limits other resources that requests use. `RoundRobin` orders work that waits. `in_slices` shares the event
-loop.
+`Room` limits other resources that requests use. `RoundRobin` orders work that waits. `FairDict` evicts entries.
+`in_slices` shares the event loop.
 """
 
 import asyncio
 import time
 from collections import Counter, OrderedDict, deque
-from collections.abc import AsyncIterator, Callable, Generator, Iterable
+from collections.abc import AsyncIterator, Callable, Collection, Generator, Iterable, Iterator, MutableMapping
 from contextlib import contextmanager
 from typing import Generic, TypeVar
 
@@ -25,11 +25,20 @@ RETRY_AFTER_S = 2.0
 SLICE_S = 0.002
 """Seconds of CPU time that a long list may take before other tasks run."""
 Item = TypeVar("Item")
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 def share(had: Counter[str]) -> float:
     """Return the fair share of a key, which is the mean amount per key in `had`."""
     return had.total() / len(had) if had else 0.0
+
+
+def add_to(had: Counter[str], key: str, n: int) -> None:
+    """Add `n` to what a key has. `had` has no keys without an amount."""
+    had[key] += n
+    if not had[key]:
+        del had[key]
 
 
 class Room:
@@ -97,10 +106,8 @@ class Room:
 
     def _add(self, account: Account, n: int) -> None:
         self.taken += n
-        for had, of in ((self._of_keys, account.key_id), (self._of_teams, account.tenant)):
-            had[of] += n
-            if not had[of]:
-                del had[of]
+        add_to(self._of_keys, account.key_id, n)
+        add_to(self._of_teams, account.tenant, n)
 
     def _error(self, why: str) -> Overloaded:
         message = f"{why} ({self._setting}). Retry soon."
@@ -168,6 +175,47 @@ class RoundRobin(Generic[Item]):
         """Let all other owners come before `owner`."""
         if owner in self._items:
             self._items.move_to_end(owner)
+
+
+class FairDict(MutableMapping[K, V], Generic[K, V]):
+    """Mapping in insertion order with fair eviction: an owner with many entries does not evict those of
+    others. An entry's owner must not change.
+    """
+
+    def __init__(self, owner_of: Callable[[K, V], str]) -> None:
+        self._owner_of = owner_of
+        self._entries = dict[K, V]()
+        self._keys = dict[str, OrderedDict[K, None]]()
+        """Keys by owner, in insertion order. Owners without entries are removed."""
+
+    def oldest(self, size: Callable[[Collection[K]], int] = len) -> K:
+        """Return the key to evict: the oldest entry of the owner that uses the most, by number or `size`."""
+        return next(iter(max(self._keys.values(), key=size)))
+
+    def pop_down_to(self, most: int) -> None:
+        """Evict entries until at most `most` are left."""
+        while len(self) > most:
+            del self[self.oldest()]
+
+    def __getitem__(self, key: K) -> V:
+        return self._entries[key]
+
+    def __setitem__(self, key: K, value: V) -> None:
+        """Set an entry. An existing key keeps its position."""
+        self._entries[key] = value
+        self._keys.setdefault(self._owner_of(key, value), OrderedDict())[key] = None
+
+    def __delitem__(self, key: K) -> None:
+        owner = self._owner_of(key, self._entries.pop(key))
+        del self._keys[owner][key]
+        if not self._keys[owner]:
+            del self._keys[owner]
+
+    def __iter__(self) -> Iterator[K]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
 
 
 async def in_slices(items: Iterable[Item]) -> AsyncIterator[Item]:

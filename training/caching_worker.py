@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 
 from conductor.errors import WorkerError
 from conductor.model.call import Call
-from conductor.model.reply import Delta, Reply, open_reply
+from conductor.model.deltas import open_reply
+from conductor.model.reply import Delta, Reply
 from conductor.model.worker import Worker
 
 

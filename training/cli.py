@@ -15,6 +15,7 @@ from typer import Option
 from podium.command_line import terminal
 from podium.command_line.process import restore_interrupts
 from podium.command_line.program import CommandError, Program
+from serving.cpu_features import computes_bfloat16
 from serving.settings.settings import SettingsError
 from training.config import Config, ModelConfig, load, parse
 from training.report import lines
@@ -67,8 +68,6 @@ def run(
 def is_slow_here(model: ModelConfig) -> bool:
     """Return whether the model computes in bfloat16 on a CPU that has no instructions for it."""
     import torch
-
-    from serving.cpu_features import computes_bfloat16
 
     uses_it = model.mixed_precision or model.dtype == "bfloat16"
     return uses_it and not torch.cuda.is_available() and not computes_bfloat16()

@@ -15,14 +15,9 @@ from training.supervised_config import ExpectedRewardConfig, LookUpConfig, WarmS
 LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """LoRA ranks that vLLM 0.29 can serve (`max_lora_rank`)."""
 Schedule = Literal[
-    "linear",
-    "cosine",
-    "cosine_with_restarts",
-    "polynomial",
-    "constant",
-    "constant_with_warmup",
+    "linear", "cosine", "cosine_with_restarts", "polynomial", "constant", "constant_with_warmup",
     "inverse_sqrt",
-]
+]  # fmt: skip
 """Members of `transformers.SchedulerType` that need only the number of steps: no argument, no loss."""
 POLYNOMIAL_END = 1e-7
 """Final learning rate of transformers' polynomial schedule. The initial rate must be above it."""

@@ -112,11 +112,7 @@ main = Program("python -m training.constant_adapters")
 
 
 @main.command()
-def write(
-    words: list[str],
-    to: Annotated[Path, Option()],
-    model: str = "models/smollm2-135m",
-) -> int:
+def write(words: list[str], to: Annotated[Path, Option()], model: str = "models/smollm2-135m") -> int:
     """Make adapters, and print their folders as JSON."""
     adapters = make_adapters(model, words, to)
     sys.stdout.write(json.dumps([str(path) for path in adapters]) + "\n")

@@ -10,7 +10,7 @@ import json
 
 from conductor.errors import InvalidPlan
 from conductor.plan.plan import Format
-from conductor.run.plan_writer import parser
+from conductor.run.plan_requests import parser
 
 
 def is_exact_plan(format: Format, text: str, workers: list[str], max_steps: int) -> bool:

@@ -4,8 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from training.plan_runner import Chat
 
 
@@ -24,7 +22,6 @@ class Completion:
     ids: list[int]
 
 
-@torch.no_grad()
 def generate(
     model: Any,
     tokenizer: Any,

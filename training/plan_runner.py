@@ -17,10 +17,9 @@ from conductor.model.worker import PoolMember
 from conductor.plan.plan import Plan, Step
 from conductor.run.ledger import Budget
 from conductor.run.lifecycle import open_run
-from conductor.run.plan_writer import ConductorModel
 from conductor.run.record import Record
 from conductor.run.task import Task
-from conductor.run.team import Team
+from conductor.run.team import ConductorModel, Team
 from serving.pool import Pool, build_pool
 from serving.settings.settings import ModelSettings, Settings, SettingsError
 from serving.settings.workers import ScriptedSettings, VllmSettings, WorkerSettings

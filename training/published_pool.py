@@ -15,15 +15,8 @@ from serving.settings.settings import Settings, load
 from serving.settings.workers import WorkerSettings
 
 CONDUCTOR = {
-    "worker",
-    "format",
-    "constrained",
-    "max_plan_tokens",
-    "subtask_chars",
-    "fallback",
-    "shuffle",
-    "thought",
-}
+    "worker", "format", "constrained", "max_plan_tokens", "subtask_chars", "fallback", "shuffle", "thought",
+}  # fmt: skip
 """Public fields of the conductor, which say how plans are written."""
 WORKER = {
     *("name", "kind", "model", "deployment", "factory", "serves", "in_pool"),

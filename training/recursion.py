@@ -35,12 +35,7 @@ class TwoRounds:
     """
 
     def __init__(
-        self,
-        reward: PlanReward,
-        runner: PlanRunner,
-        rows: dict[str, int],
-        group: int,
-        discount: float,
+        self, reward: PlanReward, runner: PlanRunner, rows: dict[str, int], group: int, discount: float
     ) -> None:
         self._reward, self._runner, self._rows = reward, runner, rows
         self._group, self._discount = group, discount

@@ -234,11 +234,7 @@ class TrainingRun:
         return [tensorboard(events), CurveLog(curves)] if self.run_dir.is_main else []
 
     def train_by_grpo(
-        self,
-        model: Any,
-        tokenizer: Any,
-        prompts: list[TeamQuestion],
-        callbacks: Sequence[TrainerCallback],
+        self, model: Any, tokenizer: Any, prompts: list[TeamQuestion], callbacks: Sequence[TrainerCallback]
     ) -> Any:
         bar, runner, config = ProgressBar("GRPO"), self.runner(), self.config.grpo
         reward = PlanReward(

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.linear_model import Ridge
 
 from evaluation.questions import Question
 from serving.settings.settings import SettingsError
@@ -47,6 +46,8 @@ class Worths:
 
     def __init__(self, answered: Sequence[AnsweredQuestion], config: WorthConfig) -> None:
         different = list({each.question.id: each for each in answered}.values())
+        from sklearn.linear_model import Ridge  # a second and a half, for runs without worths too
+
         self._workers = tuple(different[0].answers)
         self._families = sorted({each.family for each in different})
         sizes = np.array([_sizes(each.question) for each in different])

@@ -26,6 +26,11 @@ from cluster.local.server import APP
 from podium.command_line.program import Program
 from serving import IS_CHECKOUT
 
+TOO_BUSY = (
+    "Ray's own processes did not start within Ray's limit of 30 s, because this machine is too busy or too slow. "
+    "End other programs, then start the server again."
+)
+
 
 def watch_parent(parent_pid: int) -> None:
     """Interrupt this process as Ctrl-C does when its parent has ended, even if SIGKILL ended it."""
@@ -75,8 +80,9 @@ def run_child(
     host: str = HOST,
 ) -> int:
     """Run `serve run TARGET` on a new Ray instance with the given HTTP address."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # a shell's background job starts with SIGINT ignored
-        signal.signal(number, signal.default_int_handler)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # Until Ray runs: Python handles no signal while Ray's C++ code waits for its processes, which end with this one.
+        signal.signal(number, signal.SIG_DFL)
     watch_parent(os.getppid())
     import ray
     from ray import serve
@@ -97,17 +103,26 @@ def run_child(
         # Only HAProxy listens on `host` (cluster/haproxy_guarded.sh). Ray would put the replicas' ports there too.
         os.environ["PODIUM_HAPROXY_HTTP_ADDRESS"], host = host, HOST
     raise_file_limit()  # a connection is a file, and all of Ray's processes inherit the limit
-    cast(Any, ray).init(
-        "local",
-        namespace="serve",
-        num_cpus=cpus,
-        include_dashboard=dashboard_port is not None,
-        dashboard_host=HOST,
-        dashboard_port=dashboard_port,
-        object_store_memory=256 * 1024 * 1024,
-        _node_ip_address=HOST,
-        _metrics_export_port=metrics_port,
-    )
+    try:
+        cast(Any, ray).init(
+            "local",
+            namespace="serve",
+            num_cpus=cpus,
+            include_dashboard=dashboard_port is not None,
+            dashboard_host=HOST,
+            dashboard_port=dashboard_port,
+            object_store_memory=256 * 1024 * 1024,
+            _node_ip_address=HOST,
+            _metrics_export_port=metrics_port,
+        )
+    except Exception as error:
+        if "timed out" in str(error).lower():  # Ray raises a bare Exception
+            print(TOO_BUSY)
+            return 1
+        raise
+    signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # a shell's background job starts with SIGINT ignored
     cast(Any, serve).start(proxy_location="HeadOnly", http_options={"host": host, "port": port})
     # It catches Ctrl-C and shuts Serve down. It also returns normally after an error, so the parent checks
     # whether the server was ready.

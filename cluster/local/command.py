@@ -35,23 +35,29 @@ def run(
     """Run `command`, write its output to the log and its last line to the terminal. `phase` names it. The
     SetupError contains the end of the output and the likely remedy.
     """
-    progress = Progress(f"set-up: {phase}")
     with LOG.open("a+b") as log:
         start = log.seek(0, os.SEEK_END)
         process = subprocess.Popen(
             command, stdout=log, stderr=subprocess.STDOUT, cwd=ROOT, env=environment, start_new_session=True
         )
         with ending(process):
-            while process.poll() is None:
-                progress.show(last_line(LOG, start))
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(0.5)
+            progress = wait_for(process, phase, LOG, start)
         log.seek(start)
         output = log.read().decode(errors="replace")
     if process.returncode != 0 and must_succeed:
         progress.end()
         raise SetupError(explain(output, phase, LOG))
     progress.finish()
+
+
+def wait_for(process: subprocess.Popen[bytes], phase: str, log: Path, start: int = 0) -> Progress:
+    """Show the last line of the log after byte `start` until the process ends. Return the progress line, still open."""
+    progress = Progress(f"set-up: {phase}")
+    while process.poll() is None:
+        progress.show(last_line(log, start))
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(0.5)
+    return progress
 
 
 @contextlib.contextmanager
@@ -68,10 +74,11 @@ def ending(process: subprocess.Popen[bytes]) -> Generator[None]:
 
 def last_line(log: Path, start: int = 0) -> str:
     """Return the last line of a log, or "" if there is none after byte `start`."""
-    with log.open("rb") as file:
+    with contextlib.suppress(FileNotFoundError), log.open("rb") as file:
         file.seek(start)
         lines = file.read().decode(errors="replace").split("\n")
-    return next((line.strip()[:100] for line in reversed(lines) if line.strip()), "")
+        return next((line.strip()[:100] for line in reversed(lines) if line.strip()), "")
+    return ""
 
 
 def ask(*command: str) -> str:

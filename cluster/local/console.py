@@ -16,13 +16,11 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import BinaryIO
 
-from cluster.local.command import BUILD, SetupError, ending, last_line
-from cluster.local.progress import Progress
+from cluster.local.command import BUILD, SetupError, ending, wait_for
 from cluster.local.uv import PYTHON, ROOT
 
 SOURCE, BUILT = ROOT / "console", BUILD / "console"
@@ -93,34 +91,29 @@ def building(add_node: Callable[[], None], *, wanted: bool) -> Generator[None]:
     if not wanted or not SOURCE.is_dir() or is_built():
         yield
         return
-    if has_failed():
+    if reason := _why_not(add_node):
         print(
-            "set-up: the web console is not built, because its last build failed. Run `make console` to try again.",
-            flush=True,
-        )
-        yield
-        return
-    try:
-        add_node()
-    except SetupError as error:
-        FAILED.write_text(source_state())
-        reason = str(error).splitlines()[0]
-        print(
-            f"set-up: the web console is not built, because Node cannot be installed: {reason} Run `make console` to try again.",
+            f"set-up: the web console is not built, because {reason} Run `make console` to try again.",
             flush=True,
         )
         yield
         return
     with _build_process() as process:
         yield
-        progress = Progress("set-up: building the web console")
-        while process.poll() is None:
-            progress.show(last_line(LOG) if LOG.exists() else "")
-            time.sleep(0.2)
-        if process.returncode == 0:
-            progress.finish()
-        else:
-            progress.end()
+        progress = wait_for(process, "building the web console", LOG)
+        progress.finish() if process.returncode == 0 else progress.end()
+
+
+def _why_not(add_node: Callable[[], None]) -> str:
+    """Install Node. Return why the console cannot be built, or ""."""
+    if has_failed():
+        return "its last build failed."
+    try:
+        add_node()
+    except SetupError as error:
+        FAILED.write_text(source_state())
+        return f"Node cannot be installed: {str(error).splitlines()[0]}"
+    return ""
 
 
 def build_now() -> None:

@@ -7,7 +7,6 @@ The demo is an ordinary client: it sends one streamed request with the official 
 from __future__ import annotations
 
 import json
-import urllib.request
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -103,13 +102,6 @@ def show_progress(answer: DemoAnswer, event: Json) -> None:
             pass
 
 
-def fetch_record(url: str, workflow_id: str) -> Json:
-    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with direct.open(f"{url}/v1/workflows/{workflow_id}", timeout=10) as reply:
-        record: Json = json.load(reply)
-        return record
-
-
 # -------------------------------------------------------------------------------- showing
 
 
@@ -156,7 +148,7 @@ def show(server: Server, model: str, question: str, max_tokens: int | None) -> N
     console.print(f"\n[bold]Question[/] for [cyan]{model}[/]\n{escape(question)}\n\n[bold]Plan[/]")
     client = OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
     answer = ask(client, model, question, max_tokens)
-    record = fetch_record(server.url, answer.workflow_id) if answer.workflow_id else {}
+    record: Json = json.loads(server.read(f"/v1/workflows/{answer.workflow_id}") or "{}")
     show_steps(answer.summary.get("steps", []))
     check(answer, record)
     console.print(f"cost           {dollars(record['cost_usd'])}")

@@ -65,23 +65,17 @@ def build_image(
     tag = tag or f"localhost/podium:{number}{'-cpu' if extra else ''}"
     with TemporaryDirectory(prefix="podium-image-") as folder:
         (secret := Path(folder) / "indexes").write_text(indexes())
-        arguments = {"EXTRA": extra, **({"BASE": base} if base else {})}
-        command = [
-            tool,
-            "build",
-            *(["--format", "docker"] if tool == "buildah" else []),
-        ]  # OCI has no health check
-        command += [word for pair in arguments.items() for word in ("--build-arg", "=".join(pair))]
-        command += [
-            "--secret",
-            f"id=indexes,src={secret}",
-            "--file",
-            str(FILE),
-            "--tag",
-            tag,
-            *(options or []),
+        words = [
+            f"--build-arg=EXTRA={extra}",
+            f"--secret=id=indexes,src={secret}",
+            f"--file={FILE}",
+            f"--tag={tag}",
         ]
-        _run([*command, str(ROOT)])
+        if base:
+            words.append(f"--build-arg=BASE={base}")
+        if tool == "buildah":
+            words.append("--format=docker")  # OCI has no health check
+        _run([tool, "build", *words, *(options or []), str(ROOT)])
     bom = DIST / f"podium-{number}{'-cpu' if extra else ''}.{BOM.partition('.')[2]}"
     bom.write_text(read_file(tool, tag, BOM))
     print(f"{tag}: {size(tool, tag)}. Its Python packages are listed in {bom.relative_to(ROOT)}.")
@@ -95,10 +89,8 @@ def wheel_version() -> str:
         CommandError: it is not the version of this checkout.
     """
     (name,) = (path.name for path in DIST.glob("podium-*.whl"))
-    built, wanted = (
-        name.split("-")[1],
-        tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"],
-    )
+    built, project = name.split("-")[1], tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = project["version"]
     if built != wanted:
         raise CommandError(f"The wheel has version {built}, but this is {wanted}. Run `make wheel`.")
     return built

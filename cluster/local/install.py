@@ -31,9 +31,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cluster.local import console, local_models, uv
-from cluster.local.command import BUILD, SetupError, ask, ending, last_line, run
+from cluster.local.command import BUILD, SetupError, ask, ending, run, wait_for
 from cluster.local.model import ModelError
-from cluster.local.progress import Progress
 from cluster.local.remedies import explain
 from cluster.local.uv import LEFT_OUT, LOCK, PYTHON, ROOT, UV, VENV
 
@@ -224,10 +223,7 @@ def making_models(names: Sequence[str]) -> Generator[None]:
         )
     with ending(process):
         yield
-        progress = Progress("set-up: creating the local models")
-        while process.poll() is None:
-            progress.show(last_line(MODELS_LOG))
-            time.sleep(0.2)
+        progress = wait_for(process, "creating the local models", MODELS_LOG)
         if process.returncode != 0:
             progress.end()
             output = MODELS_LOG.read_text(errors="replace")

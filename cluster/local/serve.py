@@ -19,14 +19,7 @@ from typer import Option
 
 from cluster.local.environment import Proxy, proxy_environment
 from cluster.local.folder import folders, record_shared_memory, sweep_folders
-from cluster.local.processes import (
-    HOST,
-    ROOT,
-    ServeError,
-    end,
-    leads,
-    processes_of,
-)
+from cluster.local.processes import HOST, ROOT, ServeError, end, leads, processes_of
 from cluster.local.server import SETTINGS, STOP_WITHIN_S, Server
 from podium.command_line.options import parse_address, parse_port
 from podium.command_line.program import CommandError, Program, UsageError

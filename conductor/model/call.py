@@ -55,12 +55,6 @@ class Sampling(DefaultingValue, frozen=True):
     """Above 1: tokens of the prompt and the answer become less likely."""
 
 
-def conversation_of(sampling: Sampling) -> str:
-    """Return the id of the conversation that a call belongs to, or "" if it has none."""
-    cache = sampling.options.prompt_cache
-    return cache.conversation if cache else ""
-
-
 class CallSite(DefaultingValue, frozen=True):
     """Position of a call in a run, for spans, errors and records. It is never sent to a model.
 

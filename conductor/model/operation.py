@@ -86,6 +86,11 @@ class WireOptions(Value, frozen=True):
     """A hint that the client wants vectors as lists of numbers, so that the provider need not send base64."""
 
     @property
+    def conversation(self) -> str:
+        """Id of the conversation that the call belongs to, or "" if it has none."""
+        return self.prompt_cache.conversation if self.prompt_cache else ""
+
+    @property
     def set_options(self) -> tuple[str, ...]:
         """Names of the options that are set, without hints."""
         names = (name for name in self.__struct_fields__ if name not in HINTS)

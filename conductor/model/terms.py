@@ -98,20 +98,12 @@ ANYTHING = Permit()
 """Permit of a run that no policy limits."""
 
 
-def _maybe() -> bool:
-    return True
-
-
-def _no() -> bool:
-    return False
-
-
 @dataclass(slots=True, eq=False)
 class Places:
     """Deployments or replicas to which a call has been sent, as updated by the code that chooses."""
 
     used_names: set[str] = field(default_factory=set[str])
-    has_other: Callable[[], bool] = _maybe
+    has_other: Callable[[], bool] = field(default=lambda: True)
     """Returns whether there is a place not used yet. By default yes: an address may have many servers."""
 
     def take(self, place: str, has_other: Callable[[], bool]) -> None:
@@ -121,7 +113,7 @@ class Places:
 
     def expect_choice(self) -> None:
         """Let `has_other` return False until `take` records a place."""
-        self.has_other = _no
+        self.has_other = lambda: False
 
     def __reduce__(self) -> tuple[type["Places"], tuple[()]]:
         """Pickle as an empty object, because each process chooses its own places."""

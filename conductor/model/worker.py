@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from conductor.model.call import Call, Sampling
@@ -79,3 +79,10 @@ class PoolMember:
     """Names of the `WireOptions` that it and all its fallbacks support."""
     defaults: Sampling = Sampling()
     """Sampling parameters for requests that do not set them."""
+    led: Worker | None = None
+    """Worker that gets the calls of a conductor's plan in place of `worker`, if it is another one."""
+
+    @property
+    def as_led(self) -> "PoolMember":
+        """The member as a conductor's plan calls it."""
+        return self if self.led is None else replace(self, worker=self.led)

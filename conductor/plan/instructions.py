@@ -29,12 +29,13 @@ _STARTS = {
     "The steps follow in order.",
     "lists": "Think first, in one or two sentences. Then write three Python lists of equal length and nothing after them.",
 }
-_ACCEPTS = {
+HOW_TO_ACCEPT = {
     "lines": 'write {"accept": true}',
     "object": 'write {"accept": true, "steps": []}',
     "thinking object": 'write "accept": true and no steps',
     "lists": "write three empty lists",
 }
+"""Instruction for accepting the answer of the previous round."""
 
 _PLAN = """\
 You lead a team of language models. You do not answer the user. You write the plan by which the team answers.
@@ -108,11 +109,6 @@ def instructions(layout: Layout, n_workers: int, max_steps: int, cheapest: int |
         if len(example.steps) <= max_steps
     ]
     return f"{_STARTS[layout]} {_EXAMPLES}\n\n" + "\n".join(examples)
-
-
-def how_to_accept(layout: Layout) -> str:
-    """Return the instruction for accepting the answer of the previous round."""
-    return _ACCEPTS[layout]
 
 
 def _examples(n_workers: int, cheapest: int | None) -> list[_Example]:

@@ -13,7 +13,7 @@ from conductor.errors import WorkerError
 from conductor.model.messages import NO_TOOLS, Message, Part, Text, ToolCall, ToolResult, Toolset
 from conductor.model.usage import Price
 from conductor.model.worker import PoolMember
-from conductor.plan.instructions import Layout, how_to_accept, instructions, role
+from conductor.plan.instructions import HOW_TO_ACCEPT, Layout, instructions, role
 from conductor.plan.plan import Step
 from conductor.plan.prompt_parts import (
     describe_attachments,
@@ -167,7 +167,7 @@ class Prompts:
         key = mark_key(*(message.text for message in prompt), plan_text, outcome)
         verdict = (
             f"The team answered:\n\n{enclose('outcome', key, outcome)}\n\n"
-            f"If this answers the user's question well, {how_to_accept(layout)}. "
+            f"If this answers the user's question well, {HOW_TO_ACCEPT[layout]}. "
             "If not, write a new plan that fixes it; its last step must give the complete answer."
         )
         return [*prompt, Message.of("assistant", plan_text or "(nothing)"), Message.of("user", verdict)]

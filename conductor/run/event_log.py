@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Literal
 
-from conductor.model.reply import FinishReason
+from conductor.model.reply import Delta, FinishReason, Reply
 from conductor.run.events import (
     AnswerDelta,
     Event,
@@ -154,6 +154,8 @@ class EventLog:
         """True if a viewer wants the texts of the conductor and the steps while they are written."""
         self.answer = Subscription("answer", self._drop, record.seq)
         self._journal = journal
+        self._noted = set[tuple[int, int | None]]()
+        """Plans and steps whose text the journal has received."""
         self._first_seq = record.seq + 1
         self._events: list[tuple[int, Event]] = []
         self._subscriptions = [self.answer]
@@ -200,10 +202,18 @@ class EventLog:
         self.answer.deliver(self.seq, why)
         self.answer.close()
 
-    def note_work(self, piece: WorkDelta) -> None:
-        """Send text of the conductor or of an inner step to the journal, and to no subscriber."""
-        if self._journal is not None:
-            self._journal(self.record, self.seq, piece)
+    def note_work(self, at_s: float, plan: int, step: int | None, delta: Delta, reply: Reply) -> None:
+        """Send new text of the conductor or of a step to the journal, first all text so far, if a viewer wants it. It is
+        sent to no subscriber.
+        """
+        if self._journal is None or not self.is_watched:
+            return
+        is_first = (plan, step) not in self._noted
+        self._noted.add((plan, step))
+        text = "".join(reply.texts) if is_first else delta.text
+        reasoning = "".join(reply.thoughts) if is_first else delta.reasoning
+        if text or reasoning:
+            self._journal(self.record, self.seq, WorkDelta(at_s, plan, step, text, reasoning))
 
     def replay(self) -> None:
         """Publish the answer and the terminal event of an ended run once more. The record does not change."""

@@ -10,8 +10,7 @@ from conductor.plan.plan import Plan, Step
 from conductor.run.events import PlanEnded, StepAborted, StepOutcome
 from conductor.run.follow_up import FollowUp, course, why_kept
 from conductor.run.moves import RunPlan, WritePlan
-from conductor.run.plan_requests import PlanRequests
-from conductor.run.plan_writer import PlanStream
+from conductor.run.plan_requests import PlanRequests, PlanStream
 from conductor.run.run import RunContext, wait_until_done
 
 FIRST = WritePlan("conductor", 0)

@@ -228,12 +228,7 @@ def _waiting_time_s(record: Record) -> float:
 
 
 def _begin(
-    family: Family,
-    task: Task,
-    id: str,
-    *,
-    parent: CallSite | None = None,
-    trace_id: str | None = None,
+    family: Family, task: Task, id: str, *, parent: CallSite | None = None, trace_id: str | None = None
 ) -> Record:
     """Return the record of a new run. It fixes the order in which the conductor sees the workers."""
     team = family.team
@@ -301,11 +296,7 @@ async def _inner(family: Family, outer: Run, call: Call) -> AsyncGenerator[Run]:
     )
     earlier = _take_earlier(family, task, outer.record, site)
     record = earlier or _begin(
-        family,
-        task,
-        _new_id(family, site),
-        parent=site,
-        trace_id=outer.record.trace_id,
+        family, task, _new_id(family, site), parent=site, trace_id=outer.record.trace_id
     )
     log = EventLog(record, family.journal)
     async with _running(

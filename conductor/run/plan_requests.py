@@ -1,26 +1,142 @@
-"""Requests for plans to the conductor of a run, and how they start and end in its record."""
+"""Requests for plans to the conductor of a run: each plan while it is written, and its start and end in the record."""
 
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Sequence
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from conductor.errors import InvalidPlan, NoPlan, PodiumError, Reason
-from conductor.model.call import Sampling
+from conductor.errors import InvalidPlan, NoPlan, PodiumError, Reason, WorkerUnavailable
+from conductor.model.call import Call, Sampling
+from conductor.model.characters import byte_size
+from conductor.model.deltas import deltas_until
 from conductor.model.failure import Failure
 from conductor.model.messages import Message
-from conductor.model.reply import Delta, Reply
-from conductor.plan.plan import Plan
+from conductor.model.reply import CallResult, Delta, FinishReason, Reply
+from conductor.model.worker import PoolMember
+from conductor.plan.grammars import grammar
+from conductor.plan.lists_format import ListsParser
+from conductor.plan.plan import Format, Parser, Plan, Step
 from conductor.plan.prompts import with_tools_as_text
-from conductor.run.events import PlanEnded, PlanStarted, Source, WorkDelta
+from conductor.plan.steps_format import StepsParser
+from conductor.run.call_holds import open_call
+from conductor.run.events import PlanEnded, PlanStarted, Source
 from conductor.run.follow_up import describe
+from conductor.run.ledger import Ledger
 from conductor.run.moves import WritePlan
 from conductor.run.plan_record import PlanRecord
-from conductor.run.plan_writer import ConductorModel, PlanStream
 from conductor.run.run import RunContext
 from conductor.run.steps import may_call_tools
-from conductor.run.team import Team
+from conductor.run.team import ConductorModel, Team
+
+PLAN_BYTES_PER_TOKEN = 8
+"""Upper bound of the bytes per token in a plan, for any tokenizer. Plans consist of prose and JSON."""
+
+
+def parser(format: Format, workers: Sequence[str], max_steps: int) -> Parser:
+    """Return a new parser of `format`. Workers are numbered in the order of `workers`."""
+    return StepsParser(workers, max_steps) if format == "steps" else ListsParser(workers, max_steps)
+
+
+class PlanStream:
+    """One plan while it is written. Iterate over its steps, and then read `plan`.
+
+    Each step is yielded as soon as it is complete.
+
+    Args:
+        pool: workers in the order in which the conductor sees them.
+        call: call with the prompt and its position in the run. `conductor` determines sampling and grammar.
+        has_tools: whether workers can receive the client's tools.
+        on_text: function that receives each delta of the text, and the reply so far.
+    """
+
+    def __init__(
+        self,
+        conductor: ConductorModel,
+        pool: Sequence[PoolMember],
+        max_steps: int,
+        call: Call,
+        ledger: Ledger,
+        *,
+        may_accept: bool,
+        has_tools: bool = False,
+        on_text: Callable[[Delta, Reply], None] | None = None,
+    ) -> None:
+        self._on_text = on_text
+        self._conductor, self._ledger, self._may_accept = conductor, ledger, may_accept
+        self._parser = parser(conductor.format, [member.name for member in pool], max_steps)
+        constraint = None
+        if conductor.constrained:
+            constraint = grammar(
+                conductor.format,
+                len(pool),
+                max_steps,
+                may_accept=may_accept,
+                subtask_chars=conductor.subtask_chars,
+                thinking=conductor.thought,
+                has_tools=has_tools,
+            )
+        self._call = replace(call, sampling=conductor.sampling, grammar=constraint)
+        self.result: CallResult | None = None
+        """Result of the conductor's call, once the iteration has ended. None if the call gave no reply."""
+        self.plan: Plan | None = None
+        """The whole plan, once the iteration has ended. None if the text accepts the previous answer."""
+        self._is_late = False
+
+    async def __aiter__(self) -> AsyncIterator[Step]:
+        """Yield the steps. An InvalidPlan, WorkerError or BudgetExceeded may follow some of them."""
+        reply: Reply | None = None
+        try:
+            async with (
+                open_call(self._conductor.member, self._call, self._ledger) as reply,
+                aclosing(self._texts(reply)) as texts,
+            ):
+                async for text in texts:
+                    for step in self._parser.feed(text):
+                        yield step
+        finally:
+            if reply is not None:  # the bill is complete once the call is closed
+                self.result = reply.result
+        assert reply is not None, "it was opened, or an error was raised"
+        self.plan = self._finish(cut_off=reply.finish is FinishReason.LENGTH)
+        if self.plan is None and not self._may_accept:
+            raise InvalidPlan("The text accepts an answer, but there is none yet.", reason=Reason.NO_PLAN)
+
+    async def _texts(self, reply: Reply) -> AsyncGenerator[str]:
+        """Yield the plan's text without reasoning, until it ends or exceeds its limit of time or size."""
+        limits = self._conductor
+        ends_at_s, room = time.monotonic() + limits.timeout_s, PLAN_BYTES_PER_TOKEN * limits.max_plan_tokens
+        async with (
+            aclosing(aiter(reply)) as all_deltas,
+            aclosing(deltas_until(all_deltas, ends_at_s)) as deltas,
+        ):
+            async for delta in deltas:
+                if delta is None:
+                    self._is_late = True
+                    reply.cut(f"The plan was cut off after {limits.timeout_s:g} s.")
+                    return
+                if self._on_text is not None:
+                    self._on_text(delta, reply)
+                yield delta.text
+                room -= byte_size(delta.text)
+                if room < 0 and not delta.finish:
+                    reply.cut(
+                        f"The plan was cut off because it was longer than conductor.max_plan_tokens ({limits.max_plan_tokens})."
+                    )
+                    return
+
+    def _finish(self, *, cut_off: bool) -> Plan | None:
+        try:
+            return self._parser.finish(cut_off=cut_off)
+        except InvalidPlan as exc:
+            if not self._is_late:
+                raise
+            name, limit_s = self._conductor.member.name, self._conductor.timeout_s
+            detail = f"The limit is {limit_s:g} s. Raise conductor.timeout_s to allow more."
+            raise WorkerUnavailable(
+                f"{name} did not finish its plan in time.", worker=name, detail=detail, retryable=False
+            ) from exc
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,24 +187,9 @@ class PlanRequests:
             context.ledger,
             may_accept=move.round > 0,
             has_tools=bool(context.log.record.task.tools),
-            on_text=self._text_reporter(index),
+            on_text=lambda delta, reply: context.log.note_work(context.now_s(), index, None, delta, reply),
         )
         return index, stream
-
-    def _text_reporter(self, index: int) -> Callable[[Delta, Reply], None]:
-        """Return a function that sends the conductor's text to the journal, first all text so far."""
-        log, is_sent = self._context.log, False
-
-        def report(delta: Delta, reply: Reply) -> None:
-            nonlocal is_sent
-            if not log.is_watched:
-                return
-            text = delta.text if is_sent else "".join(reply.texts)
-            reasoning = delta.reasoning if is_sent else "".join(reply.thoughts)
-            is_sent = True
-            log.note_work(WorkDelta(self._context.now_s(), index, None, text, reasoning))
-
-        return report
 
     @contextmanager
     def recording_errors(self, index: int, stream: PlanStream) -> Generator[None]:

@@ -117,6 +117,11 @@ class Record(DefaultingValue, frozen=True, dict=True):
         )
 
     @property
+    def may_call_tools(self) -> bool:
+        """True if the run can have tool calls: it has tools, or it has waited for tool results before."""
+        return bool(self.task.tools or self.segments)
+
+    @property
     def n_tool_calls(self) -> int:
         """Number of tool calls so far. Calls are numbered from 0, so this is also the number of the next one."""
         return 1 + max((c.number for s in self.steps for t in s.turns for c in t.calls), default=-1)

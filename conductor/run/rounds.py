@@ -14,14 +14,7 @@ from conductor.model.terms import Refusals, Terms
 from conductor.model.worker import PoolMember
 from conductor.plan.plan import Plan, Step
 from conductor.run.event_log import EventLog
-from conductor.run.events import (
-    AnswerDelta,
-    PlanEnded,
-    RunFailed,
-    RunFinished,
-    RunSuspended,
-    StepPlanned,
-)
+from conductor.run.events import AnswerDelta, PlanEnded, RunFailed, RunFinished, RunSuspended, StepPlanned
 from conductor.run.follow_up_round import FollowUpRound, all_of
 from conductor.run.ledger import Ledger
 from conductor.run.moves import ContinuePlan, Fail, Finish, Move, RunPlan, WritePlan, is_last_round, next_move

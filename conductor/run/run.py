@@ -108,11 +108,7 @@ class RunContext:
     earlier_turns: Mapping[str, StepTurn] = field(default_factory=dict[str, StepTurn])
 
     def site(
-        self,
-        plan: int,
-        step: int | None = None,
-        access: tuple[int, ...] = (),
-        operation: CallKind = "chat",
+        self, plan: int, step: int | None = None, access: tuple[int, ...] = (), operation: CallKind = "chat"
     ) -> CallSite:
         """Return the position of a call in this run. See `CallSite`."""
         record = self.log.record

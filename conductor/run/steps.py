@@ -1,6 +1,7 @@
 """Prompts and calls of a plan's steps, and delivery of their text."""
 
 import asyncio
+from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 
@@ -8,15 +9,15 @@ from msgspec.structs import replace
 
 from conductor.model.call import Call
 from conductor.model.failure import Failure
-from conductor.model.messages import AUTO, NO_TOOLS, Message, Toolset
-from conductor.model.reply import Delta, Reply
+from conductor.model.messages import AUTO, NO_TOOLS, Message, ToolResult, Toolset
+from conductor.model.reply import Reply
 from conductor.model.worker import PoolMember
 from conductor.plan.plan import Step
 from conductor.plan.prompts import WorkerPrompt, with_tools_as_text, work
 from conductor.run.continuing import other_answer
-from conductor.run.events import AnswerDelta, RunFailed, Source, WorkDelta
+from conductor.run.events import AnswerDelta, RunFailed, Source
 from conductor.run.run import RunContext
-from conductor.run.turns import as_sent
+from conductor.run.turns import Given, GivenResult, StepTurn
 
 
 class StepWords:
@@ -34,8 +35,6 @@ class StepWords:
         self._last: int | None = None
         self._is_decided = asyncio.Event()
         self._waiting: dict[int, list[AnswerDelta]] = {}
-        self._reported = set[int]()
-        """Indices of the steps whose text has been sent to the journal."""
 
     async def find_last(self) -> int:
         """Wait until the plan's text has ended, and return the last step's index."""
@@ -73,23 +72,11 @@ class StepWords:
         """Publish a step's text as it streams. Raise WorkerUnavailable if the stream broke."""
         async with aclosing(aiter(reply)) as deltas:
             async for delta in deltas:
-                if self._context.log.is_watched:
-                    self._report(index, reply, delta)
+                now_s = self._context.now_s()
+                if not (self.live and index == self._last):  # the answer is published
+                    self._context.log.note_work(now_s, self._plan, index, delta, reply)
                 if self.live and (delta.text or delta.reasoning):
-                    now_s = self._context.now_s()
                     await self._show(index, AnswerDelta(now_s, delta.text, delta.reasoning, delta.logprobs))
-
-    def _report(self, index: int, reply: Reply, delta: Delta) -> None:
-        """Send a step's text to the journal, first all text so far. The answer's text is published instead."""
-        if self.live and index == self._last:
-            return
-        is_first = index not in self._reported
-        self._reported.add(index)
-        text = "".join(reply.texts) if is_first else delta.text
-        reasoning = "".join(reply.thoughts) if is_first else delta.reasoning
-        if text or reasoning:
-            now_s = self._context.now_s()
-            self._context.log.note_work(WorkDelta(now_s, self._plan, index, text, reasoning))
 
     async def _show(self, index: int, delta: AnswerDelta) -> None:
         if self._last not in (None, index):
@@ -184,3 +171,45 @@ class StepCalls:
         is_last = self._source == "conversation" or index == await self._words.find_last()
         has_called = bool(self._context.log.record.plans[self._plan].steps[index].turns)
         return tools if is_last and not has_called else replace(tools, choice=AUTO)
+
+
+def as_sent(conversation: Sequence[Message], earlier_turns: Mapping[str, StepTurn]) -> Sequence[Message]:
+    """Return `conversation` with the tool turns of earlier runs as their workers received them.
+
+    Providers cache and sign what they received: their own ids, thoughts and arguments. Clients send other ids, and may
+    write arguments again. The results remain the client's. A message with calls of several turns, or with a part of
+    the calls of a turn, is not changed.
+
+    Args:
+        conversation: messages of the client.
+        earlier_turns: see `Team.earlier_turns`.
+    """
+    if not earlier_turns:
+        return conversation
+    ids = defaultdict[int, list[str]](list)
+    for client_id, turn in earlier_turns.items():
+        ids[id(turn)].append(client_id)
+    sent: list[Message] = []
+    rest = deque(conversation)
+    while rest:
+        message = rest.popleft()
+        calls = [call.id for call in message.tool_calls]
+        turn = earlier_turns.get(calls[0]) if calls else None
+        if turn is None or len(calls) != len(turn.calls) or set(calls) != set(ids[id(turn)]):
+            sent.append(message)
+            continue
+        results: list[ToolResult] = []
+        while rest and rest[0].role == "tool" and {each.id for each in rest[0].tool_results} <= set(calls):
+            results += rest.popleft().tool_results
+        numbers = dict(zip(ids[id(turn)], (each.number for each in turn.calls), strict=True))
+        given = Given(tuple(GivenResult(numbers[each.id], each) for each in results))
+        restored, answered, *_ = replace(turn, results=(), said=()).after(given).messages
+        sent += [_with_mark_of(message, restored), *([answered] if results else [])]
+    return sent
+
+
+def _with_mark_of(message: Message, restored: Message) -> Message:
+    """Return `restored` with the client's cache mark of `message` at its end, if it has one."""
+    mark = next((part.cache for part in reversed(message.parts) if part.cache), "")
+    *parts, last = restored.parts
+    return replace(restored, parts=(*parts, replace(last, cache=mark))) if mark else restored

@@ -4,6 +4,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass, field
 from decimal import Decimal
+from typing import Literal
 
 from msgspec.structs import replace
 
@@ -17,20 +18,75 @@ from conductor.errors import (
     did_you_mean,
     quote,
 )
-from conductor.model.call import Call
+from conductor.model.call import Call, Sampling
+from conductor.model.deltas import open_reply
 from conductor.model.failure import Failure
 from conductor.model.messages import Native, PendingCall
-from conductor.model.reply import Delta, FinishReason, Reply, open_reply
+from conductor.model.reply import Delta, FinishReason, Reply
 from conductor.model.usage import FREE, Price
 from conductor.model.worker import PoolMember
+from conductor.plan.grammars import SUBTASK_CHARS
+from conductor.plan.instructions import Layout, layout_of
+from conductor.plan.plan import Format
 from conductor.plan.prompts import Prompts
 from conductor.run.events import AnswerDelta, RunFailed, RunFinished, RunSuspended
 from conductor.run.follow_up import FollowUp
-from conductor.run.plan_writer import ConductorModel
 from conductor.run.record import Record
 from conductor.run.run import Run
 from conductor.run.task import Task
 from conductor.run.turns import Given, GivenResult, StepTurn
+
+PLAN_TOKENS = 1024
+"""Limit of a plan's text in tokens. It is the limit of arXiv 2512.04388 (appendix A.1)."""
+PLAN_TIMEOUT_S = 300.0
+
+Constraint = Literal["ebnf", "json_schema"]
+"""Language of the grammar that a server enforces: `ebnf` for vLLM, `json_schema` for API providers."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConductorModel:
+    """The model that writes plans, and its decoding settings.
+
+    Args:
+        member: the model.
+        format: format of its plans.
+        temperature: temperature of its decoding. arXiv 2512.04388 trains at 1.0, but plans are best at 0.
+        constrained: language of the grammar that its server enforces. None if the server enforces none.
+        max_plan_tokens: limit of a plan's length in tokens. It is also enforced here, if the server does not
+            enforce it.
+        subtask_chars: limit of a subtask's length in the grammar, in characters.
+        shuffle: whether each request shows the workers in a new order and with new numbers.
+        max_thinking_tokens: limit of the thinking tokens, in addition to the plan. Providers count them as
+            output.
+        thought: whether the model writes a thought before the steps if a JSON schema is enforced. Use it for
+            models without reasoning of their own.
+        timeout_s: time limit for one plan in seconds, from its first token on. It includes thinking.
+        effort: reasoning effort for plans. None: the member's default.
+    """
+
+    member: PoolMember
+    format: Format = "steps"
+    temperature: float | None = 0.0
+    constrained: Constraint | None = "ebnf"
+    max_plan_tokens: int = PLAN_TOKENS
+    subtask_chars: int = SUBTASK_CHARS
+    shuffle: bool = False
+    max_thinking_tokens: int = 0
+    thought: bool = False
+    timeout_s: float = PLAN_TIMEOUT_S
+    effort: str | None = None
+
+    @property
+    def layout(self) -> Layout:
+        """Layout of its plans."""
+        return layout_of(self.format, is_schema=self.constrained == "json_schema", is_thinking=self.thought)
+
+    @property
+    def sampling(self) -> Sampling:
+        """Decoding parameters of its plans. The user's parameters do not apply to plans."""
+        longest = self.max_plan_tokens + self.max_thinking_tokens
+        return Sampling(max_output_tokens=longest, temperature=self.temperature, effort=self.effort)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +135,12 @@ class Team:
             raise BadTask(
                 f"{param} leaves no worker for this request. Allow at least one worker.", param=param
             )
-        members = {name: self.pool[name] for name in names if task.permit.allows(name)}
+        is_led = task.plan is None and task.workers is None and not task.exclude_workers
+        members = {
+            name: member.as_led if is_led else member
+            for name in names
+            if task.permit.allows(name) and (member := self.pool[name])
+        }
         if not members:
             message = f"The policies of this API key and its team allow none of the workers that the request may use with model {quote(task.model)}. Use another model that GET /v1/models lists, or allow other workers in the request."
             raise NotAllowed(message, param="model")

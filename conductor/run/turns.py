@@ -5,8 +5,7 @@ cannot continue without its client's tool results. A segment is the part of a ru
 results start the next segment.
 """
 
-from collections import defaultdict, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from typing import Any, ClassVar
 
@@ -115,45 +114,3 @@ class Segment(DefaultingValue, frozen=True):
 def conversation(turns: Iterable[StepTurn]) -> tuple[Message, ...]:
     """Return the messages of `turns`. They follow the worker's prompt."""
     return tuple(message for turn in turns for message in turn.messages)
-
-
-def as_sent(conversation: Sequence[Message], earlier_turns: Mapping[str, StepTurn]) -> Sequence[Message]:
-    """Return `conversation` with the tool turns of earlier runs as their workers received them.
-
-    Providers cache and sign what they received: their own ids, thoughts and arguments. Clients send other ids, and may
-    write arguments again. The results remain the client's. A message with calls of several turns, or with a part of
-    the calls of a turn, is not changed.
-
-    Args:
-        conversation: messages of the client.
-        earlier_turns: see `Team.earlier_turns`.
-    """
-    if not earlier_turns:
-        return conversation
-    ids = defaultdict[int, list[str]](list)
-    for client_id, turn in earlier_turns.items():
-        ids[id(turn)].append(client_id)
-    sent: list[Message] = []
-    rest = deque(conversation)
-    while rest:
-        message = rest.popleft()
-        calls = [call.id for call in message.tool_calls]
-        turn = earlier_turns.get(calls[0]) if calls else None
-        if turn is None or len(calls) != len(turn.calls) or set(calls) != set(ids[id(turn)]):
-            sent.append(message)
-            continue
-        results: list[ToolResult] = []
-        while rest and rest[0].role == "tool" and {each.id for each in rest[0].tool_results} <= set(calls):
-            results += rest.popleft().tool_results
-        numbers = dict(zip(ids[id(turn)], (each.number for each in turn.calls), strict=True))
-        given = Given(tuple(GivenResult(numbers[each.id], each) for each in results))
-        restored, answered, *_ = replace(turn, results=(), said=()).after(given).messages
-        sent += [_with_mark_of(message, restored), *([answered] if results else [])]
-    return sent
-
-
-def _with_mark_of(message: Message, restored: Message) -> Message:
-    """Return `restored` with the client's cache mark of `message` at its end, if it has one."""
-    mark = next((part.cache for part in reversed(message.parts) if part.cache), "")
-    *parts, last = restored.parts
-    return replace(restored, parts=(*parts, replace(last, cache=mark))) if mark else restored

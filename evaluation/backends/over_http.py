@@ -91,11 +91,7 @@ class HttpBackend:
     ) -> RunOutcome:
         temperature = caps.temperature if temperature is None else temperature
         name = _lone_worker(plan) or model or self._model or self.workers[0]
-        optional = {
-            "max_completion_tokens": caps.max_output_tokens,
-            "temperature": temperature,
-            "seed": seed,
-        }
+        optional = {"max_completion_tokens": caps.max_output_tokens, "temperature": temperature, "seed": seed}
         try:
             create: Any = self._client.chat.completions.create  # its overloads lack Podium's fields
             completion = await create(

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.linear_model import LogisticRegression
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
@@ -36,6 +35,8 @@ class WorkerRegressions:
 
 def fit(x_Q_E: Floats, right_Q_W: Bools) -> WorkerRegressions:
     """Fit one regression per worker. For a worker that was always or never right, use a constant."""
+    from sklearn.linear_model import LogisticRegression  # a second and a half, for other strategies too
+
     weights_E_W = np.zeros((x_Q_E.shape[1], right_Q_W.shape[1]))
     bias_W = np.where(right_Q_W.all(axis=0), CERTAIN, -CERTAIN)
     for w in np.flatnonzero(right_Q_W.any(axis=0) & ~right_Q_W.all(axis=0)):

@@ -49,9 +49,5 @@ def _question(key: str, each: RecordedQuestion) -> Question:
         grader="recorded",
         source="recorded",
         family=each.category,
-        facts={
-            "difficulty": each.difficulty,
-            "dataset": each.dataset,
-            "right": sorted(each.right_answers),
-        },
+        facts={"difficulty": each.difficulty, "dataset": each.dataset, "right": sorted(each.right_answers)},
     )

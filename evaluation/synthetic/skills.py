@@ -15,8 +15,9 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
 from conductor.model.call import Call
+from conductor.model.deltas import open_reply
 from conductor.model.messages import Text
-from conductor.model.reply import Delta, FinishReason, Reply, open_reply
+from conductor.model.reply import Delta, FinishReason, Reply
 from conductor.model.usage import Price, Usage
 from conductor.plan.prompts import read_assignment
 from evaluation.synthetic.operations import FAMILIES, RESULT, TaskPart, read

@@ -13,7 +13,8 @@ from contextlib import AbstractAsyncContextManager
 
 from conductor.errors import WorkerRefused
 from conductor.model.call import Call
-from conductor.model.reply import Reply, open_reply
+from conductor.model.deltas import open_reply
+from conductor.model.reply import Reply
 from conductor.model.usage import FREE, Price, Usage
 from conductor.plan.prompts import read_assignment
 from evaluation.answer_extraction import answer_tag

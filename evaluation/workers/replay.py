@@ -14,7 +14,8 @@ from decimal import Decimal, InvalidOperation
 
 from conductor.errors import WorkerRefused
 from conductor.model.call import Call
-from conductor.model.reply import Delta, FinishReason, Reply, open_reply
+from conductor.model.deltas import open_reply
+from conductor.model.reply import Delta, FinishReason, Reply
 from conductor.model.usage import Price, Usage
 from evaluation import EvaluationError
 from evaluation.answer_extraction import ANSWER_FORM

@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import json
 import os
-import sys
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -215,7 +214,3 @@ def measure(
     OUTPUT.write_text(json.dumps(to_json(figures), indent=2) + "\n")
     summarise(figures, failures, time.monotonic() - began_s, console)
     return 1 if failures else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

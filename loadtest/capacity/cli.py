@@ -4,7 +4,6 @@ Prints tables, and writes build/simulator/simulator.json. The simulation takes a
 """
 
 import json
-import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -215,7 +214,3 @@ def plan(
         return run(inputs.load(inputs_file), rates, traffic, seed, out, open_console(markup=True))
     except InputsError as error:
         raise CommandError(str(error), 2) from error
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -63,11 +63,7 @@ class SimulatedCluster:
 
 class _Request:
     def __init__(
-        self,
-        cluster: SimulatedCluster,
-        plan: SimulatedPlan,
-        mix: inputs.Plans,
-        core: Cores,
+        self, cluster: SimulatedCluster, plan: SimulatedPlan, mix: inputs.Plans, core: Cores
     ) -> None:
         self.cluster, self.plan, self.mix, self.core = cluster, plan, mix, core
         self.env, self.router = cluster.env, cluster.router

@@ -9,7 +9,6 @@ on 99 % of the turns stay. The exit code is 1 if too few turns stay, or if reque
 import asyncio
 import os
 import random
-import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -203,7 +202,3 @@ def run(
     rows = asyncio.run(prove(store, conversations, period_s, fault_s))
     title = f"{conversations} conversations of {TURNS} turns, 2 routers, {len(ACCOUNTS)} deployments"
     return conclude(rows, title)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

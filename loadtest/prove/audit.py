@@ -7,6 +7,7 @@ from typing import Any
 from sqlalchemy import text
 
 from loadtest.rig import poll
+from serving.accounts.hold_statements import LEASE_S, RENEW_S
 from serving.accounts.ledger_check import find_faults
 from serving.accounts.money import to_usd
 from serving.database.database import Database
@@ -31,6 +32,9 @@ SELECT (SELECT coalesce(sum(r.cost), 0) FROM run r JOIN paid p ON p.run_id = r.i
 """Sums of records and ledger over runs with known bills, runs whose record exceeds the ledger, and runs
 billed at their upper bound.
 """
+
+SETTLES_WITHIN_S = 2 * LEASE_S + 4 * RENEW_S + 30
+"""Seconds within which holds are settled and runs end, also after a router was killed."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +75,7 @@ async def one(database: Database, sql: str, **values: Any) -> int:
     return int((await rows(database, sql, **values))[0][0])
 
 
-async def wait_until_settled(database: Database, within_s: float) -> bool:
+async def wait_until_settled(database: Database, within_s: float = SETTLES_WITHIN_S) -> bool:
     """Wait until no hold is open and no run is running, for at most `within_s`. Return whether that is so."""
 
     async def is_settled() -> bool:

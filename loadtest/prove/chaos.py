@@ -9,7 +9,6 @@ of a killed router's run is not `lost`, or if a run that must outlive its client
 """
 
 import asyncio
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -48,10 +47,7 @@ STAND_IN: Json = {
     "scale": TWO | {"max_ongoing_requests": 1000},
 }
 SETTINGS: Json = {
-    "workers": [
-        scripted("first", "A reason.", delay_s=0.05),
-        scripted("slow", WORDS, tokens_per_s=10),
-    ],
+    "workers": [scripted("first", "A reason.", delay_s=0.05), scripted("slow", WORDS, tokens_per_s=10)],
     "workflows": {
         "scripted": [{"worker": "first"}, {"worker": "slow", "subtask": "Say it.", "access": [0]}],
         "with-engine": [{"worker": "first"}, {"worker": "engine", "subtask": "Say it.", "access": [0]}],
@@ -118,7 +114,7 @@ async def play_round(cluster: ChaosCluster, database: Database, kind: str, workf
         work = asyncio.create_task(load.run(workflows))
         await asyncio.sleep(KILLED_AFTER_S)
         kill = kill_one(cluster, kind)
-        load.note_kill(kill.at_s)
+        load.killed_s = kill.at_s
         load.result.process_replaced_s = await wait_until_replaced(cluster, kind, alive, kill)
         await work
     result = load.result
@@ -195,7 +191,3 @@ def run(
     with running_redis() if redis else nullcontext("") as address:
         results = asyncio.run(prove(names, rounds, workflows, settings, has_haproxy, address))
     return conclude(results, f"Processes killed while {workflows} workflows ran")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -26,15 +26,7 @@ import yaml
 
 from cluster.local.environment import fast_environment, serve_environment
 from cluster.local.folder import ServerFolder, make_folder, record_shared_memory, sweep_folders
-from cluster.local.processes import (
-    HAPROXY_PORTS,
-    HOST,
-    ROOT,
-    TAG,
-    end,
-    free_port,
-    processes_of,
-)
+from cluster.local.processes import HAPROXY_PORTS, HOST, ROOT, TAG, end, free_port, processes_of
 from loadtest.rig import Json, RigError
 from loadtest.rig.routers import LOGS
 
@@ -67,12 +59,7 @@ class ChaosCluster:
     """
 
     def __init__(
-        self,
-        settings: Json,
-        replicas: Mapping[str, int],
-        *,
-        uses_haproxy: bool = True,
-        redis: str = "",
+        self, settings: Json, replicas: Mapping[str, int], *, uses_haproxy: bool = True, redis: str = ""
     ) -> None:
         self._settings, self._replicas, self.uses_haproxy = settings, replicas, uses_haproxy
         self.log = LOGS / "chaos.log"
@@ -133,7 +120,7 @@ class ChaosCluster:
             self._start_head()
 
     def start_again(self, node: int) -> None:
-        """Restart a worker node that failed to start. A busy machine may need more than Ray's 30 s."""
+        """Restart a worker node that failed to start. A busy machine may need more than Ray's limit."""
         if self._started[node].poll() is not None:
             self._start_worker(node)
 
@@ -150,7 +137,7 @@ class ChaosCluster:
         for node in WORKERS:
             self._start_worker(node)
             # Start one node at a time. Two concurrent starts would choose the same socket name, because Ray
-            # counts those in its folder, and a slow machine needs Ray's limit of 30 s for one start.
+            # counts those in its folder, and a slow machine needs Ray's whole limit for one start.
             await self._wait(lambda node=node: self._nodes_up() > node, f"node {node}")
         run = ["-m", "ray.serve.scripts", "run", "--app-dir", str(ROOT), str(self._write_config())]
         self._run(APPLICATION, run, {NODE: f"{HEAD}", "RAY_ADDRESS": f"{ADDRESS}:{self._gcs}"})
@@ -179,13 +166,8 @@ class ChaosCluster:
     def _start_node(self, node: int, options: Sequence[str]) -> None:
         ports = ("metrics-export-port", "dashboard-agent-listen-port")
         ray = [
-            "-m",
-            "ray.scripts.scripts",
-            "start",
-            "--block",
-            f"--node-ip-address={ADDRESS}",
-            "--num-gpus=0",
-        ]
+            "-m", "ray.scripts.scripts", "start", "--block", f"--node-ip-address={ADDRESS}", "--num-gpus=0",
+        ]  # fmt: skip
         ray += ["--object-store-memory=104857600", "--disable-usage-stats"]
         more = {NODE: str(node)}
         if self._redis and node == HEAD:

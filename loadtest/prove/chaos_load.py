@@ -77,13 +77,10 @@ class ChaosLoad:
 
     def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
         self._session, self._url = session, url
-        self._killed_s = float("inf")
+        self.killed_s = float("inf")
+        """Time of the kill, by the monotonic clock."""
         self._name = f"{time.time_ns()}"
         self.result = ChaosResult()
-
-    def note_kill(self, at_s: float) -> None:
-        """Set the time of the kill, by the monotonic clock."""
-        self._killed_s = at_s
 
     async def run(self, workflows: int) -> None:
         """Run all workflows, and send short requests during them and for a while after the last one."""
@@ -148,4 +145,4 @@ class ChaosLoad:
                 is_whole = (await ask(self._session, self._url, model, max_tokens=1)).is_whole
         except TimeoutError:
             is_whole = False
-        return 0.0 if is_whole else max(0.0, time.monotonic() - self._killed_s)
+        return 0.0 if is_whole else max(0.0, time.monotonic() - self.killed_s)

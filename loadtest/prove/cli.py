@@ -3,8 +3,6 @@
 Exit codes: 0 if every check passed, 1 if one failed, 2 for an unknown proof or a usage error.
 """
 
-import sys
-
 from podium.command_line.program import ProgramGroup
 
 PROOFS = {
@@ -29,10 +27,7 @@ PROOFS = {
         "loadtest.prove.overload",
         "ten times more requests than the workers can serve do not reduce goodput",
     ),
-    "hedging": (
-        "loadtest.prove.hedging",
-        "hedges shorten a slow tail, and stop under overload",
-    ),
+    "hedging": ("loadtest.prove.hedging", "hedges shorten a slow tail, and stop under overload"),
     "first-token": (
         "loadtest.prove.first_token",
         "time to first token, compared with calling the worker's server directly",
@@ -78,7 +73,3 @@ main = ProgramGroup(
     "options of a proof.",
     epilog="Example: podium prove ledger --store sqlite --runs 1",
 )
-
-
-if __name__ == "__main__":
-    sys.exit(main())

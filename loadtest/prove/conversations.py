@@ -24,7 +24,6 @@ from typer import BadParameter, Option
 
 from loadtest.prove.audit import rows, wait_until_settled
 from loadtest.prove.first_token import PLAN, conductor
-from loadtest.prove.ledger import SETTLES_WITHIN_S
 from loadtest.prove.proof import cells, conclude
 from loadtest.rig import Json, RigError
 from loadtest.rig.cache_provider import PRICES, CacheProvider, ProviderCall, cached_share
@@ -173,7 +172,7 @@ async def run_conversation(
         await replay(scenario.client(1), send, turns)
         result.moved_turns = sum(before != after for before, after in pairwise(places))
         if database is not None:
-            await wait_until_settled(database, SETTLES_WITHIN_S)
+            await wait_until_settled(database)
             entries = await rows(database, SPENT_BY_RUN)
             result.ledger_usd = {run_id: to_usd(int(amount)) for run_id, amount in entries}
             result.costs_usd = await _sum_costs(session, urls[0])
@@ -264,7 +263,3 @@ def run(
         if outcome.ledger_usd is not None:
             print_by_hand(outcome, f"{row.conversation}, {row.route}: the first {RUNS_BY_HAND} runs")
     return conclude([row for row, _ in results], f"Conversations of {turns} turns at most")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

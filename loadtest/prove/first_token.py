@@ -17,7 +17,6 @@ name. `course` says what a turn did about its plan, with the median ratio of the
 """
 
 import asyncio
-import sys
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -274,7 +273,3 @@ def run(
     if turns > 1:
         asyncio.run(_measure_all_turns(turns, url))
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -103,15 +103,8 @@ async def _run(
         str(FOLDER / "env" / "bin" / "st"),
         *("run", str(description), "--url", url, "--phases", PHASES, "--checks", "not_a_server_error"),
         *("--header", f"Authorization: Bearer {secret}", "--max-examples", str(n), "--seed", str(seed)),
-        *(
-            "--max-time",
-            str(max_time_s),
-            "--continue-on-failure",
-            "--warnings",
-            "off",
-            "--request-timeout",
-            "60",
-        ),
+        *("--max-time", str(max_time_s), "--continue-on-failure", "--warnings", "off"),
+        *("--request-timeout", "60"),
         *("--suppress-health-check", "all", "--report", "ndjson", "--report-ndjson-path", str(REPORT)),
         cwd=FOLDER,
         env=environ,
@@ -133,7 +126,3 @@ def narrow(document: Json) -> Json:
         if name.endswith("Request") and "model" in properties:
             properties["model"] = {"enum": list(NAMES.get(name, CHATS))}
     return document
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -7,7 +7,6 @@ get few calls. The exit code is 1 if a target was missed.
 """
 
 import asyncio
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -144,9 +143,7 @@ main = Program("podium prove hedging")
 
 
 @main.command(help=__doc__, epilog="Example: podium prove hedging --requests 500")
-def run(
-    requests: Annotated[int, Option(parser=parse_count, help="requests per row")] = 2000,
-) -> int:
+def run(requests: Annotated[int, Option(parser=parse_count, help="requests per row")] = 2000) -> int:
     prepare_process()
     with TemporaryDirectory() as folder:
         rows = asyncio.run(prove(Path(folder), requests))
@@ -169,7 +166,3 @@ def run(
         f"p50 {dead.load.p50_s:.3f} s, p99 {dead.load.p99_s:.3f} s"
     )
     return report_missed(faults(rows, dead))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

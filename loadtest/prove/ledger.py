@@ -8,7 +8,6 @@ the sums differ.
 """
 
 import asyncio
-import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -37,7 +36,6 @@ from loadtest.rig.routers import (
 from podium.command_line.options import parse_count
 from podium.command_line.program import Program
 from serving.accounts.hold import team_subject
-from serving.accounts.hold_statements import LEASE_S, RENEW_S
 from serving.accounts.money import to_pico
 from serving.database.address import Address
 from serving.database.migrate import open_database
@@ -45,7 +43,6 @@ from serving.database.migrate import open_database
 COST_USD = Decimal("0.01")
 """Dollars that one answer costs: 20 words at 500 dollars per million."""
 TEXT = " ".join(f"word{n}" for n in range(20))
-SETTLES_WITHIN_S = 2 * LEASE_S + 4 * RENEW_S + 30
 PAID = {"price": PRICE, "max_output_tokens": 40}
 """Price, and a limit of twice the tokens of an answer. Half of each hold is therefore spent."""
 SETTINGS: Json = {
@@ -152,7 +149,7 @@ async def prove(kind: str, address: Address, requests: int, routers: int) -> Led
             began_s = time.monotonic()
             await asyncio.gather(*(clients.ask(number) for number in range(requests)))
             took_s = time.monotonic() - began_s
-            await wait_until_settled(database, SETTLES_WITHIN_S)
+            await wait_until_settled(database)
         answered_ids = [answer.run_id for answer in clients.whole]
         result = await audit(database, team_subject(key.team_id), to_pico(cap_usd), answered_ids)
     refused = clients.others["budget_exceeded"]
@@ -176,7 +173,3 @@ def run(
     rows = asyncio.run(for_each_store(store, proof, runs))
     title = f"{requests} concurrent requests with a budget for a tenth of them, {routers} routers, one killed"
     return conclude(rows, title)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -19,7 +19,6 @@ from typing import Annotated
 from typer import BadParameter, Option
 
 from loadtest.prove.audit import Audit, audit, count_lost_records, wait_until_settled
-from loadtest.prove.ledger import SETTLES_WITHIN_S
 from loadtest.prove.migration import kill_migrations
 from loadtest.prove.proof import cells, conclude
 from loadtest.rig import Json
@@ -87,7 +86,7 @@ async def under_load(
                 async with fault(routers):
                     pass
                 await _until_answers_come(outcomes, options.quiet_s)
-            await wait_until_settled(database, SETTLES_WITHIN_S)
+            await wait_until_settled(database)
         result = await audit(database, team_subject(key.team_id), 2**62, outcomes.complete_answers)
         no_record = await count_lost_records(database, outcomes.complete_answers)
     return OutageRow(what, outcomes, no_record, result)
@@ -207,7 +206,3 @@ def run(
     prepare_process()
     rows = asyncio.run(prove_all(names, Options(quiet, fault, clients)))
     return conclude(rows, f"{clients} clients, {ROUTERS} routers")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -7,7 +7,6 @@ requests, and, without a target, twice the router's own rate. The exit code is 1
 """
 
 import asyncio
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,14 +21,7 @@ from loadtest.rig import Json
 from loadtest.rig.client import CHAT, BenchClient, open_session
 from loadtest.rig.closed_loop import rate_per_s
 from loadtest.rig.open_loop import OpenLoopResult, offer
-from loadtest.rig.routers import (
-    RouterKey,
-    RouterProcess,
-    make_key,
-    prepare_process,
-    running_router,
-    scripted,
-)
+from loadtest.rig.routers import RouterKey, RouterProcess, make_key, prepare_process, running_router, scripted
 from podium.command_line.options import parse_seconds
 from podium.command_line.process import machine
 from podium.command_line.program import Program
@@ -184,7 +176,3 @@ def run(
         result = asyncio.run(prove(Path(folder), worst_s, step_s))
     console().print(_table(result))
     return report_missed(result.faults())
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -7,7 +7,6 @@ missing or duplicated.
 """
 
 import asyncio
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +18,6 @@ import orjson
 from typer import Option
 
 from loadtest.prove.audit import one, rows, wait_until_settled
-from loadtest.prove.ledger import SETTLES_WITHIN_S
 from loadtest.prove.proof import Stores, conclude, for_each_store
 from loadtest.rig import Json, RigError, poll
 from loadtest.rig.client import open_session
@@ -157,7 +155,7 @@ async def prove(kind: str, address: Address, runs: int, n_kept: int) -> RecordsR
             await _wait_until_half_way(database, n_kept)
             routers[0].kill()
             read = await asyncio.gather(*readers)
-            await wait_until_settled(database, SETTLES_WITHIN_S)
+            await wait_until_settled(database)
             ids = [*ended, *(reader.run_id for reader in read)]
             statuses = await asyncio.gather(*(_status(session, routers[1], id) for id in ids))
         finished = await rows(database, "SELECT id FROM run WHERE kept = 1 AND status = 'finished'")
@@ -224,7 +222,3 @@ def run(
     prepare_process()
     rows = asyncio.run(for_each_store(store, partial(prove, runs=runs, n_kept=kept)))
     return conclude(rows, "Two routers, one killed")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

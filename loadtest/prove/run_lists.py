@@ -158,7 +158,3 @@ def run(
     for each in slow:
         print(f"Query above --limit-ms: {each}", file=sys.stderr)
     return 1 if slow else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -11,7 +11,6 @@ script keeps. The exit code is 1 if anything grew, hung or was answered wrongly.
 
 import asyncio
 import statistics
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
@@ -175,9 +174,7 @@ main = Program("podium prove soak")
 
 
 @main.command(help=__doc__, epilog="Example: podium prove soak --minutes 5")
-def run(
-    minutes: Annotated[float, Option(parser=parse_seconds, help="duration in minutes")] = 30.0,
-) -> int:
+def run(minutes: Annotated[float, Option(parser=parse_seconds, help="duration in minutes")] = 30.0) -> int:
     prepare_process()
     with TemporaryDirectory() as folder:
         result = asyncio.run(soak(Path(folder), minutes * 60))
@@ -191,7 +188,3 @@ def run(
         f"Memory at rest, MB: {memory}\nHeap of C libraries, MB: {heap}\nMemory blocks of Python, thousands: {blocks}"
     )
     return report_missed(result.faults())
-
-
-if __name__ == "__main__":
-    sys.exit(main())

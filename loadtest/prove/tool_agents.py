@@ -22,15 +22,8 @@ TOOLS: list[Json] = [
     for name in ("read", "write")
 ]
 TREATMENTS = (
-    "at once",
-    "shuffled",
-    "in parts",
-    "twice at once",
-    "late again",
-    "forged",
-    "other key",
-    "changed",
-)
+    "at once", "shuffled", "in parts", "twice at once", "late again", "forged", "other key", "changed",
+)  # fmt: skip
 
 
 @dataclass

@@ -7,7 +7,6 @@ a result reached the wrong step or was wrongly accepted, a step was called again
 """
 
 import asyncio
-import sys
 import time
 from functools import partial
 from typing import Annotated
@@ -94,7 +93,3 @@ def run(
     prepare_process()
     rows = asyncio.run(for_each_store(store, partial(prove, runs=runs, seed=seed)))
     return conclude(rows, "Runs that wait for tools, two routers, one killed")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

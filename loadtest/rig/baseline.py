@@ -28,10 +28,7 @@ class Baseline:
 
 def build(_: dict[str, Any]) -> Application:
     """Return the Serve application, configured like the router but without tracing."""
-    options = {
-        "num_cpus": 0.1,
-        "runtime_env": {"env_vars": {"RAY_SERVE_TRACING_EXPORTER_IMPORT_PATH": ""}},
-    }
+    options = {"num_cpus": 0.1, "runtime_env": {"env_vars": {"RAY_SERVE_TRACING_EXPORTER_IMPORT_PATH": ""}}}
     serving: Any = serve
     deployment: Any = serving.deployment(serving.ingress(api)(Baseline))
     return cast(Application, deployment.options(max_ongoing_requests=4096, ray_actor_options=options).bind())

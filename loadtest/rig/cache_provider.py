@@ -9,16 +9,16 @@ import json
 import re
 import time
 from collections import Counter, defaultdict
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, cast
 
 from aiohttp import web
 
-from loadtest.rig import HOST, Json
-from loadtest.rig.fake_openai import chunk, event
+from loadtest.rig import Json
+from loadtest.rig.fake_openai import chunk, event, serving
 from loadtest.rig.prompt_caches import (
     FRESH,
     MINUTE_S,
@@ -104,19 +104,9 @@ class CacheProvider:
         self._routed: dict[bytes, list[float]] = {}
         """Times of the requests in the last minute, by the hash that chooses the machine."""
 
-    @asynccontextmanager
-    async def running(self) -> AsyncGenerator[str]:
-        """Serve on a free loopback port inside the block. Yield the base URL, without `/v1`."""
-        app = web.Application(client_max_size=2**26)
-        app.router.add_post("/v1/messages", self._serve)
-        app.router.add_post("/v1/chat/completions", self._serve)
-        runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=1)
-        await runner.setup()
-        try:
-            await web.TCPSite(runner, HOST, 0).start()
-            yield f"http://{HOST}:{runner.addresses[0][1]}"
-        finally:
-            await runner.cleanup()
+    def running(self) -> AbstractAsyncContextManager[str]:
+        """Serve on a free loopback port inside the block, whose value is the base URL, without `/v1`."""
+        return serving("/v1/messages", "/v1/chat/completions", answer=self._serve)
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
         text, headers = await request.text(), request.headers

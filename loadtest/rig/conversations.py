@@ -130,10 +130,7 @@ def long_document(seed: int) -> Client:
         messages = [*messages, _reply(answer)]
 
 
-CLAUDE, GPT = (
-    ("anthropic", "claude-sonnet-4-6", "claude-opus-4-8"),
-    ("openai", "gpt-5", "gpt-4.1"),
-)
+CLAUDE, GPT = (("anthropic", "claude-sonnet-4-6", "claude-opus-4-8"), ("openai", "gpt-5", "gpt-4.1"))
 SCENARIOS = (
     ClientScenario("agent", coding_agent, *CLAUDE, other_every=4),
     ClientScenario("agent-unmarked", partial(coding_agent, has_marks=False), *CLAUDE, other_every=4),

@@ -61,32 +61,15 @@ class Postgres:
         if as_root:
             shutil.chown(folder, "postgres", "postgres")
         options = [
-            "-A",
-            "trust",
-            "-U",
-            "podium",
-            "--no-sync",
-            "--no-instructions",
-            "--locale=C.UTF-8",
-            "-E",
-            "UTF8",
-        ]
+            "-A", "trust", "-U", "podium", "--no-sync", "--no-instructions", "--locale=C.UTF-8", "-E", "UTF8",
+        ]  # fmt: skip
         self._run("initdb", "-D", str(self._data), *options)
         self.start()
 
     def start(self) -> None:
         log = self._data.with_name("log")
-        self._run(
-            "pg_ctl",
-            "-D",
-            str(self._data),
-            "-w",
-            "-l",
-            str(log),
-            "-o",
-            f"-p {self.port} {self._settings}",
-            "start",
-        )
+        options = ("-l", str(log), "-o", f"-p {self.port} {self._settings}")
+        self._run("pg_ctl", "-D", str(self._data), "-w", *options, "start")
 
     def stop(self) -> None:
         """Stop the server immediately, as in a crash."""

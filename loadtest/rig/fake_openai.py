@@ -8,12 +8,14 @@ import json
 import random
 import re
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from aiohttp import web
+
+from loadtest.rig import HOST
 
 MARK = re.compile(r"run-\w+-")
 FAULTS = ("503", "429", "reset", "silent", "cut", "stall", "malformed")
@@ -88,16 +90,9 @@ class FakeOpenAI:
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[str]:
         """Serve on a free loopback port inside the block. Yield the base URL."""
-        app = web.Application(client_max_size=2**24)
-        app.router.add_post("/v1/chat/completions", self._answer)
-        runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=1)
-        await runner.setup()
-        try:
-            await web.TCPSite(runner, "127.0.0.1", 0).start()
-            self.url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
+        async with serving("/v1/chat/completions", answer=self._answer) as url:
+            self.url = f"{url}/v1"
             yield self.url
-        finally:
-            await runner.cleanup()
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         content = await request.text()
@@ -152,6 +147,22 @@ class FakeOpenAI:
             await response.write(chunk(call.model, {"content": word}))
             if script.word_s:
                 await asyncio.sleep(script.word_s)
+
+
+@asynccontextmanager
+async def serving(
+    *paths: str, answer: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> AsyncGenerator[str]:
+    """Answer POST requests to `paths` on a free loopback port inside the block. Yield the base URL."""
+    app = web.Application(client_max_size=2**26)
+    app.add_routes([web.post(path, answer) for path in paths])
+    runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=1)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, HOST, 0).start()
+        yield f"http://{HOST}:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
 
 
 def chunk(model: str, delta: dict[str, str], finish: str | None = None) -> bytes:

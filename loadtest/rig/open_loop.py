@@ -124,11 +124,7 @@ async def offer(
 
 
 async def send(
-    session: aiohttp.ClientSession,
-    url: str,
-    body: Json,
-    due_s: float,
-    load: OpenLoopResult,
+    session: aiohttp.ClientSession, url: str, body: Json, due_s: float, load: OpenLoopResult
 ) -> None:
     """Send one request and record its outcome. `[DONE]` also follows errors, so the events decide."""
     try:

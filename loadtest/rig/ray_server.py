@@ -12,14 +12,7 @@ import psutil
 import yaml
 
 from cluster.local.environment import fast_environment
-from cluster.local.processes import (
-    HAPROXY_PORTS,
-    ServeError,
-    command_of,
-    free_port,
-    listeners,
-    processes_of,
-)
+from cluster.local.processes import HAPROXY_PORTS, ServeError, command_of, free_port, listeners, processes_of
 from cluster.local.server import APP
 from cluster.local.server import Server as LocalServer
 from loadtest.rig import HOST, Json, RigError
@@ -110,12 +103,10 @@ def listening_at(url: str) -> list[psutil.Process]:
     return [process for each in listeners(port) for process in (each, *each.children(recursive=True))]
 
 
-def fill_settings(template: str, name: str = "", **values: object) -> Path:
-    """Fill the `${...}` of the settings file `template` and write it to build/bench as `name`. Return its
-    path.
-    """
+def fill_settings(template: str, **values: object) -> Path:
+    """Fill the `${...}` of the settings file `template`, write it to build/bench, and return its path."""
     BUILD.mkdir(parents=True, exist_ok=True)
-    path = BUILD / (name or template)
+    path = BUILD / template
     path.write_text(Template((HERE / template).read_text()).substitute(values))
     return path
 

@@ -53,7 +53,7 @@ on their way fail.
 """
 
 
-async def serve(address: str, settings: dict[str, Any], has_keys: bool, *, watch: bool = False) -> None:
+async def serve(address: str, settings: dict[str, Any], has_keys: bool, watch: bool) -> None:
     """Serve `settings` over the store at `address` until SIGTERM. With `watch`, answer SIGUSR2 and create
     spans.
     """
@@ -136,7 +136,7 @@ def main() -> None:
         level=logging.WARNING, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s"
     )
     allow_open_files()
-    if clock := orders.pop("clock", None):
+    if clock := orders.pop("clock"):
         follow_clock(Path(clock))
     asyncio.run(serve(**orders))
 

@@ -73,11 +73,8 @@ async def running_router(
 ) -> AsyncGenerator[RouterProcess]:
     """Run a router with the log build/prove/NAME.log. `clock` is the file with the shift of its clock."""
     LOGS.mkdir(parents=True, exist_ok=True)
-    orders: Json = {"address": url_of(address), "settings": settings, "has_keys": has_keys}
-    if watch:
-        orders["watch"] = True
-    if clock is not None:
-        orders["clock"] = str(clock)
+    orders: Json = {"address": url_of(address), "settings": settings, "has_keys": has_keys, "watch": watch}
+    orders["clock"] = clock and str(clock)
     log = LOGS / f"{name}.log"
     with log.open("wb") as output:
         process = await asyncio.create_subprocess_exec(

@@ -196,17 +196,8 @@ def cases(only: Sequence[str], paths: Sequence[str] = PATHS) -> list[Case]:
 
 
 HEADINGS = (
-    *(
-        "path",
-        "attack",
-        "addresses",
-        "complete streams",
-        "answered",
-        "longest pause",
-        "slowest chat",
-        "/healthz p99",
-    ),
-    *("memory before, peak, after, after a second round", "passed"),
+    *("path", "attack", "addresses", "complete streams", "answered", "longest pause", "slowest chat"),
+    *("/healthz p99", "memory before, peak, after, after a second round", "passed"),
 )
 
 
@@ -318,7 +309,3 @@ def besiege_all(
         return asyncio.run(run(chosen, scale, duration))
     except RigError as error:
         raise CommandError(str(error)) from error
-
-
-if __name__ == "__main__":
-    sys.exit(main())

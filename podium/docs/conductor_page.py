@@ -35,8 +35,8 @@ counted by SmolLM2's tokenizer. A test checks these numbers.
 WHERE: dict[Layout, str] = {
     "object": "an API model that reasons on its own, and whose server enforces a JSON schema",
     "thinking object": "an API model that does not reason on its own. The JSON schema has a field for its thoughts.",
-    "lines": "a vLLM model, whose output follows a grammar, or a server that enforces no format",
-    "lists": "`conductor.format: lists`, the format of the paper",
+    "lines": "a vLLM model, whose output follows a grammar, or a model whose server enforces no format",
+    "lists": "any model with `conductor.format: lists`, the format of the RL Conductor paper",
 }
 
 
@@ -112,17 +112,17 @@ def _prompts(team: Team) -> list[str]:
     return [
         "## Its prompts",
         "",
-        "These are the prompts that a conductor gets with `cluster/api.yaml`, if the API keys of all three providers are set and a plan may have five steps. The system message comes first.",
-        "Podium adapts its example plans to each request. They never have more steps than the request allows or workers that the pool lacks, and the small-talk example uses the cheapest worker.",
+        "A conductor gets the following prompts with `cluster/api.yaml`, if the API keys of all three providers are set and a plan may have five steps. The first one is the system message.",
+        "Podium adapts the example plans in this message to each request. The examples never have more steps than the request allows, and never use workers that the pool lacks. The small-talk example uses the cheapest worker.",
         "",
         *_block(prompt[0].text),
-        "The user message follows. This one is for the request `hi`. In a conversation of several turns, marks show where each turn begins and ends.",
+        "The user message contains the request. In a conversation of several turns, marks show where each turn begins and ends. For the request `hi`, this is the user message:",
         "",
         *_block(prompt[1].text),
         "If a plan cannot run, Podium asks the conductor once for another plan, with this message:",
         "",
         *_block(repair[-1].text),
-        "If the settings allow several `rounds`, the conductor reads the answer of the team, and accepts it or plans again:",
+        "If the settings allow several `rounds`, Podium sends the team's answer to the conductor, which accepts the answer or writes a new plan:",
         "",
         *_block(revise[-1].text),
     ]
@@ -132,9 +132,9 @@ def _formats() -> list[str]:
     lines = [
         "## Length and other layouts",
         "",
-        "The prompt has a different layout for each kind of model. This table shows the length of the text before the list of workers, in tokens of SmolLM2's tokenizer. The text is the same for every question, so providers and vLLM can read it from their prefix caches.",
+        "The layout of the prompt depends on the conductor's model. For each layout, this table shows the number of tokens before the list of workers, as counted by SmolLM2's tokenizer. This part of the prompt is the same for every question, so providers and vLLM can read it from their prefix caches.",
         "",
-        "| layout | used for | plans of up to 5 steps | of 1 step |",
+        "| layout | used for | tokens, for plans of up to 5 steps | tokens, for plans of 1 step |",
         "| --- | --- | --: | --: |",
     ]
     lines += [f"| {layout} | {WHERE[layout]} | {many} | {one} |" for layout, (many, one) in TOKENS.items()]
@@ -147,7 +147,7 @@ def _formats() -> list[str]:
     for layout in TOKENS:
         if layout != "object":
             text = instructions(layout, 6, MAX_STEPS, 1)
-            lines += [f"The layout `{layout}` explains as follows how to write a plan:", "", *_block(text)]
+            lines += [f"In the layout `{layout}`, this text explains how to write a plan:", "", *_block(text)]
     return lines
 
 
@@ -156,8 +156,8 @@ def _plans(planned: list[PlannedRequest]) -> list[str]:
     lines = [
         "## Twenty plans of a scripted stand-in",
         "",
-        "We wrote these plans; no model did. We did not measure what a real model plans for the same requests. A test parses each plan, and validates it against the JSON schema that Podium sends to the",
-        "conductor's server. It then runs the plan in the router with scripted workers. The number of each step, from 0, stands before its worker.",
+        "We wrote these plans; no model did. A test parses each plan, and validates it against the JSON schema that Podium sends to the",
+        "conductor's server. It then runs the plan in the router with scripted workers. The steps are numbered from 0.",
         "",
     ]
     for number, each in enumerate(planned, 1):

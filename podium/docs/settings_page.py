@@ -56,7 +56,6 @@ SECTIONS: tuple[tuple[str, type[BaseModel]], ...] = (
 )
 """Sections of the page in order. Fields that all workers share have their own, those of `Scaling` repeat."""
 WORDS: dict[Any, str] = {
-    bool: "`true` or `false`",
     int: "whole number",
     float: "number",
     str: "text",
@@ -64,6 +63,8 @@ WORDS: dict[Any, str] = {
     Any: "anything",
     NoneType: "`null`",
 }
+PLURALS = {"whole number": "whole numbers", "text": "texts"}
+OR_NULL = " or `null`"
 BOUNDS = {Ge: ("ge", "at least"), Gt: ("gt", "above"), Le: ("le", "at most"), Lt: ("lt", "below")}
 
 
@@ -116,8 +117,16 @@ def meanings(model: type[BaseModel]) -> dict[str, str]:
 
 
 def row(name: str, field: FieldInfo, meaning: str) -> str:
-    cells = (f"`{name}`", kind(field.annotation) + bounds(field), default(field), meaning)
+    cells = (f"`{name}`", values(field), default(field), meaning)
     return f"| {' | '.join(cell.replace('|', '&#124;') for cell in cells)} |"
+
+
+def values(field: FieldInfo) -> str:
+    """Describe in words which values a field allows."""
+    words, limits = kind(field.annotation), bounds(field)
+    if limits and words.endswith(OR_NULL):
+        return f"{words.removesuffix(OR_NULL)}, {limits},{OR_NULL}"
+    return f"{words}, {limits}" if limits else words
 
 
 def kind(annotation: Any) -> str:
@@ -127,19 +136,32 @@ def kind(annotation: Any) -> str:
         return WORDS[annotation]
     if origin is Annotated:
         return kind(inner[0])
-    if origin is Literal:
-        return one_of(f"`{each}`" for each in inner)
-    if origin in (Union, UnionType):
-        return one_of(dict.fromkeys(map(kind, inner)))
+    if annotation is bool or origin in (Literal, Union, UnionType):
+        return one_of(choices(annotation))
     if origin is tuple:
-        return f"list of {kind(inner[0])}"
+        return f"list of {plural(inner[0])}"
     if origin is dict:
-        return f"{kind(inner[1])}, by name" if inner[1] is not Any else "keys and values"
+        return f"{plural(inner[1])}, by name" if inner[1] is not Any else "keys and values"
     if issubclass(annotation, BaseModel):
         return link(annotation)
     if issubclass(annotation, Enum):
         return one_of(f"`{each.value}`" for each in annotation)
     return "number"  # Decimal, read exactly
+
+
+def plural(annotation: Any) -> str:
+    return one_of(PLURALS.get(choice, choice) for choice in choices(annotation))
+
+
+def choices(annotation: Any) -> list[str]:
+    """Describe each alternative of a type, such as the values of a literal. Most types have only one."""
+    if annotation is bool:
+        return ["`true`", "`false`"]
+    if get_origin(annotation) is Literal:
+        return [f"`{each}`" for each in get_args(annotation)]
+    if get_origin(annotation) in (Union, UnionType):
+        return list(dict.fromkeys(choice for each in get_args(annotation) for choice in choices(each)))
+    return [kind(annotation)]
 
 
 def link(model: type[BaseModel]) -> str:
@@ -159,13 +181,13 @@ def one_of(words: Iterable[str]) -> str:
 def bounds(field: FieldInfo) -> str:
     """Describe the limits of a number, or the requirement that a list is not empty."""
     limits = [
-        f"{words} {getattr(each, name):g}"
+        f"{words} {getattr(each, name):,.12g}"
         for each in field.metadata
         for limit, (name, words) in BOUNDS.items()
         if isinstance(each, limit)
     ]
     limits += ["not empty" for each in field.metadata if isinstance(each, MinLen)]
-    return f", {', '.join(limits)}" if limits else ""
+    return " and ".join(limits)
 
 
 def default(field: FieldInfo) -> str:

@@ -108,8 +108,7 @@ class DoctorOptions:
     url: Annotated[
         str | None,
         Option(
-            parser=parse_url,
-            help="check this running server instead; the key is read from PODIUM_API_KEY",
+            parser=parse_url, help="check this running server instead; the key is read from PODIUM_API_KEY"
         ),
     ] = None
     as_json: Annotated[
@@ -122,10 +121,7 @@ class DoctorOptions:
     skip: Annotated[
         list[str] | None,
         Option(
-            parser=check_name,
-            autocompletion=list_checks,
-            metavar="CHECK",
-            help="skip this check; repeatable",
+            parser=check_name, autocompletion=list_checks, metavar="CHECK", help="skip this check; repeatable"
         ),
     ] = None
     quiet: Annotated[bool, Option("--quiet", help="print only warnings and errors")] = False

@@ -56,9 +56,14 @@ def check_workers(case: ServerCase) -> Finding:
     findings: list[Finding] = []
     for fault in faults:
         placed = in_file(fault, case.path)
-        message, _, remedy = f"{placed.message} {placed.detail}".strip().partition(". ")
-        findings.append(wrong(f"{message.rstrip('.')}.", remedy or f"Correct it in {case.path}."))
+        findings.append(_explain(f"{placed.message} {placed.detail}", f"Correct it in {case.path}."))
     return worst(findings)
+
+
+def _explain(message: str, remedy: str) -> Finding:
+    """Return a finding from an error's message. Its sentences after the first one, if any, are the remedy."""
+    said, _, more = message.strip().partition(". ")
+    return wrong(f"{said.rstrip('.')}.", more or remedy)
 
 
 def check_effect(case: ServerCase) -> Finding:
@@ -91,12 +96,9 @@ def check_store(case: ServerCase) -> Finding:
                 f"The store {address.name} does not exist yet. The first start of the server creates it."
             )
         return ok(f"The store {address.name} has schema {asyncio.run(check_version(address))}.")
-    except StoreError as error:  # its message includes the remedy
-        message, _, remedy = f"{error.message} {error.detail}".strip().partition(". ")
-        return wrong(
-            f"{message.rstrip('.')}.",
-            remedy or f"Check the environment variable {case.settings.store.url_env}.",
-        )
+    except StoreError as error:
+        remedy = f"Check the environment variable {case.settings.store.url_env}."
+        return _explain(f"{error.message} {error.detail}", remedy)
     except PodiumError as error:
         return wrong(
             f"{error.message} {error.detail}".strip(),
@@ -151,8 +153,7 @@ def _key(worker: ApiSettings, case: ServerCase) -> Finding:
     try:
         key = read_key(worker, case.environment)
     except KeyFileError as error:
-        message, _, remedy = str(error).partition(". ")
-        return wrong(f"{message.rstrip('.')}.", remedy or "The file must contain only the key.")
+        return _explain(str(error), "The file must contain only the key.")
     if key is None:
         field = "api_key_env" if worker.api_key_env else "api_key_file"
         message = f"{worker.name} has no API key, because the {place} is not set."

@@ -113,10 +113,7 @@ END_HOLD = (
 _call, _adjustment = ledger.alias(), ledger.alias()
 ADJUSTED = (
     select(_call.c.hold_id)
-    .join(
-        _adjustment,
-        (_adjustment.c.run_id == _call.c.run_id) & (_adjustment.c.corrects == _call.c.id),
-    )
+    .join(_adjustment, (_adjustment.c.run_id == _call.c.run_id) & (_adjustment.c.corrects == _call.c.id))
     .where(_call.c.hold_id.in_(KEYS))
 )
 ENTRY_COLUMNS = [
@@ -292,15 +289,8 @@ def _entry(each: Posting) -> tuple[Any, ...]:
     request, bill, is_served = each.request, each.bill, each.kind == "call"
     # A lost call names the worker that was called, and so does its correction.
     worker = (bill.worker if is_served else None) or request.worker
-    call = (
-        request.run_id,
-        request.call_no,
-        request.key_id,
-        request.team_id,
-        request.day,
-        request.month,
-        worker,
-    )
+    payer = (request.key_id, request.team_id, request.day, request.month)
+    call = (request.run_id, request.call_no, *payer, worker)
     flags = (int(bill.is_exact), int((bill.cost or 0) > request.amount))
     tokens = (bill.input_tokens, bill.output_tokens, bill.cached_tokens)
     account = bill.account if is_served else None

@@ -1,6 +1,6 @@
 """Table of all routes: who may call each, and which resources its answer may hold.
 
-`Admission` (`admission.py`) applies the table before a route begins. The route itself makes the checks that
+`Admission` (`route_admission.py`) applies the table before a route begins. The route itself makes the checks that
 depend on a stored object, such as which team owns it.
 """
 

@@ -72,22 +72,10 @@ def build_api(
     app.state.batches = work or Batches(MemoryBatchStore(), service, policies)
     app.state.batches.send = line_sender(app)
     fixed = (
-        count_tokens.router,
-        responses.router,
-        conversations.router,
-        models.router,
-        budget.router,
-        workflows.router,
-        costs.router,
-        feedback.router,
-        files.router,
-        batches.router,
-        health.router,
-        workers.router,
-        admin.router,
-        admin_ledger.router,
-        openapi.router,
-    )
+        count_tokens.router, responses.router, conversations.router, models.router, budget.router,
+        workflows.router, costs.router, feedback.router, files.router, batches.router, health.router,
+        workers.router, admin.router, admin_ledger.router, openapi.router,
+    )  # fmt: skip
     for router in (completions.build_router(dialects), *fixed):
         # What `include_router` does for routers without prefix or tags, but without inspecting every
         # signature again.

@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from conductor.model.call import Sampling, conversation_of
+from conductor.model.call import Sampling
 from conductor.model.messages import NO_TOOLS, Message
 from conductor.model.operation import PromptCache
 from conductor.model.worker import PoolMember
@@ -22,7 +22,6 @@ from serving.accounts.caller import Caller
 from serving.api.request import ApiRequest
 from serving.api.resolve import ResolvedTask
 from serving.database.clock import now_us
-from serving.dispatch.limiter import IDLE_SHARE
 from serving.pool import Pool
 from serving.sessions.execution import DAY_S
 from serving.sessions.service import Service
@@ -166,7 +165,7 @@ async def find_history(request: ApiRequest, service: Service, caller: Caller) ->
     turns = await service.earlier_turns.find(request.conversation, account, content_s)
     rows = list[PromptCacheRow]()
     if request.model in service.settings().models and request.podium.plan is None:
-        id = row_id(conversation_of(request.sampling), request.conversation)
+        id = row_id(request.sampling.options.conversation, request.conversation)
         rows = await service.prompt_caches.find(id, account.key_id)
         cache, messages = request.sampling.options.prompt_cache, with_stable_system(request.conversation)
         if cache is None or not cache.is_named:  # other conversations may have begun alike
@@ -203,7 +202,7 @@ def _why_ask(worker: str, conductor: str, pool: Pool, *, waits: bool) -> str:
         return "No client waits for the answer."
     if _share_machine(worker, conductor, pool.settings):
         return "The worker and the conductor share this machine."
-    if not pool.limiters[worker].has_idle(IDLE_SHARE, 1):
+    if not pool.limiters[worker].has_idle:
         return "More than half of the worker's slots would be in use."
     return ""
 

@@ -15,7 +15,7 @@ from serving.api.authentication import caller_of
 from serving.api.respond import success_list
 from serving.sessions.service import Service
 from serving.settings.worker_profile import baseline_price_of
-from serving.store.run_costs import COLUMNS, MOST_GROUPS, CostField, CostGroup, CostQuery, LedgerSum
+from serving.store.run_costs import COLUMNS, MOST_GROUPS, TOKENS, CostField, CostGroup, CostQuery
 
 Json = dict[str, Any]
 router = APIRouter()
@@ -31,8 +31,7 @@ async def costs(
     first: Annotated[
         Day | None,
         Query(
-            alias="from",
-            description="First day (UTC), such as 2026-11-01. By default, 29 days before `to`.",
+            alias="from", description="First day (UTC), such as 2026-11-01. By default, 29 days before `to`."
         ),
     ] = None,
     last: Annotated[Day | None, Query(alias="to", description="Last day (UTC). By default, today.")] = None,
@@ -68,13 +67,13 @@ async def costs(
             f"The report has more than {MOST_GROUPS} groups. Group by fewer fields, or ask for fewer days.",
             param="by",
         )
-    settings = service.settings()
+    settings, ledger = service.settings(), report.ledger
     price = baseline_price_of(settings)
     rest: Json = {
         "from": first.isoformat(),
         "to": last.isoformat(),
         "baseline": settings.baseline.model if settings.baseline and price else None,
-        "ledger": _ledger_json(report.ledger) if report.ledger else None,
+        "ledger": ledger and {"cost_usd": _usd(ledger.cost), "difference_usd": _usd(ledger.difference)},
     }
     return await success_list(report.groups, lambda group: _group_json(group, fields, price), rest)
 
@@ -102,16 +101,11 @@ def _group_json(group: CostGroup, fields: tuple[CostField, ...], price: Price | 
     return {
         **values,
         "runs": group.runs,
-        "calls": group.calls,
-        "input_tokens": group.usage.input_tokens,
-        "cached_tokens": group.usage.cached_input_tokens,
-        "cache_write_tokens": group.usage.cache_write_tokens,
-        "cache_write_1h_tokens": group.usage.cache_write_1h_tokens,
-        "output_tokens": group.usage.output_tokens,
-        "cost_usd": _usd(group.cost),
-        "saved_usd": _usd(group.saved),
+        **{name: group.sums[name] for name in ("calls", *TOKENS)},
+        "cost_usd": _usd(group.sums["cost"]),
+        "saved_usd": _usd(group.sums["saved"]),
         "baseline_usd": _baseline_usd(group, price),
-        "unknown_costs": group.unknown_costs,
+        "unknown_costs": group.sums["unknown_costs"],
     }
 
 
@@ -123,10 +117,6 @@ def _baseline_usd(group: CostGroup, price: Price | None) -> str | None:
     if price is None:
         return None
     return f"{replace(price, long_prompts=()).of(group.answer_usage).normalize():f}"
-
-
-def _ledger_json(ledger: LedgerSum) -> Json:
-    return {"cost_usd": _usd(ledger.cost), "difference_usd": _usd(ledger.difference)}
 
 
 def _usd(pico: int) -> str:

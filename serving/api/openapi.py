@@ -82,12 +82,7 @@ async def openapi(request: Request) -> Response:
 
 def document(routes: Sequence[BaseRoute]) -> Json:
     """Return the OpenAPI document for `routes`. It does not describe mounted folders."""
-    read = get_openapi(
-        title="Podium",
-        version="1",
-        description=DESCRIPTION,
-        routes=routes,
-    )
+    read = get_openapi(title="Podium", version="1", description=DESCRIPTION, routes=routes)
     refs, own = models_json_schema([(each, "validation") for each in {Error, *_models()}], ref_template=REF)
     components: Json = read.setdefault("components", {})
     components["schemas"] = components.get("schemas", {}) | own.get("$defs", {})

@@ -6,7 +6,6 @@ from typing import Any, cast
 
 import orjson
 
-from conductor.model.call import conversation_of
 from conductor.model.characters import whole
 from conductor.model.failure import Attempt, Failure
 from conductor.model.messages import File, Message, Part, PendingCall, Text, ToolCall, ToolResult
@@ -20,6 +19,16 @@ from serving.api.authentication import CONSOLE
 from serving.api.error_json import attempt_json, error_json, operator_attempt_json, operator_json
 
 Json = dict[str, Any]
+BRIEF = (
+    "plan", "step", "worker", "served_by", "model", "access", "status", "cost_usd", "cost_is_bound",
+    "reused_from", "started_s", "ended_s",
+)  # fmt: skip
+"""Fields of a step in an answer that does not have the steps in full."""
+OF_A_RESULT = (
+    "served_by", "model", "output", "reasoning", "usage", "cost_usd", "cached_share", "saved_usd",
+    "finish_reason",
+)  # fmt: skip
+"""Fields of a call that are null without a result."""
 PICTURE_CHARS = 64
 """Characters of a picture's URL to show: a `data:` URL holds the picture itself."""
 
@@ -132,7 +141,7 @@ def summary(record: Record, inner: Inner = NONE, *, trace: bool) -> Json:
     return {
         "workflow_id": record.id,
         "rounds": record.rounds,
-        "steps": steps(record, inner) if trace else [_brief(step) for step in steps(record, inner)],
+        "steps": [each if trace else {name: each[name] for name in BRIEF} for each in steps(record, inner)],
         "cost_usd": dollars(record.cost_usd),
         "cost_is_bound": record.cost_is_bound,
         **_caches(record, inner),
@@ -191,7 +200,7 @@ def _caches(record: Record, inner: Inner) -> Json:
     """
     usage = record.usage
     return {
-        "conversation": conversation_of(record.task.sampling) or None,
+        "conversation": record.task.sampling.options.conversation or None,
         "cached_share": _cached_share(usage),
         "saved_usd": dollars(_saved_usd(record, inner)),
     }
@@ -228,26 +237,6 @@ def step_json(step: StepRecord | Step) -> Json:
 
 def dollars(amount: Decimal | None) -> float | None:
     return None if amount is None else float(amount)
-
-
-def _brief(step: Json) -> Json:
-    return {
-        name: step[name]
-        for name in (
-            "plan",
-            "step",
-            "worker",
-            "served_by",
-            "model",
-            "access",
-            "status",
-            "cost_usd",
-            "cost_is_bound",
-            "reused_from",
-            "started_s",
-            "ended_s",
-        )
-    }
 
 
 def _tries(step: StepRecord) -> tuple[Attempt, ...]:
@@ -327,19 +316,7 @@ def call_json(
         for each in (*cut, *(result.attempts if result else ()))
     ]
     if result is None:
-        return dict.fromkeys(
-            (
-                "served_by",
-                "model",
-                "output",
-                "reasoning",
-                "usage",
-                "cost_usd",
-                "cached_share",
-                "saved_usd",
-                "finish_reason",
-            )
-        ) | {"cost_is_bound": False, "attempts": attempts, "notes": []}
+        return dict.fromkeys(OF_A_RESULT) | {"cost_is_bound": False, "attempts": attempts, "notes": []}
     return {
         "served_by": result.worker,
         "model": result.model,

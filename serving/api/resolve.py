@@ -134,11 +134,7 @@ def _resolve(
 
 
 def _fit_context(
-    task: Task,
-    members: Mapping[str, PoolMember],
-    pool: Pool,
-    request: ApiRequest,
-    prompt_tokens: int | None,
+    task: Task, members: Mapping[str, PoolMember], pool: Pool, request: ApiRequest, prompt_tokens: int | None
 ) -> Task:
     """Return `task` without the workers whose context is too short for the prompt and the answer.
 
@@ -219,12 +215,7 @@ def _workers_of(name: str, settings: Settings) -> list[str]:
 
 
 def _check_given_plan(
-    request: ApiRequest,
-    team: Team,
-    task: Task,
-    plan: Plan,
-    source: Source,
-    fetchers: Collection[str] | None,
+    request: ApiRequest, team: Team, task: Task, plan: Plan, source: Source, fetchers: Collection[str] | None
 ) -> ResolvedTask:
     """Resolve a task with a fixed plan. Raise BadTask if its workers are excluded or cannot serve it."""
     team.members_for(task)

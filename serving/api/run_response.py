@@ -16,7 +16,7 @@ from starlette.types import Message, Receive, Scope, Send
 from conductor.errors import PodiumError
 from conductor.model.failure import Failure
 from conductor.run.events import AnswerDelta, Event, RunCancelled, RunDetached, RunFailed, Terminal
-from conductor.run.record import Record, RunRecords
+from conductor.run.record import RunRecords
 from conductor.run.run import Run
 from conductor.run.task import Task
 from serving import errors
@@ -263,7 +263,7 @@ class RunResponse:
         wire.run, wire.is_cached = run, bool(run.record.cached_from)
         if self._siblings is not None:
             self._siblings.runs.append(run)
-        self._call_ids = await self._service.store.call_ids() if _may_call_tools(run.record) else None
+        self._call_ids = await self._service.store.call_ids() if run.record.may_call_tools else None
         if self._request.podium.background and not self._request.stream:
             await wire.json(*self._dialect.background_response(run.records, self._request))
         elif self._request.stream and not self.plan_only:
@@ -288,8 +288,8 @@ class RunResponse:
         """Count the request against the caller's rate limits, or raise RateLimited."""
         if not self._caller.policies.limits_rates:
             return
-        admission, tokens = self._service.sessions.admission, self._request.token_estimate
-        rate = self._opener.rate = await admission.reserve_rate(self._caller, tokens)
+        rates, tokens = self._service.sessions.admission.rates, self._request.token_estimate
+        rate = self._opener.rate = await rates.reserve(self._caller.account, self._caller.policies, tokens)
         wire.extra = rate.headers
         if rate.refusal is not None:
             raise rate.refusal
@@ -349,11 +349,6 @@ class RunResponse:
     async def _may_continue(self) -> bool:
         """Return whether the stream may go on. The client that started a run always receives all of it."""
         return True
-
-
-def _may_call_tools(record: Record) -> bool:
-    """Return whether the run can have tool calls: it has tools, or it has waited for tool results before."""
-    return bool(record.task.tools or record.segments)
 
 
 async def _first_events(run: Run, first_byte_s: float) -> list[Event]:

@@ -51,6 +51,20 @@ class PostgresConnection(Protocol):
         ...
 
 
+class SqliteConnection(sqlite3.Connection):
+    """SQLite connection that releases its locks when it is closed.
+
+    SQLite keeps a closed connection, and with it the write lock, until its last statement is gone. The statement of
+    a cancelled task stays until the next garbage collection.
+    """
+
+    def close(self) -> None:
+        """Roll back the open transaction, if there is one, and close the connection."""
+        with contextlib.suppress(sqlite3.Error):  # it is closed already
+            self.rollback()
+        super().close()
+
+
 class Database:
     """Connections to a database, through SQLAlchemy. Close it with `aclose`, or by a context."""
 
@@ -104,7 +118,10 @@ def make_engine(address: Address) -> AsyncEngine:
         return make_postgresql_engine(lambda: connect_postgresql(address), **options)
     logging.getLogger("aiosqlite").setLevel(logging.WARNING)  # it logs the parameters of every statement
     engine = create_async_engine(
-        f"sqlite+aiosqlite:///{address.path}", pool_timeout=CONNECT_S, hide_parameters=True
+        f"sqlite+aiosqlite:///{address.path}",
+        connect_args={"factory": SqliteConnection},
+        pool_timeout=CONNECT_S,
+        hide_parameters=True,
     )
     event.listen(engine.sync_engine, "connect", _prepare_sqlite)
     event.listen(engine.sync_engine, "begin", _begin_sqlite)

@@ -14,22 +14,9 @@ from serving.settings.workers import StandInSettings
 from serving.workers.vllm import Chunk, EngineCall
 
 WORDS = [
-    "This",
-    "answer",
-    "comes",
-    "from",
-    "a",
-    "stand-in",
-    "for",
-    "an",
-    "engine;",
-    "no",
-    "model",
-    "took",
-    "part",
-    "in",
-    "it.",
-]
+    "This", "answer", "comes", "from", "a", "stand-in", "for", "an", "engine;", "no", "model", "took", "part",
+    "in", "it.",
+]  # fmt: skip
 
 
 class FakeEngine:

@@ -105,10 +105,7 @@ class Router:
 
     def _open_store(self, listener: StoreListener) -> DatabaseStore:
         return DatabaseStore(
-            self._store,
-            lambda: self._service.settings().limits,
-            self._settings.store,
-            listener=listener,
+            self._store, lambda: self._service.settings().limits, self._settings.store, listener=listener
         )
 
     async def reconfigure(self, user_config: dict[str, Any]) -> None:

@@ -1,6 +1,6 @@
 """Factory of dispatchers and routes from settings."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from conductor.model.terms import Callee
 from conductor.model.usage import FREE
@@ -52,10 +52,13 @@ HEDGE_SHARE = 0.05
 """Maximum number of hedges as a share of the calls."""
 
 
-def dispatcher(own: WorkerSettings, routes: Mapping[str, Route], settings: Settings) -> Dispatcher:
+def dispatcher(
+    own: WorkerSettings, routes: Mapping[str, Route], settings: Settings, before: Sequence[str] = ()
+) -> Dispatcher:
     chain = chain_of(own, settings)
     chosen = {each.worker: each.why for each in chain if each.why}
-    return Dispatcher([routes[name] for name in (own.name, *(each.worker for each in chain))], chosen)
+    line = [routes[name] for name in (own.name, *(each.worker for each in chain))]
+    return Dispatcher(line, chosen, [routes[name] for name in before])
 
 
 def build_routes(clients: Mapping[str, Worker], settings: Settings, health: Health) -> dict[str, Route]:

@@ -8,17 +8,12 @@ import dataclasses
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, aclosing, asynccontextmanager, suppress
+from functools import partial
 from types import MappingProxyType
 
 from msgspec.structs import replace
 
-from conductor.errors import (
-    ContextOverflow,
-    LineTooLong,
-    WorkerError,
-    WorkerRefused,
-    WorkerUnavailable,
-)
+from conductor.errors import ContextOverflow, LineTooLong, WorkerError, WorkerRefused, WorkerUnavailable
 from conductor.model.call import Call
 from conductor.model.failure import Attempt, Failure
 from conductor.model.reply import Reply
@@ -56,8 +51,15 @@ class Dispatcher:
     by shortening the prompt.
     """
 
-    def __init__(self, routes: Sequence[Route], chosen: Mapping[str, str] = MappingProxyType({})) -> None:
+    def __init__(
+        self,
+        routes: Sequence[Route],
+        chosen: Mapping[str, str] = MappingProxyType({}),
+        before: Sequence[Route] = (),
+    ) -> None:
+        """Create the dispatcher of `routes[0]` and its fallbacks. `before` are called first, except with tools."""
         self.name, self._routes, self._chosen = routes[0].name, tuple(routes), chosen
+        self._before = tuple(before)
 
     @property
     def is_free(self) -> bool:
@@ -74,7 +76,9 @@ class Dispatcher:
         """
         # Before the choice of a worker: otherwise the first one would expect a run that a fallback answers.
         self._routes[0].limiter.arrive(call.site.run)
-        queue, skipped = policy.order(policy.candidates(self._routes, call), call)
+        is_new = call.site.operation == "chat" and not (call.tools or call.prefix)
+        before = [each for each in self._before if is_new and call.terms.permit.allows(each.name)]
+        queue, skipped = policy.order([*before, *policy.candidates(self._routes, call)], call)
         attempts = Attempts(
             call,
             queue,
@@ -195,7 +199,7 @@ async def _try(
         ),
     )
     if terms.refusals is not None and tries.form != "prefill":  # a prefill may be refused for its form alone
-        stack.push(_RefusalNote(route.name, adapted_call))
+        stack.push(partial(_note_refusal, route.name, adapted_call))
     reply = await _send(stack, expected, attempts, adapted_call)
     attempts.deployment = reply.deployment
     if reply.is_empty and policy.should_say_more(adapted_call):
@@ -310,20 +314,11 @@ async def _send(stack: AsyncExitStack, expected: ExitStack, attempts: Attempts, 
         ) from None
 
 
-class _RefusalNote:
-    """Context manager that records a refusal, so that the run does not call the worker again."""
-
-    def __init__(self, worker: str, call: Call) -> None:
-        self._worker, self._call = worker, call
-
-    def __enter__(self) -> None:
-        """Do nothing."""
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        """Record the error if the worker refused the call."""
-        refusals = self._call.terms.refusals
-        if refusals is not None and isinstance(error, WorkerRefused) and not error.only_this_call:
-            refusals.add(self._worker, self._call.site.operation, error)
+def _note_refusal(worker: str, call: Call, _: object, error: BaseException | None, __: object) -> None:
+    """Record a refusal at the end of an attempt, so that the run does not call the worker again."""
+    refusals = call.terms.refusals
+    if refusals is not None and isinstance(error, WorkerRefused) and not error.only_this_call:
+        refusals.add(worker, call.site.operation, error)
 
 
 def _enter(attempts: Attempts) -> None:

@@ -99,9 +99,10 @@ class Limiter:
         """True if one more call would have to wait."""
         return self.open_calls >= self.n_slots
 
-    def has_idle(self, share: float, calls: int) -> bool:
-        """Return whether no call waits, and at most `share` of the slots is in use after `calls` more."""
-        return not self.queued and self.open_calls + calls <= share * self.n_slots
+    @property
+    def has_idle(self) -> bool:
+        """True if no call waits, and one more would use at most `IDLE_SHARE` of the slots."""
+        return not self.queued and self.open_calls + 1 <= IDLE_SHARE * self.n_slots
 
     def wait_s(self, payer: str) -> float:
         """Estimate the seconds for one more interactive call of `payer`, from the queue and how long recent
@@ -170,10 +171,7 @@ class Limiter:
         """Record that the worker rejected a call as busy."""
 
     def slot(
-        self,
-        call: Call,
-        waiting: AbstractContextManager[object] | None = None,
-        rules: QueueRules = NO_RULES,
+        self, call: Call, waiting: AbstractContextManager[object] | None = None, rules: QueueRules = NO_RULES
     ) -> AbstractAsyncContextManager[None]:
         """Wait for a slot, within `waiting`, and hold it in the block.
 
@@ -199,10 +197,7 @@ class Limiter:
         self._queue.give_back(call.terms.payer)
 
     async def _wait_for_slot(
-        self,
-        call: Call,
-        waiting: AbstractContextManager[object],
-        rules: QueueRules,
+        self, call: Call, waiting: AbstractContextManager[object], rules: QueueRules
     ) -> None:
         terms = call.terms
         self.queued += 1

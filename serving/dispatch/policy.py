@@ -29,7 +29,6 @@ from conductor.model.terms import Places, Terms
 from conductor.run.call_bound import sent_bytes
 from serving.dispatch.conforming import Repair
 from serving.dispatch.continuing import Form
-from serving.dispatch.limiter import IDLE_SHARE
 from serving.dispatch.route import RetryRules, Route
 
 
@@ -369,7 +368,7 @@ def hedge_after_s(route: Route, call: Call) -> float | None:
 
 def can_hedge(route: Route) -> bool:
     """Return whether the worker is healthy and has idle slots."""
-    return route.limiter.has_idle(IDLE_SHARE, 1) and route.health.circuit == "closed"
+    return route.limiter.has_idle and route.health.circuit == "closed"
 
 
 def last_error(

@@ -18,7 +18,7 @@ from conductor.model.failure import Attempt
 from conductor.model.reply import Delta, Reply
 from conductor.model.terms import Holds, Places
 from conductor.run.run import wait_until_done
-from serving.dispatch.limiter import NO_RULES, QueueRules
+from serving.dispatch.limiter import QueueRules
 from serving.dispatch.policy import can_hedge
 from serving.dispatch.route import Route
 
@@ -28,13 +28,7 @@ class Race:
     one's wait.
     """
 
-    def __init__(
-        self,
-        route: Route,
-        call: Call,
-        holds: Holds,
-        rules: QueueRules = NO_RULES,
-    ) -> None:
+    def __init__(self, route: Route, call: Call, holds: Holds, rules: QueueRules) -> None:
         self._route, self._call, self._holds, self._rules = route, call, holds, rules
         self._places = call.terms.limits.places or Places()
         self._tries: list[_Try] = []
@@ -50,13 +44,8 @@ class Race:
         A hedge is sent after `after_s` seconds, unless there is no other deployment or replica. If all
         attempts fail, raise the last error.
         """
-        first = self._route.open(
-            self._call,
-            self._holds.hold(),
-            self._rules,
-        )
         try:
-            self._tries.append(_Try(first))
+            self._tries.append(_Try(self._route.open(self._call, self._holds.hold(), self._rules)))
             await _any_of(self._tries, after_s)
             is_late = not self._tries[0].has_ended and self._places.has_other()
             if is_late and self._may_hedge() and await self._hold():

@@ -9,6 +9,8 @@ anchor. If the anchor occurs only once in the text, its position shows how much 
 position is ambiguous, the continuation is rejected.
 """
 
+from itertools import takewhile
+
 MARK = "[continued]"
 
 LEAST_CHARS = 24
@@ -158,7 +160,5 @@ class Seam:
 
 def drop_blanks(blanks: str, text: str) -> str:
     """Remove from the start of `text` the whitespace that it shares with `blanks`, the end of the prefix."""
-    n = next(
-        (n for n, (a, b) in enumerate(zip(blanks, text, strict=False)) if a != b), min(len(blanks), len(text))
-    )
-    return text[n:]
+    same = takewhile(lambda pair: pair[0] == pair[1], zip(blanks, text, strict=False))
+    return text[len(list(same)) :]

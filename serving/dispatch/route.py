@@ -136,10 +136,7 @@ class Route:
         return not (self.health.rest_s or self.limiter.is_full or is_spent)
 
     def open(
-        self,
-        call: Call,
-        hold: AttemptHold | None,
-        rules: QueueRules = NO_RULES,
+        self, call: Call, hold: AttemptHold | None, rules: QueueRules = NO_RULES
     ) -> AbstractAsyncContextManager[Reply]:
         """Send the call to one of the deployments. See `Worker.open`.
 
@@ -180,12 +177,7 @@ class Route:
                             target.correct(reply.usage.total_tokens - estimate)
 
     async def _open_one(
-        self,
-        opened: AsyncExitStack,
-        call: Call,
-        hold: AttemptHold | None,
-        watch: Watch,
-        rules: QueueRules,
+        self, opened: AsyncExitStack, call: Call, hold: AttemptHold | None, watch: Watch, rules: QueueRules
     ) -> tuple[Target, Reply, int]:
         failed: list[Attempt] = []
         targets = self._order(call)

@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 from conductor.model.terms import Priority
 from conductor.run.record import Account
-from serving.shares import KEPT, RoundRobin, share
+from serving.shares import KEPT, RoundRobin, add_to, share
 from serving.traffic import TRAFFIC_S, Traffic
 
 CUT = 0.8
@@ -237,9 +237,7 @@ class FairQueue:
     def give_back(self, payer: str) -> None:
         """Release a slot of `payer`, and assign it to the next call."""
         self._free += 1
-        self._slots_by_payer[payer] -= 1
-        if not self._slots_by_payer[payer]:
-            del self._slots_by_payer[payer]
+        add_to(self._slots_by_payer, payer, -1)
         self._hand_out()
 
     def resize(self, places: int) -> None:

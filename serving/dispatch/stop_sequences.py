@@ -1,6 +1,5 @@
 """Stop sequences that Podium applies because the model does not accept them."""
 
-import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import suppress
@@ -9,6 +8,7 @@ from math import inf
 from msgspec.structs import replace
 
 from conductor.errors import WorkerError
+from conductor.model.deltas import deltas_until
 from conductor.model.reply import Delta, FinishReason
 
 REST_S = 5.0
@@ -95,19 +95,10 @@ async def _accounts(deltas: AsyncIterator[Delta], deadline_at_s: float | None) -
     now_s = time.monotonic()
     left_s = inf if deadline_at_s is None else deadline_at_s - now_s
     ends_at_s = now_s + min(REST_S, REST_SHARE * max(0.0, left_s))
-    while True:
-        timeout = asyncio.timeout(ends_at_s - time.monotonic())
-        try:
-            async with timeout:
-                delta = await anext(deltas, None)
-        except TimeoutError:
-            if not timeout.expired():
-                raise
-            yield UNREAD
-            return
+    async for delta in deltas_until(deltas, ends_at_s):
         if delta is None:
-            return
-        if delta.finish or delta.usage or delta.cost_usd is not None or delta.notes:
+            yield UNREAD
+        elif delta.finish or delta.usage or delta.cost_usd is not None or delta.notes:
             yield replace(
                 delta, text="", reasoning="", finish=None, tool_calls=(), native=None, stop_sequence=None
             )

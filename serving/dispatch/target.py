@@ -155,10 +155,7 @@ class Watch:
         self._silent_since_s = inf if since_s == inf else time.monotonic()
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         failed = False
         if isinstance(error, WorkerError):
@@ -292,11 +289,7 @@ class Target:
 
     @asynccontextmanager
     async def open(
-        self,
-        call: Call,
-        hold: AttemptHold | None,
-        outer: Watch | None = None,
-        rules: QueueRules = NO_RULES,
+        self, call: Call, hold: AttemptHold | None, outer: Watch | None = None, rules: QueueRules = NO_RULES
     ) -> AsyncGenerator[Reply]:
         """Make one attempt: wait for a slot, then send the call. `outer` is the worker's watch, if this is a
         deployment.

@@ -69,10 +69,7 @@ PASSED = "podium.edge"
 """Key in an ASGI scope. True if the request is complete and another edge has checked it."""
 HEALTH = {"/healthz", "/-/healthz"}
 """Paths under any host name, because probes use IP addresses. The response only says "alive"."""
-PREFLIGHT = (
-    (b"access-control-allow-methods", b"GET, POST, DELETE"),
-    (b"access-control-max-age", b"600"),
-)
+PREFLIGHT = ((b"access-control-allow-methods", b"GET, POST, DELETE"), (b"access-control-max-age", b"600"))
 ALLOWED_HEADERS = "authorization, content-type, idempotency-key, traceparent, tracestate, x-api-key"
 """Headers that a page may send if its preflight names none. SDKs send a dozen more, without effect."""
 EXPOSED = (

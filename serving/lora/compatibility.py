@@ -19,20 +19,10 @@ MAX_LORA_RANK = 16
 HARMLESS_STARTS = (True, False, None, "gaussian", "eva", "orthogonal")
 """Values of PEFT's `init_lora_weights` that leave the base model unchanged."""
 VARIANTS = (
-    "rank_pattern",
-    "alpha_pattern",
-    "layer_replication",
-    "lora_bias",
-    "alora_invocation_tokens",
-    "trainable_token_indices",
-    "target_parameters",
-    "arrow_config",
-    "use_qalora",
-    "use_bdlora",
-    "kasa_config",
-    "velora_config",
-    "monteclora_config",
-)
+    "rank_pattern", "alpha_pattern", "layer_replication", "lora_bias", "alora_invocation_tokens",
+    "trainable_token_indices", "target_parameters", "arrow_config", "use_qalora", "use_bdlora", "kasa_config",
+    "velora_config", "monteclora_config",
+)  # fmt: skip
 """Fields of PEFT's LoRA configuration that change how the adapter is computed, or its size."""
 PARTS = (".lora_A.weight", ".lora_B.weight")
 PREFIX = "base_model.model."

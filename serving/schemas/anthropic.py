@@ -18,12 +18,7 @@ WORDS = frozenset({
     "$defs", "$ref", "additionalProperties", "anyOf", "const", "description", "enum", "format", "items",
     "minItems", "properties", "required", "title", "type",
 })  # fmt: skip
-SUBSET = Subset(
-    WORDS,
-    frozenset(FORMATS),
-    takes_type_lists=False,
-    takes_recursion=False,
-)
+SUBSET = Subset(WORDS, frozenset(FORMATS), takes_type_lists=False, takes_recursion=False)
 
 
 def translate(wanted: AnswerFormat, tools: Toolset) -> Translation:

@@ -17,10 +17,7 @@ WORDS = frozenset({
     "maxItems", "maximum", "minItems", "minimum", "oneOf", "prefixItems", "properties", "required",
     "title", "type",
 })  # fmt: skip
-SUBSET = Subset(
-    WORDS,
-    takes_recursion=False,
-)
+SUBSET = Subset(WORDS, takes_recursion=False)
 
 
 def translate(wanted: AnswerFormat, tools: Toolset) -> Translation:

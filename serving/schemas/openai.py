@@ -22,11 +22,7 @@ WORDS = frozenset({
     "exclusiveMinimum", "format", "items", "maxItems", "maximum", "minItems", "minimum", "multipleOf",
     "pattern", "properties", "required", "title", "type",
 })  # fmt: skip
-SUBSET = Subset(
-    WORDS,
-    frozenset(FORMATS),
-    takes_root_reference=True,
-)
+SUBSET = Subset(WORDS, frozenset(FORMATS), takes_root_reference=True)
 MOST_LEVELS = 10
 """Maximum depth of nested objects and lists in a strict schema."""
 SAYS_WHAT = frozenset(["$ref", "anyOf", "const", "enum", "type"])

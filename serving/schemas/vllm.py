@@ -27,10 +27,7 @@ WORDS = frozenset({
     "exclusiveMinimum", "items", "maxItems", "maxLength", "maximum", "minItems", "minLength", "minimum",
     "oneOf", "prefixItems", "properties", "required", "type",
 })  # fmt: skip
-SUBSET = Subset(
-    WORDS,
-    takes_root_reference=True,
-)
+SUBSET = Subset(WORDS, takes_root_reference=True)
 """Supported keywords. `pattern` and `format` are not among them, because an engine has its own dialect of
 regular expressions and rejects some patterns and formats."""
 LENGTHS = frozenset({"minLength", "maxLength"})

@@ -9,22 +9,10 @@ from typing import Any, cast
 Schema = Mapping[str, Any]
 Path = tuple[str | int, ...]
 
-ONE = frozenset(
-    [
-        "additionalItems",
-        "additionalProperties",
-        "contains",
-        "contentSchema",
-        "else",
-        "if",
-        "items",
-        "not",
-        "propertyNames",
-        "then",
-        "unevaluatedItems",
-        "unevaluatedProperties",
-    ]
-)
+ONE = frozenset([
+    "additionalItems", "additionalProperties", "contains", "contentSchema", "else", "if", "items", "not",
+    "propertyNames", "then", "unevaluatedItems", "unevaluatedProperties",
+])  # fmt: skip
 LISTS = frozenset(["allOf", "anyOf", "items", "oneOf", "prefixItems"])
 MAPS = frozenset(
     ["$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties"]
@@ -81,8 +69,3 @@ def follow(root: Schema, schema: Schema) -> Schema:
             break
         schema = definition
     return schema
-
-
-def path_text(path: Path) -> str:
-    """Return a path as text, such as `properties.tags.items`."""
-    return ".".join(str(part) for part in path)

@@ -9,7 +9,7 @@ of value and definition.
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
-from serving.schemas.walk import SAME_VALUE, Path, Schema, children, path_text, subschemas, target
+from serving.schemas.walk import SAME_VALUE, Path, Schema, children, subschemas, target
 
 MOST_CHECKS = 1_000
 """Maximum number of schemas that are checked against the same value."""
@@ -31,8 +31,8 @@ class SchemaFault(ValueError):
 
     @property
     def place(self) -> str:
-        """Path of the faulty subschema as text, or "" for the whole schema."""
-        return path_text(self.path)
+        """Path of the faulty subschema, such as `properties.tags.items`, or "" for the whole schema."""
+        return ".".join(map(str, self.path))
 
 
 def check_work(root: Schema) -> None:

@@ -124,8 +124,7 @@ class RequestDeduplicator:
         )
         if claim.body_hash != key.body_hash:
             raise NotTheSame(
-                f"This {HEADER} was already used for a different request. Use another key.",
-                param=HEADER,
+                f"This {HEADER} was already used for a different request. Use another key.", param=HEADER
             )
         return Match(Outcome.NEW if claim.run_id == run_id else Outcome.CLAIMED, claim)
 

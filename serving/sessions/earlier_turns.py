@@ -9,6 +9,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from math import inf
@@ -21,10 +22,10 @@ from conductor.run.record import Account, Record
 from conductor.run.turns import StepTurn
 from serving.dispatch.slots import FairQueue
 from serving.sessions.run_admission import LOADS_AT_ONCE, bytes_of
-from serving.store.memory_store import FairDict
+from serving.shares import FairDict, add_to
 from serving.store.prompt_caches import digest_of, digests_of
 from serving.store.store import RecordStore
-from serving.store.tool_ids import OURS, CallIds, CallName
+from serving.store.tool_ids import OURS
 
 MOST_BYTES = 64_000_000
 """Maximum size of all turns in memory."""
@@ -180,8 +181,9 @@ class EarlierTurns:
             return {}
         by_run = dict[str, dict[int, str]]()
         for call in calls:
-            if (name := _read(ids, call)) is not None:
-                by_run.setdefault(name.run_id, {})[name.number] = call
+            with suppress(BadTask):  # another server's
+                if (name := ids.read(call)) is not None:
+                    by_run.setdefault(name.run_id, {})[name.number] = call
         return by_run
 
     async def _load_missing(
@@ -244,9 +246,7 @@ class EarlierTurns:
     def _drop(self, id: str) -> None:
         entry = self._entries.pop(id, None)
         if entry is not None:
-            self._bytes[entry.owner] -= entry.n_bytes
-            if not self._bytes[entry.owner]:
-                del self._bytes[entry.owner]
+            add_to(self._bytes, entry.owner, -entry.n_bytes)
 
     def _drop_old(self) -> None:
         """Remove old entries, also if no request uses the memory any more."""
@@ -288,13 +288,6 @@ def _tool_run(record: Record) -> _ToolRun | None:
 def _add_ids(digest: blake2b, ids: Iterable[str]) -> None:
     for id in ids:
         digest.update(f"{id}\0".encode("utf-8", "surrogatepass"))
-
-
-def _read(ids: CallIds, call: str) -> CallName | None:
-    try:
-        return ids.read(call)
-    except BadTask:  # another server's
-        return None
 
 
 def _has_results(turn: StepTurn, numbers: Mapping[int, str], results: Mapping[str, ToolResult]) -> bool:

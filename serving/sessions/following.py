@@ -201,9 +201,7 @@ class RetoldAnswer:
         if not (text or reasoning):
             return None
         self._old = AnswerDelta(
-            0.0,
-            new.text if text else self._old.text,
-            new.reasoning if reasoning else self._old.reasoning,
+            0.0, new.text if text else self._old.text, new.reasoning if reasoning else self._old.reasoning
         )  # references to the same texts instead of copies
         return AnswerDelta(piece.at_s, text, reasoning, piece.logprobs if text == piece.text else ())
 

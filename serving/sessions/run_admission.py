@@ -22,12 +22,12 @@ from conductor.run.task import Task
 from conductor.run.team import Team
 from conductor.run.turns import Given
 from serving.accounts.caller import Caller
-from serving.accounts.rates import RateCounter, RateReservation
+from serving.accounts.rates import RateCounter
 from serving.dispatch.slots import FairQueue
 from serving.pool import Pool
 from serving.sessions.session import RunSpec
 from serving.settings.settings import Settings
-from serving.shares import KEPT, Room, share
+from serving.shares import KEPT, Room, add_to, share
 from serving.store.store import Records
 
 MOST_READERS = 16
@@ -103,9 +103,7 @@ class RunSlots:
             yield
         finally:
             self._n_held -= 1
-            self._of_keys[account.key_id] -= 1
-            if not self._of_keys[account.key_id]:
-                del self._of_keys[account.key_id]
+            add_to(self._of_keys, account.key_id, -1)
 
 
 class MemoryBudget:
@@ -159,9 +157,7 @@ class MemoryBudget:
         try:
             yield
         finally:
-            self._of_keys[account.key_id] -= n_bytes
-            if not self._of_keys[account.key_id]:
-                del self._of_keys[account.key_id]
+            add_to(self._of_keys, account.key_id, -n_bytes)
 
 
 class RunAdmission:
@@ -187,14 +183,10 @@ class RunAdmission:
             "requests that wait for the run of an earlier request",
         )
 
-    async def reserve_rate(self, caller: Caller, tokens: int) -> RateReservation:
-        """Count a request in the rate limits of its caller. If no run takes over the reservation, settle it."""
-        return await self.rates.reserve(caller.account, caller.policies, tokens)
-
     @asynccontextmanager
     async def check_rate(self, caller: Caller) -> AsyncGenerator[None]:
         """Check the caller's rate limits before the block, which loads what a request refers to. If the block
-        fails, the request is counted. Otherwise `reserve_rate` counts it later, with all of its tokens.
+        fails, the request is counted. Otherwise it is counted later, with all of its tokens.
 
         Raises:
             RateLimited: a limit is reached.
@@ -202,7 +194,7 @@ class RunAdmission:
         if not caller.policies.limits_rates:
             yield
             return
-        reservation = await self.reserve_rate(caller, 1)
+        reservation = await self.rates.reserve(caller.account, caller.policies, 1)
         if reservation.refusal is not None:
             raise reservation.refusal
         yield

@@ -17,9 +17,9 @@ from serving.sessions.readiness import Readiness
 from serving.sessions.sessions import Sessions
 from serving.settings.settings import Settings
 from serving.shares import in_slices
+from serving.store.content import for_list, without_content
 from serving.store.conversations import ConversationStore, MemoryConversations
 from serving.store.memory_store import page_of, place
-from serving.store.numbers import for_list, without_content
 from serving.store.prompt_caches import PromptCaches, row_of
 from serving.store.run_filter import ANY_RUN, RunFilter
 from serving.store.store import RunPage, StoreFactory
@@ -144,7 +144,7 @@ class Service:
         try:
             if records.has_content and self._noted.get(record.id) != record.seq:
                 self._note(record)
-            if stored_records is not None:
+            if stored_records is not None and record.may_call_tools:
                 self.earlier_turns.note_stored(stored_records.record)
             if record.task.echo:  # only the Responses API has conversations, and it sets the echo
                 await self._keep_turn(self, records)
@@ -158,7 +158,8 @@ class Service:
         self._noted[record.id] = record.seq
         while len(self._noted) > MOST_NOTED:
             self._noted.popitem(last=False)
-        self.earlier_turns.remember(record)
+        if record.may_call_tools:
+            self.earlier_turns.remember(record)
         row = row_of(record, self.settings().conversation.keep_s)
         if row is not None:
             self.prompt_caches.keep(row, record.account.key_id, stores=record.task.permit.stores)

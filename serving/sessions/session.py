@@ -206,10 +206,7 @@ class SessionRegistry(StoreListener):
             raise
 
     async def _drive_on(
-        self,
-        opened: AbstractAsyncContextManager[Session],
-        ready: "asyncio.Future[Run]",
-        keep_s: float,
+        self, opened: AbstractAsyncContextManager[Session], ready: "asyncio.Future[Run]", keep_s: float
     ) -> None:
         deadline = asyncio.timeout(keep_s)
         try:

@@ -61,13 +61,13 @@ class ModelAccess(Frozen):
     `base_url`."""
     api_key_env: str | None = None
     """Name of the router's environment variable that holds the API key. Without a key, `azure` uses Entra ID
-    (`DefaultAzureCredential`), and `bedrock` finds AWS credentials in the same way as boto3."""
+    (`DefaultAzureCredential`), and `bedrock` finds AWS credentials like boto3."""
     api_key_file: str | None = None
     """File that holds the API key, as an alternative to `api_key_env`. Other users must not be able to read
-    it. Podium reads it again whenever it rebuilds the pool of workers."""
+    this file. Podium reads the file again whenever it rebuilds the pool."""
     credentials_file: str | None = None
-    """JSON key file of a service account (`vertex`). Only its owner may be able to read it. If null, Podium
-    uses Application Default Credentials."""
+    """JSON key file of a service account (`vertex`). Only the owner of the file may be able to read it. If
+    null, Podium uses Application Default Credentials."""
     profile: str | None = None
     """Profile in AWS's configuration files (`bedrock`). If null, boto3 searches for credentials in its usual
     way."""

@@ -12,9 +12,19 @@ from pathlib import Path
 from serving.redaction.secrets import learn_secret
 from serving.settings.fallbacks import fallbacks_of
 from serving.settings.settings import Settings, SettingsError
-from serving.settings.workers import API_SETTINGS, ApiSettings, WorkerSettings, places_of
+from serving.settings.workers import (
+    API_SETTINGS,
+    ApiSettings,
+    PythonSettings,
+    VllmSettings,
+    WorkerSettings,
+    places_of,
+)
 
 MAX_KEY_BYTES = 65_536
+BUNDLED = "smollm2-135m"
+"""Part of the names of the models that ship with Podium."""
+GUIDE = "serving.workers.programs.guide:Guide"
 
 
 class KeyFileError(Exception):
@@ -98,10 +108,25 @@ def without_workers(settings: Settings, absent: set[str]) -> Settings:
     )
 
 
+def needless_guides(settings: Settings) -> set[str]:
+    """Return the workers that only say what the bundled model cannot answer, if the settings have another model."""
+    has_other = any(
+        isinstance(worker, API_SETTINGS)
+        or (isinstance(worker, VllmSettings) and worker.model and BUNDLED not in worker.model.casefold())
+        for worker in settings.workers
+    )
+    guides = (
+        each.name for each in settings.workers if isinstance(each, PythonSettings) and each.factory == GUIDE
+    )
+    return set(guides) if has_other else set()
+
+
 def _without(worker: WorkerSettings, absent: set[str]) -> WorkerSettings:
     update: dict[str, object] = {}
     if worker.named_fallbacks:
         update["fallbacks"] = tuple(name for name in worker.named_fallbacks if name not in absent)
+    if worker.try_first:
+        update["try_first"] = tuple(name for name in worker.try_first if name not in absent)
     if isinstance(worker, API_SETTINGS):
         places = zip(places_of(worker), worker.deployments, strict=False)
         update["deployments"] = tuple(each for place, each in places if place not in absent)

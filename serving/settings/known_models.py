@@ -18,12 +18,15 @@ newest model of its family accepts.
 """
 
 import re
-from typing import Literal
+from collections.abc import Iterable
+from typing import Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from conductor.model.terms import EFFORTS as LEVELS
 from serving.settings.access import overlay
+
+T = TypeVar("T")
 
 THINKING_TOKENS = {
     "none": 0,
@@ -44,16 +47,17 @@ class Accepts(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     sampling: Literal["always", "unless_thinking", "never"] = "always"
-    """When Podium may send `temperature` and `top_p`. With `always`, it may send them in every call, and with
-    `unless_thinking`, only in calls without thinking. With `never`, it does not send them."""
-    max_temperature: float = Field(default=2.0, gt=0)
-    """Highest `temperature` that may be sent. If a request sets a higher one, Podium sends this one instead.
+    """When Podium may send `temperature` and `top_p`. With `always`, it may send them in every call. With
+    `unless_thinking`, it may send them only in calls without thinking. With `never`, it does not send them.
     """
+    max_temperature: float = Field(default=2.0, gt=0)
+    """Highest `temperature` that may be sent. If a request sets a higher value, Podium sends
+    `max_temperature` instead."""
     temperature_with_top_p: bool = True
     """Allow `temperature` and `top_p` in the same call. If false, only `temperature` is sent."""
     stop_sequences: int = Field(default=16, ge=0)
     """Maximum number of stop sequences that may be sent. If a request has more, Podium itself cuts the answer
-    at the others."""
+    at the remaining ones."""
     blank_stop_sequences: bool = True
     """Allow stop sequences that consist only of white space."""
     seed: Literal["int64", "int32", "none"] = "int64"
@@ -64,8 +68,8 @@ class Accepts(BaseModel):
         "min_p",
         "repetition_penalty",
     )
-    """Samplers that may be sent in calls in which `temperature` may be sent. OpenAI's own models accept none
-    of them. Anthropic's and Google's models accept `top_k`."""
+    """Sampling parameters that may be sent. Podium sends them only in calls in which it may also send
+    `temperature`. OpenAI's own models accept none of them. Anthropic's and Google's models accept `top_k`."""
     efforts: tuple[str, ...] | None = None
     """Levels of reasoning effort that may be sent. Podium replaces any other level by the nearest of them. If
     the list is empty, no level may be sent. If null, every level may be sent."""
@@ -73,7 +77,7 @@ class Accepts(BaseModel):
     """Level of reasoning effort that the model uses if a call sets none. With `none`, the model does not
     think."""
     json_schema: bool = True
-    """Allow Podium to constrain an answer to a JSON schema."""
+    """Send the JSON schema of an answer to the model's API. If false, the schema is only in the prompt."""
     prefill: bool = False
     """Let the model continue an assistant message at the end of a conversation. If an answer was interrupted,
     the model can then continue it from its last character. For kind `openai`, this uses vLLM's
@@ -81,8 +85,7 @@ class Accepts(BaseModel):
     verbosity: bool = False
     """Allow `verbosity` (kind `openai`)."""
     max_output_tokens: int | None = Field(default=None, ge=1)
-    """Highest limit for the length of an answer that may be sent, in tokens. If null, Podium does not know
-    this limit."""
+    """Longest answer, in tokens, that a call may ask for. If null, Podium does not know this limit."""
     output_limit_field: Literal["max_tokens", "max_completion_tokens"] | None = None
     """Name of the field that limits the length of an answer (kind `openai`). If null, it is
     `max_completion_tokens` at api.openai.com, and `max_tokens` elsewhere."""
@@ -309,15 +312,14 @@ FAMILIES = {"openai": OPENAI, "anthropic": ANTHROPIC, "gemini": GEMINI}
 
 def accepts_by_name(kind: str, model: str) -> Accepts:
     """Return what `model` accepts through the API of `kind`. Unknown OpenAI models accept everything."""
-    for pattern, accepts in FAMILIES.get(kind, ()):
-        if re.search(rf"(^|[/.:])({pattern})", model):
-            return accepts
-    return Accepts()
+    return _find(FAMILIES.get(kind, ()), model) or Accepts()
 
 
 def context_tokens_by_name(model: str) -> int | None:
     """Return the context length of `model` in tokens, or None if it is unknown."""
-    for pattern, tokens in CONTEXT_TOKENS:
-        if re.search(rf"(^|[/.:])({pattern})", model):
-            return tokens
-    return None
+    return _find(CONTEXT_TOKENS, model)
+
+
+def _find(rows: Iterable[tuple[str, T]], model: str) -> T | None:
+    """Return the value of the first pattern that the name of `model` begins with, also after its provider's name."""
+    return next((value for pattern, value in rows if re.search(rf"(^|[/.:])({pattern})", model)), None)

@@ -33,9 +33,9 @@ class Scaling(Frozen):
     look_back_period_s: float = Field(default=15, gt=0)
     """Period, in seconds, over which the load is averaged."""
     drain_s: float = Field(default=600, gt=0)
-    """Maximum time, in seconds, in which a removed replica may finish its requests. Set it to the length of
-    your longest stream. A router replica then has up to ten more seconds to end the remaining requests
-    cleanly."""
+    """Maximum time, in seconds, that a removed replica has to finish its requests. Set it to the duration of
+    your longest stream. After this time, a router replica has up to ten more seconds to end the remaining
+    requests cleanly."""
 
     @model_validator(mode="after")
     def _check_order(self) -> Self:
@@ -58,8 +58,9 @@ class Scale(Scaling):
     """Ray's name for the GPU type, such as `H100`."""
     messages_per_s: float = Field(default=400, gt=0)
     """Maximum number of pieces that a replica sends per second, over all its answers. Each piece costs CPU
-    time on its way to the client, whatever its length. If there are more concurrent answers, the pieces
-    become longer, up to a quarter of a second of text. The first token of an answer is never delayed."""
+    time on its way to the client, whatever its length. A replica that writes many answers at the same time
+    sends longer pieces, each with up to a quarter of a second of text. The first token of an answer is never
+    delayed."""
     env: dict[str, str] = Field(default_factory=dict)
     """Environment variables of the replica, in addition to those of its node. Do not write secrets here,
     because Ray writes these values to its logs and its store."""

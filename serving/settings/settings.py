@@ -45,7 +45,8 @@ class Settings(Frozen):
     workers: tuple[WorkerSettings, ...] = Field(min_length=1)
     """All models that Podium calls, including the conductor's model."""
     models: dict[str, ModelSettings] = Field(default_factory=dict)
-    """Model names that the conductor serves. Each name can have its own limits."""
+    """Model names that clients can request, and whose answers the conductor plans. Each name can have its own
+    limits."""
     workflows: dict[str, tuple[StepSettings, ...]] = Field(default_factory=dict)
     """Fixed plans. Podium serves each of them as a model under its name."""
     prompts: PromptSettings = PromptSettings()
@@ -152,6 +153,7 @@ class Settings(Frozen):
                 names.append(("conductor.fallback", self.conductor.fallback))
         for worker in self.workers:
             names += [(f"worker {worker.name!r}: fallbacks", name) for name in worker.named_fallbacks]
+            names += [(f"worker {worker.name!r}: try_first", name) for name in worker.try_first]
             if isinstance(worker, VllmSettings) and worker.deployment:
                 names.append((f"worker {worker.name!r}: deployment", worker.deployment))
         for name, model in self.models.items():

@@ -57,7 +57,7 @@ class ScriptedReplySettings(Frozen):
     """Error that the reply raises instead of answering. If `fail_after_tokens` is set, the reply sends this
     many tokens before it fails."""
     retry_after_s: float | None = None
-    """Number of seconds that the error carries as `Retry-After`."""
+    """Number of seconds that the error has as its `Retry-After`."""
     fail_after_tokens: int | None = None
     """Number of tokens after which the reply fails. If `error` is not set, the error is `unavailable`."""
     stall_after_tokens: int | None = None
@@ -84,10 +84,10 @@ class VllmSettings(WorkerBase):
     """Name of another `vllm` worker whose engine also serves this worker. The `model`, `engine` and `scale`
     of that worker then apply."""
     engine: dict[str, Any] = Field(default_factory=dict)
-    """Engine arguments of vLLM, under vLLM's names, such as `max_model_len: 8192`. Podium accepts two more
-    arguments. `chat_template_kwargs` contains arguments for the model's chat template. `tool_call_parser`
-    names the parser for the model's tool calls, such as `hermes`. Without a parser, the worker makes no tool
-    calls."""
+    """Engine arguments of vLLM, under vLLM's names, such as `max_model_len: 8192`. Podium also accepts two
+    arguments of its own. `chat_template_kwargs` contains arguments for the model's chat template.
+    `tool_call_parser` is the name of vLLM's parser for the model's tool calls, such as `hermes`. Without a
+    parser, the worker makes no tool calls."""
     adapter: str | None = None
     """LoRA adapter for this worker's calls. The value is a folder, or an address in an object store (`s3://`,
     `gs://` or `abfss://`). It must end in a name with a digest, such as `conductor@1a2b3c4d`. See
@@ -102,18 +102,18 @@ class VllmSettings(WorkerBase):
     sends the prompt unchanged."""
     stall_timeout_s: float | None = Field(default=None, gt=0)
     """Maximum time between two tokens, in seconds. After this time, the call fails, and the engine aborts it.
-    If null, the limit is 120. For requests of the priority `batch`, which yield to all others, it is 600.
-    Unless you set a limit, Podium also applies one that it has [learned from recent
-    calls](operations/worker-failures.md), while another free worker could continue the answer. To learn it,
-    Podium needs 20 answers."""
+    If null, the limit is 120. For requests of the priority `batch`, which yield to all others, it is 600. If
+    you set no limit, Podium also applies a limit that it has [learned from recent
+    calls](operations/worker-failures.md), but only while another free worker could continue the answer.
+    Podium needs 20 answers to learn this limit."""
     first_token_timeout_s: float | None = Field(default=None, gt=0)
-    """Maximum time until the first token, in seconds, including the wait in the engine's queue. The clock
-    stops while no replica is running and one is starting. If null, the limit is `stall_timeout_s`. If that is
-    null too, the limit is 300, or 600 for the priority `batch`. Unless you set a limit, Podium also applies
-    one that it has [learned from recent calls](operations/worker-failures.md), while a fallback is free.
-    Until 20 calls are known, this limit is 13 seconds. While the worker's calls fail, it is 30 seconds.
-    Whatever you set, the limit is at most half of the request's remaining time while another worker is free.
-    """
+    """Maximum time until the first token, in seconds, including the wait in the engine's queue. Podium does
+    not count the time while no replica is running and one is starting. If null, the limit is
+    `stall_timeout_s`. If `stall_timeout_s` is null too, the limit is 300, or 600 for the priority `batch`. If
+    you set no limit, Podium also applies a limit that it has [learned from recent
+    calls](operations/worker-failures.md), but only while a fallback is free. Until Podium has seen 20 calls,
+    this second limit is 13 seconds. While the worker's calls fail, it is 30 seconds. While another worker is
+    free, every limit is at most half of the request's remaining time, even if you set a longer one."""
     stand_in: StandInSettings | None = None
     """Use a fake engine instead of vLLM, to try scaling and routing without a model."""
 
@@ -142,9 +142,9 @@ class VllmSettings(WorkerBase):
 
 
 class DeploymentSettings(ModelAccess):
-    """Place where the worker's model is reached, such as an account, a region or a server. The fields of a
-    deployment replace those of the worker. If a deployment has a `base_url` or a `service`, Podium does not
-    use the worker's address and credentials for it, so that no key is sent to another server.
+    """Place where Podium can reach the worker's model, such as an account, a region or a server. The fields
+    of a deployment replace those of the worker. If a deployment has a `base_url` or a `service`, Podium does
+    not use the worker's address and credentials for it, so that no key is sent to another server.
     """
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,59}$")
@@ -159,25 +159,25 @@ class DeploymentSettings(ModelAccess):
     """Maximum number of tokens per minute from one router replica, counting both prompts and answers. Further
     calls go to the other deployments. If null, there is no limit."""
     max_concurrency: int | None = Field(default=None, ge=1)
-    """Maximum number of concurrent calls from one router replica. Further calls go to the other deployments
-    first. If null, the worker's `max_concurrency` applies. The worker's value also limits the calls to all
-    deployments together."""
+    """Maximum number of concurrent calls from one router replica. Further calls go to other deployments
+    first. If null, the worker's `max_concurrency` applies. In any case, the worker's `max_concurrency` limits
+    the calls to all deployments together."""
     model: str | None = None
     """Name of the model at the deployment. If null, the worker's `model` applies."""
     price: PriceSettings | None = None
     """Price of the tokens at the deployment. If null, the worker's `price` applies. If the worker has no
-    price either, Podium looks up the deployment in the price table."""
+    price either, Podium looks up the price of the deployment in its price table."""
     provider: str | None = None
     """Name of the provider in policies. If null, the worker's `provider` applies. If the deployment has a
     `base_url` or a `service`, the name is the worker's kind instead."""
     local: bool | None = None
     """Treat the deployment as local for policies with `local_only`. If null, the worker's `local` applies. If
-    the deployment has a `base_url` or a `service`, it is local if that address is on this machine."""
+    the deployment has a `base_url` or a `service`, it is local if this address points to this machine."""
 
 
 class _ApiSettings(ModelAccess, WorkerBase):
-    """Model behind a provider's API. The kind names the API and not the provider, so kind `openai` also fits
-    other servers that implement OpenAI's Chat Completions.
+    """Model behind a provider's API. The kind stands for the API and not for the provider, so you can use
+    kind `openai` for every server that implements OpenAI's Chat Completions.
     """
 
     model: str
@@ -190,23 +190,23 @@ class _ApiSettings(ModelAccess, WorkerBase):
     a model of this name. Podium does not send parameters that the model does not accept, and lists them in
     the record."""
     deployments: tuple[DeploymentSettings, ...] = ()
-    """Places where the same model is reached, instead of the worker's own address. For each call, Podium
-    chooses one of the deployments that are healthy and have a free slot. It chooses at random, in proportion
-    to `weight`. If the call fails before its first token, Podium tries another deployment."""
+    """Places where Podium can reach the model, instead of the worker's own address. For each call, Podium
+    randomly chooses one of the deployments that are healthy and have a free slot, in proportion to their
+    `weight`. If the call fails before its first token, Podium tries another deployment."""
     stall_timeout_s: float | None = Field(default=None, gt=0)
     """Maximum time between two pieces of an answer, in seconds. Comments, pings and headers do not count as
-    pieces. If null, the limit is 120, or 600 if the model is known to think at the call's effort. Unless you
-    set a limit, Podium also applies one that it has [learned from recent
-    calls](operations/worker-failures.md), while another free worker could continue the answer. To learn it,
-    Podium needs 20 answers. If a model stalls after it has begun to answer, Podium does not call it again,
-    because the first call is probably billed. A fallback may still answer."""
+    pieces. If null, the limit is 120, or 600 if the model is known to think at the call's effort. If you set
+    no limit, Podium also applies a limit that it has [learned from recent
+    calls](operations/worker-failures.md), but only while another free worker could continue the answer.
+    Podium needs 20 answers to learn this limit. If a model stalls after it has begun to answer, Podium does
+    not call it again, because the first call is probably billed. A fallback may still answer."""
     first_token_timeout_s: float | None = Field(default=None, gt=0)
     """Maximum time until the first piece of an answer, in seconds. Comments, pings and headers do not count
-    as pieces. If null, the limit is that of `stall_timeout_s`. Unless you set a limit, Podium also applies
-    one that it has [learned from recent calls](operations/worker-failures.md), while a fallback or another
-    deployment is free. Until 20 calls are known, this limit is 13 seconds. While the worker's calls fail, it
-    is 30 seconds. Whatever you set, the limit is at most half of the request's remaining time while a
-    fallback or another deployment is free."""
+    as pieces. If null, `stall_timeout_s` applies. If you set no limit, Podium also applies a limit that it
+    has [learned from recent calls](operations/worker-failures.md), but only while a fallback or another
+    deployment is free. Until Podium has seen 20 calls, this second limit is 13 seconds. While the worker's
+    calls fail, it is 30 seconds. While a fallback or another deployment is free, every limit is at most half
+    of the request's remaining time, even if you set a longer one."""
     connect_timeout_s: float = Field(default=5.0, gt=0)
     """Maximum time for looking up a host name and opening a connection, in seconds."""
     extra_body: dict[str, Any] = Field(default_factory=dict)
@@ -216,10 +216,9 @@ class _ApiSettings(ModelAccess, WorkerBase):
     """Allow `base_url` to point to a link-local address or to a cloud's metadata service. Loopback addresses
     and private addresses are always allowed."""
     fetches_pictures: bool | None = None
-    """Pass the image URLs of a request on to the server, which then fetches the images itself. Note that
-    callers choose these URLs, and that the server fetches them from inside its own network. If null, Podium
-    passes URLs only to servers at public addresses. Other servers accept only images that are sent as `data:`
-    URLs."""
+    """Pass the image URLs of a request on to the server, which then fetches the images itself. Callers choose
+    these URLs, and the server fetches them from inside its own network. If null, Podium passes URLs only to
+    servers at public addresses. Other servers accept only images that are sent as `data:` URLs."""
 
     def at(self, deployment: DeploymentSettings) -> Self:
         """Return the settings of this worker at one of its deployments."""
@@ -290,9 +289,8 @@ class ScriptedSettings(WorkerBase):
     """Replies of the worker. The worker uses them in order, and starts again after the last one. In a reply,
     Podium replaces `{question}` by the text of the user's last message."""
     serves: Serves = ("chat", "text_completion")
-    """Operations that the worker serves: `chat`, `text_completion` and `embeddings`. Its embeddings are
-    computed from a checksum of the text, so they have no meaning. Plans cannot use a worker without `chat`.
-    """
+    """Operations that the worker serves. It computes embeddings from a checksum of the text, so they have no
+    meaning. Plans cannot use a worker without `chat`."""
     delay_s: float = Field(default=0.0, ge=0)
     """Time to the first token, in seconds. After the first token, the worker writes at `tokens_per_s`. If
     that is null, it writes without pauses."""

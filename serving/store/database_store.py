@@ -24,25 +24,19 @@ from serving.accounts.replica_store import ReplicaStore
 from serving.database.address import StoreError
 from serving.database.clock import now_us
 from serving.settings.sections import LimitSettings, StoreSettings
-from serving.store.content import kept_question
+from serving.store.content import for_list, kept_question
 from serving.store.feedback import GIVE_FEEDBACK, Feedback
 from serving.store.idempotency import CLAIM, FREE_CLAIM, KEEP_ANSWER, RELEASE_CLAIM, CachedAnswer, Claim
 from serving.store.journal import BATCH_S, RunJournal
 from serving.store.memory_store import page_of, place
-from serving.store.numbers import for_list
 from serving.store.retention import REMOVE, REMOVE_TEXTS, Retention
-from serving.store.rows import load_records, pack_records
-from serving.store.run_filter import ANY_RUN, RunFilter, storable
+from serving.store.rows import load_records, pack_records, storable
+from serving.store.run_filter import ANY_RUN, RunFilter
 from serving.store.signing_secrets import READ_SECRETS, SECRETS_S
 from serving.store.statements import CANCEL_RUN, LEAVE_RUN, LOSE_DEAD, TAKE_OVER, WATCH_RUN, TakeOver
 from serving.store.store import Place, RunPage, StoreListener
 from serving.store.stored_runs import StoredRuns
-from serving.store.suspended import (
-    DROP_SUSPENDED,
-    EXPIRE,
-    TAKE_SUSPENDED,
-    Take,
-)
+from serving.store.suspended import DROP_SUSPENDED, EXPIRE, TAKE_SUSPENDED, Take
 from serving.store.tool_ids import CallIds
 
 logger = logging.getLogger("podium")

@@ -25,12 +25,12 @@ from conductor.run.run import end_task
 from serving.accounts.replica_store import ReplicaStore
 from serving.database.address import StoreError
 from serving.settings.sections import LimitSettings
-from serving.store.memory_store import FairDict, weight
+from serving.shares import FairDict
 from serving.store.rows import Item, join_pieces, join_work, top_run
 from serving.store.statements import WRITE, Written, run_write
 from serving.store.store import StoreListener
 from serving.store.suspended import SUSPEND, SuspendedRow, SuspendWrite
-from serving.store.unflushed_run import Packed, UnflushedRun, current_records, pack, pack_items
+from serving.store.unflushed_run import Packed, UnflushedRun, current_records, pack, pack_items, weight
 
 logger = logging.getLogger("podium")
 
@@ -67,10 +67,7 @@ class RunJournal:
     """
 
     def __init__(
-        self,
-        store: ReplicaStore,
-        limits: Callable[[], LimitSettings],
-        listener: StoreListener | None = None,
+        self, store: ReplicaStore, limits: Callable[[], LimitSettings], listener: StoreListener | None = None
     ) -> None:
         self._store, self._limits, self._listener = store, limits, listener or StoreListener()
         self._runs = dict[str, UnflushedRun]()

@@ -1,97 +1,28 @@
-"""Run store in the memory of one replica, and what the journal of a database keeps in memory too."""
+"""Run store in the memory of one replica."""
 
 import dataclasses
 import heapq
-import io
 import secrets
-import sys
-from collections import Counter, OrderedDict
-from collections.abc import Callable, Collection, Iterable, Iterator, MutableMapping
-from typing import Generic, TypeVar
+from collections import Counter
+from collections.abc import Callable, Iterable
 
 from msgspec.structs import replace
 
-from conductor.model.messages import contents_of
 from conductor.run.events import AnswerDelta, Event, StepRestarted
 from conductor.run.record import Record, RunRecords, RunStatus
 from serving.accounts.caller import Caller
 from serving.database.clock import now_us
 from serving.settings.sections import LimitSettings
-from serving.shares import in_slices
-from serving.store.content import kept_part
+from serving.shares import FairDict, in_slices
+from serving.store.content import for_list, kept_part, without_content
 from serving.store.feedback import Feedback
 from serving.store.idempotency import CachedAnswer, Claim
-from serving.store.numbers import for_list, without_content
 from serving.store.rows import Item, fold_items, made_us
 from serving.store.run_costs import CostQuery, CostReport, group_rows, rows_of
 from serving.store.run_filter import ANY_RUN, RunFilter
 from serving.store.store import EventPage, Place, RunPage, StoreListener
 from serving.store.tool_ids import SECRET_BYTES, CallIds
-
-K = TypeVar("K")
-V = TypeVar("V")
-
-
-class FairDict(MutableMapping[K, V], Generic[K, V]):
-    """Mapping in insertion order with fair eviction: an owner with many entries does not evict those of
-    others. An entry's owner must not change.
-    """
-
-    def __init__(self, owner_of: Callable[[K, V], str]) -> None:
-        self._owner_of = owner_of
-        self._entries = dict[K, V]()
-        self._keys = dict[str, OrderedDict[K, None]]()
-        """Keys by owner, in insertion order. Owners without entries are removed."""
-
-    def oldest(self, size: Callable[[Collection[K]], int] = len) -> K:
-        """Return the key to evict: the oldest entry of the owner that uses the most, by number or `size`."""
-        return next(iter(max(self._keys.values(), key=size)))
-
-    def pop_down_to(self, most: int) -> None:
-        """Evict entries until at most `most` are left."""
-        while len(self) > most:
-            del self[self.oldest()]
-
-    def __getitem__(self, key: K) -> V:
-        return self._entries[key]
-
-    def __setitem__(self, key: K, value: V) -> None:
-        """Set an entry. An existing key keeps its position."""
-        self._entries[key] = value
-        self._keys.setdefault(self._owner_of(key, value), OrderedDict())[key] = None
-
-    def __delitem__(self, key: K) -> None:
-        owner = self._owner_of(key, self._entries.pop(key))
-        del self._keys[owner][key]
-        if not self._keys[owner]:
-            del self._keys[owner]
-
-    def __iter__(self) -> Iterator[K]:
-        return iter(self._entries)
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-
-class AnswerBuffer:
-    """Buffer for the streamed parts of an answer, for clients that start to watch a run while it is active."""
-
-    def __init__(self) -> None:
-        self._text, self._reasoning = io.StringIO(), io.StringIO()
-        self._began_s: float | None = None
-
-    def add(self, piece: AnswerDelta) -> None:
-        if self._began_s is None:
-            self._began_s = piece.at_s
-        self._text.write(piece.text)
-        self._reasoning.write(piece.reasoning)
-
-    def take(self) -> AnswerDelta | None:
-        """Return the whole text as one event and clear the buffer. Return None if the buffer is empty."""
-        began_s, self._began_s = self._began_s, None
-        piece = AnswerDelta(began_s or 0.0, self._text.getvalue(), self._reasoning.getvalue())
-        self._text, self._reasoning = io.StringIO(), io.StringIO()
-        return None if began_s is None else piece
+from serving.store.unflushed_run import AnswerBuffer, weight
 
 
 class MemoryStore:
@@ -326,30 +257,3 @@ def page_of(runs: Iterable[RunRecords], limit: int, end: Place | None = None) ->
     newest = sorted(runs, key=lambda run: place(run.record), reverse=True)
     shown = newest[:limit]
     return RunPage(shown, place(shown[-1].record) if len(newest) > limit else end)
-
-
-BYTES_BESIDE_TEXT = 4_000
-"""Estimated size of a record without its texts, in bytes."""
-BYTES_A_LOGPROB = 150
-"""Estimated size of a token with its probability, in bytes."""
-
-
-def weight(records: RunRecords) -> int:
-    """Estimate the memory of a run in bytes. A text that several steps share counts once."""
-    sizes = {id(each): sys.getsizeof(each) for record in records for each in _contents(record)}
-    n_likely = sum(
-        1 + len(token.top) for record in records for call in record.calls for token in call.logprobs
-    )
-    return BYTES_BESIDE_TEXT * (1 + len(records.inner)) + BYTES_A_LOGPROB * n_likely + sum(sizes.values())
-
-
-def _contents(record: Record) -> Iterator[object]:
-    yield record.answer
-    yield from contents_of(record.task.conversation)
-    for call in record.calls:
-        yield from (call.output, call.reasoning)
-    for plan in record.plans:
-        yield from contents_of(plan.prompt)
-        for step in plan.steps:
-            yield from (step.subtask, step.needs)
-            yield from contents_of(step.prompt)

@@ -16,7 +16,7 @@ from sqlalchemy import Connection, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from conductor.errors import StoreUnavailable
-from conductor.model.call import Sampling, conversation_of
+from conductor.model.call import Sampling
 from conductor.model.characters import estimate_tokens
 from conductor.model.messages import File, Image, Message, Text, ToolCall
 from conductor.plan.prompt_parts import with_stable_system
@@ -27,7 +27,7 @@ from serving.database.clock import now_us
 from serving.database.inserts import RowInsert
 from serving.database.schema import prompt_cache
 from serving.database.writer import Operation
-from serving.store.memory_store import FairDict
+from serving.shares import FairDict
 
 logger = logging.getLogger("podium")
 
@@ -137,7 +137,7 @@ def row_of(record: Record, keep_s: float) -> PromptCacheRow | None:
     a conductor.
     """
     task, result = record.task, record.answering
-    conversation = conversation_of(task.sampling)
+    conversation = task.sampling.options.conversation
     is_planned = task.plan is None and not task.plan_only and record.status in ("finished", "waiting")
     if not conversation or not is_planned or result is None or result.usage is None or result.inner_run:
         return None

@@ -8,7 +8,7 @@ together.
 """
 
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, TypeVar
@@ -16,14 +16,14 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from conductor.model.call import conversation_of
+from conductor.model.messages import Text
 from conductor.run import codec
 from conductor.run.events import AnswerDelta, Event, RunDetached, WorkDelta
 from conductor.run.fold import after
 from conductor.run.record import Record, RunRecords
 from serving.accounts.money import to_pico
 from serving.database.clock import now_us
-from serving.store.numbers import without_content
+from serving.store.content import without_content
 
 T = TypeVar("T")
 LEVEL = 1
@@ -33,6 +33,8 @@ SMALL_BYTES, SMALL_WINDOW, SMALL_MEMORY = 8192, 13, 6
 
 Allocating the default window would take three times as long as packing a short run.
 """
+MOST_CHARS = 20_000
+"""Number of characters of the question, and of the answer, in which the filter searches for words."""
 ENDED = ("finished", "failed", "cancelled")
 
 
@@ -101,7 +103,7 @@ def run_row(records: RunRecords, *, kept: bool) -> RunRow:
     """
     record = records.record
     has_ended = record.status in ENDED
-    body = _pack_records(records) if has_ended and records.has_content else None
+    body = pack_records(records) if has_ended and records.has_content else None
     usage = record.usage
     return RunRow(
         record.id,
@@ -117,11 +119,36 @@ def run_row(records: RunRecords, *, kept: bool) -> RunRow:
         _count(usage.output_tokens),
         record.trace_id,
         int(kept),
-        _pack_records(without_content(records)),
+        pack_records(without_content(records)),
         body,
         len(body) if body else 0,
-        conversation_of(record.task.sampling) or None,
+        record.task.sampling.options.conversation or None,
     )
+
+
+def workers_of(records: RunRecords) -> list[str]:
+    """Return the sorted names of the workers that a run, and the runs nested in it, have called."""
+    return sorted({call.worker for record in records for call in record.calls})
+
+
+def text_of(records: RunRecords) -> str:
+    """Return question and answer in lower case, which filters search, or "" if texts are not stored."""
+    if not records.has_content:
+        return ""
+    record = records.record
+    question = "\n".join(_questions(record))
+    return storable(f"{question[-MOST_CHARS:]}\n{record.answer[:MOST_CHARS]}".casefold())
+
+
+def storable(text: str) -> str:
+    """Return `text` without NUL and lone surrogates, which PostgreSQL text cannot contain."""
+    return text.replace("\0", " ").encode(errors="replace").decode()
+
+
+def _questions(record: Record) -> Iterator[str]:
+    for message in record.task.conversation:
+        if message.role == "user":
+            yield from (part.text for part in message.parts if isinstance(part, Text))
 
 
 def event_row(run_id: str, items: Sequence[Item]) -> EventRow:
@@ -138,11 +165,6 @@ def load_items(run_id: str, bodies: Iterable[bytes]) -> list[Item]:
         for body in bodies
         for shape in _unpack_items(body)
     ]
-
-
-def pack_records(records: RunRecords) -> bytes:
-    """Pack the complete records of a run and of the runs nested in it."""
-    return _pack_records(records)
 
 
 def load_records(packed: bytes, *, has_content: bool) -> RunRecords:
@@ -224,7 +246,8 @@ def _count(tokens: int) -> int:
     return min(max(tokens, 0), 2**63 - 1)
 
 
-def _pack_records(records: RunRecords) -> bytes:
+def pack_records(records: RunRecords) -> bytes:
+    """Pack the complete records of a run and of the runs nested in it."""
     return _pack(list(records))
 
 

@@ -218,21 +218,19 @@ class CostGroup:
     Args:
         values: values of these fields, in their order. A day is counted from 1970.
         runs: number of runs.
-        calls: number of calls.
-        usage: tokens of all calls.
-        answer_usage: tokens of the calls that wrote answers.
-        cost, saved: cost, and what caches saved, in pico-dollars.
-        unknown_costs: number of calls of unknown cost, which `cost` does not contain.
+        sums: sums of `COUNTS`, and sums of `TOKENS` for the calls that wrote answers, whose names begin with `answer_`.
+            Amounts are in pico-dollars.
     """
 
     values: tuple[Any, ...]
     runs: int
-    calls: int
-    usage: Usage
-    answer_usage: Usage
-    cost: int
-    saved: int
-    unknown_costs: int
+    sums: Mapping[str, int]
+
+    @property
+    def answer_usage(self) -> Usage:
+        """Tokens of the calls that wrote answers."""
+        read, cached, written, written_1h, output = (self.sums[f"answer_{name}"] for name in TOKENS)
+        return Usage(read, output, cached, 0, written, written_1h)
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,7 +283,7 @@ def load_group(row: Row[Any], query: CostQuery) -> CostGroup:
     names = [*COUNTS, *(f"answer_{name}" for name in TOKENS)]
     sums = {name: int(getattr(row, name)) for name in names if name not in AMOUNTS}
     sums |= {name: _exact(row, name) for name in AMOUNTS}
-    return _group(tuple(row)[: len(query.by)], row.runs, sums)
+    return CostGroup(tuple(row)[: len(query.by)], row.runs, sums)
 
 
 def ledger_query(query: CostQuery, caller: Caller) -> Select[*tuple[Any, ...]]:
@@ -342,28 +340,4 @@ def _sum(values: tuple[Any, ...], rows: Sequence[RunCostRow]) -> CostGroup:
     sums = {name: sum(getattr(row, name) for row in rows) for name in COUNTS}
     answers = [row for row in rows if row.part == "answer"]
     sums |= {f"answer_{name}": sum(getattr(row, name) for row in answers) for name in TOKENS}
-    return _group(values, len({row.run_id for row in rows}), sums)
-
-
-def _group(values: tuple[Any, ...], runs: int, sums: Mapping[str, int]) -> CostGroup:
-    return CostGroup(
-        values,
-        runs,
-        sums["calls"],
-        _usage(sums, ""),
-        _usage(sums, "answer_"),
-        sums["cost"],
-        sums["saved"],
-        sums["unknown_costs"],
-    )
-
-
-def _usage(sums: Mapping[str, int], prefix: str) -> Usage:
-    return Usage(
-        sums[f"{prefix}input_tokens"],
-        sums[f"{prefix}output_tokens"],
-        sums[f"{prefix}cached_tokens"],
-        0,
-        sums[f"{prefix}cache_write_tokens"],
-        sums[f"{prefix}cache_write_1h_tokens"],
-    )
+    return CostGroup(values, len({row.run_id for row in rows}), sums)

@@ -3,16 +3,11 @@
 The store receives the workers and words of a run when the run ends.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 
-from conductor.model.call import conversation_of
-from conductor.model.messages import Text
-from conductor.run.record import Record, RunRecords
-
-MOST_CHARS = 20_000
-"""Number of characters of the question, and of the answer, in which the filter searches for words."""
+from conductor.run.record import RunRecords
+from serving.store.rows import text_of, workers_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +40,7 @@ class RunFilter:
             return False
         if self.team_id not in (None, record.account.team_id):
             return False
-        if self.conversation not in (None, conversation_of(record.task.sampling)):
+        if self.conversation not in (None, record.task.sampling.options.conversation):
             return False
         if self.worker is not None and self.worker not in workers_of(records):
             return False
@@ -57,28 +52,3 @@ class RunFilter:
 
 
 ANY_RUN = RunFilter()
-
-
-def workers_of(records: RunRecords) -> list[str]:
-    """Return the sorted names of the workers that a run, and the runs nested in it, have called."""
-    return sorted({call.worker for record in records for call in record.calls})
-
-
-def text_of(records: RunRecords) -> str:
-    """Return question and answer in lower case, which filters search, or "" if texts are not stored."""
-    if not records.has_content:
-        return ""
-    record = records.record
-    question = "\n".join(_questions(record))
-    return storable(f"{question[-MOST_CHARS:]}\n{record.answer[:MOST_CHARS]}".casefold())
-
-
-def storable(text: str) -> str:
-    """Return `text` without NUL and lone surrogates, which PostgreSQL text cannot contain."""
-    return text.replace("\0", " ").encode(errors="replace").decode()
-
-
-def _questions(record: Record) -> Iterator[str]:
-    for message in record.task.conversation:
-        if message.role == "user":
-            yield from (part.text for part in message.parts if isinstance(part, Text))

@@ -17,10 +17,9 @@ from serving.database.clock import NOW_US
 from serving.database.inserts import RowInsert
 from serving.database.schema import hold, ledger, replica, run, run_cost, run_event, run_text, run_worker
 from serving.database.writer import Operation
-from serving.store.numbers import question_of
-from serving.store.rows import EventRow, RunRow, run_row
+from serving.store.content import question_of
+from serving.store.rows import EventRow, RunRow, run_row, storable, text_of, workers_of
 from serving.store.run_costs import COST_COLUMNS, DAY_US, RunCostRow, rows_of
-from serving.store.run_filter import storable, text_of, workers_of
 
 RUN_COLUMNS = [field.name for field in fields(RunRow)]
 EVENT_COLUMNS = [field.name for field in fields(EventRow)]
@@ -59,10 +58,7 @@ MOST_TAKES = 3
 SPENT = select(func.sum(ledger.c.amount)).where(ledger.c.run_id == run.c.id).scalar_subquery()
 LOSE = (
     update(run)
-    .where(
-        IS_ORPHAN,
-        or_(run.c.kept == 0, run.c.takes >= MOST_TAKES, run.c.made_us < bindparam("oldest_us")),
-    )
+    .where(IS_ORPHAN, or_(run.c.kept == 0, run.c.takes >= MOST_TAKES, run.c.made_us < bindparam("oldest_us")))
     .values(status="lost", ended_us=NOW_US, cost=func.coalesce(SPENT, run.c.cost))
     .returning(run.c.id)
 )

@@ -29,9 +29,9 @@ from serving.database.schema import (
 )
 from serving.redaction.slices import READS, turn
 from serving.shares import in_slices
+from serving.store.content import with_question
 from serving.store.feedback import OF_RUN, Feedback, load_feedback
 from serving.store.listing import list_rows
-from serving.store.numbers import with_question
 from serving.store.retention import ContentDays
 from serving.store.rows import fold_items, load_items, load_records, mark_lost
 from serving.store.run_costs import CostQuery, CostReport, groups_query, ledger_query, load_group, load_ledger

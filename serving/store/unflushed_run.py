@@ -1,12 +1,42 @@
-"""Buffer of a run's unwritten events, and their row encoding."""
+"""What a router keeps in memory of a run: its unwritten events, its streamed answer, and an estimate of its size."""
 
 import asyncio
+import io
+import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from conductor.model.messages import contents_of
+from conductor.run.events import AnswerDelta
 from conductor.run.record import Record, RunRecords
-from serving.store.memory_store import AnswerBuffer
 from serving.store.rows import ENDED, EventRow, Item, event_row
 from serving.store.statements import RunWrite, run_write
+
+BYTES_BESIDE_TEXT = 4_000
+"""Estimated size of a record without its texts, in bytes."""
+BYTES_A_LOGPROB = 150
+"""Estimated size of a token with its probability, in bytes."""
+
+
+class AnswerBuffer:
+    """Buffer for the streamed parts of an answer, for clients that start to watch a run while it is active."""
+
+    def __init__(self) -> None:
+        self._text, self._reasoning = io.StringIO(), io.StringIO()
+        self._began_s: float | None = None
+
+    def add(self, piece: AnswerDelta) -> None:
+        if self._began_s is None:
+            self._began_s = piece.at_s
+        self._text.write(piece.text)
+        self._reasoning.write(piece.reasoning)
+
+    def take(self) -> AnswerDelta | None:
+        """Return the whole text as one event and clear the buffer. Return None if the buffer is empty."""
+        began_s, self._began_s = self._began_s, None
+        piece = AnswerDelta(began_s or 0.0, self._text.getvalue(), self._reasoning.getvalue())
+        self._text, self._reasoning = io.StringIO(), io.StringIO()
+        return None if began_s is None else piece
 
 
 @dataclass(slots=True, eq=False)
@@ -111,3 +141,24 @@ def current_records(id: str, run: UnflushedRun) -> RunRecords | None:
     if record is None or record.status in ENDED or record.status == "waiting":
         return None
     return RunRecords(record, inner)
+
+
+def weight(records: RunRecords) -> int:
+    """Estimate the memory of a run in bytes. A text that several steps share counts once."""
+    sizes = {id(each): sys.getsizeof(each) for record in records for each in _contents(record)}
+    n_likely = sum(
+        1 + len(token.top) for record in records for call in record.calls for token in call.logprobs
+    )
+    return BYTES_BESIDE_TEXT * (1 + len(records.inner)) + BYTES_A_LOGPROB * n_likely + sum(sizes.values())
+
+
+def _contents(record: Record) -> Iterator[object]:
+    yield record.answer
+    yield from contents_of(record.task.conversation)
+    for call in record.calls:
+        yield from (call.output, call.reasoning)
+    for plan in record.plans:
+        yield from contents_of(plan.prompt)
+        for step in plan.steps:
+            yield from (step.subtask, step.needs)
+            yield from contents_of(step.prompt)

@@ -34,13 +34,7 @@ from serving.egress.client import guard, tls_context
 from serving.schemas.anthropic import output_format
 from serving.workers.answer_stream import Provider
 from serving.workers.anthropic_stream import AnthropicAnswer, events_in
-from serving.workers.anthropic_tools import (
-    add_marks,
-    limit_marks,
-    system_json,
-    tools_json,
-    turns_json,
-)
+from serving.workers.anthropic_tools import add_marks, limit_marks, system_json, tools_json, turns_json
 from serving.workers.cache_marks import cache_control, is_long_enough
 from serving.workers.chat_chunks import fields
 from serving.workers.clouds import credential_errors, garble_errors, google_credentials
@@ -193,10 +187,7 @@ def _client(account: ProviderAccount) -> Client:
     hooks = [bound_response] if access.service == "bedrock" else [bound_response, _pass_whole_events]
     http = guard(
         anthropic.DefaultAsyncHttpxClient(
-            timeout=account.timeout,
-            headers=AS_IT_IS,
-            verify=tls_context(),
-            event_hooks={"response": hooks},
+            timeout=account.timeout, headers=AS_IT_IS, verify=tls_context(), event_hooks={"response": hooks}
         ),
         account.reach,
     )  # AWS sends frames instead of events, and its library limits them

@@ -16,14 +16,7 @@ from conductor.model.characters import whole
 from conductor.model.messages import File, Image, Message, Part, Text, ToolCall, ToolResult
 from serving.workers.cache_marks import cache_control
 from serving.workers.output_limit import OutputMeter
-from serving.workers.wire_tools import (
-    WireTools,
-    arguments_of,
-    function_of,
-    name_of,
-    object_or_input,
-    wire_id,
-)
+from serving.workers.wire_tools import WireTools, arguments_of, function_of, name_of, object_or_input, wire_id
 
 Block = dict[str, Any]
 TYPE_OF = {"text_delta": "text", "thinking_delta": "thinking"}

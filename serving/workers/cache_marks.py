@@ -1,7 +1,7 @@
-"""Prompt caches of the providers: cache marks (`CacheMark`) in their formats, and which prompts they cache."""
+"""Prompt caches of the providers: cache marks in Anthropic's format, and which prompts the providers cache."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from conductor.model.call import Call
@@ -9,9 +9,7 @@ from conductor.model.characters import BYTES_PER_TOKEN
 from conductor.model.messages import CacheMark
 from conductor.run.call_bound import sent_bytes
 
-ShowMark = Callable[[CacheMark], dict[str, Any]]
-"""Function that returns the field with a cache mark for a part of a message, or no field."""
-ANTHROPIC_TTL: Mapping[CacheMark, str] = {"5m": "5m", "1h": "1h", "12h": "1h"}
+TTL: Mapping[CacheMark, str] = {"5m": "5m", "1h": "1h", "12h": "1h"}
 """Lifetime of the cached prefix for each mark. Other marks last five minutes."""
 LEAST_TOKENS = (
     (r"haiku-4-5|opus-4-[56]", 4096),
@@ -25,29 +23,14 @@ last one. Anthropic ignores marks in shorter prompts.
 Source (October 2026): https://platform.claude.com/docs/en/build-with-claude/prompt-caching#cache-limitations and
 https://developers.openai.com/api/docs/guides/prompt-caching. Bedrock has other minimums for some models.
 """
-OPENAI_TTL: Mapping[CacheMark, str] = {"30m": "30m", "12h": "12h"}
-OPENAI_MARKS = ("explicit", *OPENAI_TTL)
-"""Marks that are sent to OpenAI. It caches automatically, so Anthropic's marks are not sent."""
 
 
 def cache_control(mark: CacheMark) -> dict[str, Any]:
     """Return the cache mark in Anthropic's format. Other servers of Anthropic's models accept it too."""
     if not mark:
         return {}
-    ttl = {"ttl": ANTHROPIC_TTL[mark]} if mark in ANTHROPIC_TTL else {}
+    ttl = {"ttl": TTL[mark]} if mark in TTL else {}
     return {"cache_control": {"type": "ephemeral", **ttl}}
-
-
-def cache_breakpoint(mark: CacheMark) -> dict[str, Any]:
-    if mark not in OPENAI_MARKS:
-        return {}
-    ttl = {"ttl": OPENAI_TTL[mark]} if mark in OPENAI_TTL else {}
-    return {"prompt_cache_breakpoint": {"mode": "explicit", **ttl}}
-
-
-def no_marks(mark: CacheMark) -> dict[str, Any]:
-    """Return no field. For servers that may reject cache marks."""
-    return {}
 
 
 def least_tokens(model: str) -> int:

@@ -12,16 +12,10 @@ from typing import Any, cast
 
 from conductor.model.characters import whole
 from conductor.model.messages import CacheMark, File, Image, Message, Text, Tool, ToolCall, ToolResult
-from serving.workers.cache_marks import ShowMark, no_marks
 from serving.workers.chat_chunks import CallPiece, ChunkDelta
+from serving.workers.openai_options import ShowMark, no_marks
 from serving.workers.output_limit import OutputMeter
-from serving.workers.wire_tools import (
-    WireTools,
-    arguments_text,
-    function_of,
-    name_of,
-    wire_id,
-)
+from serving.workers.wire_tools import WireTools, arguments_text, function_of, name_of, wire_id
 
 Content = Callable[[Message], object]
 """Function that returns the `content` field of a message, without its tool calls."""

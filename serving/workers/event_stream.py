@@ -225,10 +225,7 @@ class WholeEvents(httpx2.AsyncByteStream):
     """
 
     def __init__(
-        self,
-        body: httpx2.AsyncByteStream,
-        most_values: int,
-        change: Callable[[Event], Iterable[Event]],
+        self, body: httpx2.AsyncByteStream, most_values: int, change: Callable[[Event], Iterable[Event]]
     ) -> None:
         self._body, self._change = body, change
         self._reader = EventReader(most_values)

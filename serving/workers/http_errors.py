@@ -12,7 +12,7 @@ import json
 import math
 import re
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
@@ -275,22 +275,6 @@ class ErrorMapper:
             yield
         except ValueError as exc:
             raise self.refusal(f"{self.worker} was not called: {self.quote(str(exc))}.") from exc
-
-
-class WireErrors:
-    """Context manager that maps exceptions to worker errors, or leaves those that map to None. It has no
-    state.
-    """
-
-    def __init__(self, map_error: Callable[[Exception], WorkerError | None]) -> None:
-        self._map_error = map_error
-
-    def __enter__(self) -> None:
-        """Do nothing."""
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if isinstance(error, Exception) and (mapped := self._map_error(error)) is not None:
-            raise mapped from error
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:

@@ -18,7 +18,7 @@ The SDK provides addresses, headers and the HTTP client. Calls bypass it and use
 """
 
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from typing import Any, cast
 
@@ -29,18 +29,19 @@ import openai
 
 from conductor.errors import WorkerError
 from conductor.model.call import Call
+from conductor.model.deltas import open_reply
 from conductor.model.messages import File, Image, Message, Text
 from conductor.model.operation import TOKENS_GONE, CallKind, read_tokens
-from conductor.model.reply import Delta, Reply, open_reply
+from conductor.model.reply import Delta, Reply
 from serving.egress.client import DirectPost, guard, tls_context
 from serving.settings.known_models import OPENAI_MODEL
 from serving.workers.answer_stream import Provider
-from serving.workers.cache_marks import ShowMark, cache_breakpoint, cache_control, no_marks
+from serving.workers.cache_marks import cache_control
 from serving.workers.chat_chunks import ChatChunk, ChunkReader, fields
 from serving.workers.chat_tools import messages_json, tools_json
 from serving.workers.clouds import azure_client, credential_errors, entra_tokens
 from serving.workers.event_stream import without_framing
-from serving.workers.http_errors import WireErrors, error_text
+from serving.workers.http_errors import error_text
 from serving.workers.http_guard import (
     AS_IT_IS,
     check_answer,
@@ -52,8 +53,11 @@ from serving.workers.http_guard import (
 from serving.workers.openai_embeddings import embedding_delta, embedding_request, most_bytes
 from serving.workers.openai_options import (
     THOUGHTS,
+    ShowMark,
+    cache_breakpoint,
     find_refused_hints,
     is_for_all,
+    no_marks,
     options_json,
     part_json,
     response_format_of,
@@ -73,6 +77,20 @@ CONNECTIONS = httpx2.Limits(max_connections=1000, max_keepalive_connections=100)
 EMPTY = Text("")
 
 
+class WireErrors:
+    """Context manager without state that maps exceptions to worker errors, except those that map to None."""
+
+    def __init__(self, map_error: Callable[[Exception], WorkerError | None]) -> None:
+        self._map_error = map_error
+
+    def __enter__(self) -> None:
+        """Do nothing."""
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, Exception) and (mapped := self._map_error(error)) is not None:
+            raise mapped from error
+
+
 class OpenAIWorker:
     """A model behind OpenAI's Chat Completions API."""
 
@@ -86,10 +104,7 @@ class OpenAIWorker:
         self.name, self._account, self.origin = account.name, account, account.origin
         self._http: httpx2.AsyncClient = guard(
             openai.DefaultAioHttpClient(
-                timeout=account.timeout,
-                limits=CONNECTIONS,
-                headers=AS_IT_IS,
-                verify=tls_context(),
+                timeout=account.timeout, limits=CONNECTIONS, headers=AS_IT_IS, verify=tls_context()
             ),
             account.reach,
         )

@@ -13,14 +13,13 @@ again without it.
 
 import hashlib
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, cast
 
 from conductor.model.call import Call
-from conductor.model.messages import File, Image, Text
+from conductor.model.messages import CacheMark, File, Image, Text
 from conductor.model.operation import PromptCache, WireOptions
 from serving.schemas.openai import response_format
-from serving.workers.cache_marks import ShowMark, no_marks
 from serving.workers.picture_urls import split_data_url
 
 THOUGHTS = ("reasoning_content", "reasoning", "reasoning_details")
@@ -37,6 +36,11 @@ UNKNOWN = re.compile(
 """Phrases that say that a server does not know a field, and are not about one client's value."""
 MOST_KEY_CHARS = 64
 """Longest cache key that OpenAI accepts."""
+TTL: Mapping[CacheMark, str] = {"30m": "30m", "12h": "12h"}
+MARKS = ("explicit", *TTL)
+"""Marks that are sent to OpenAI. It caches automatically, so Anthropic's marks are not sent."""
+ShowMark = Callable[[CacheMark], dict[str, Any]]
+"""Function that returns the field with a cache mark for a part of a message, or no field."""
 Json = dict[str, Any]
 
 
@@ -126,6 +130,19 @@ def _logprobs_json(call: Call, options: WireOptions) -> dict[str, object]:
     if call.site.operation == "text_completion":
         return {"logprobs": options.top_logprobs}
     return {"logprobs": True, "top_logprobs": options.top_logprobs or None}
+
+
+def cache_breakpoint(mark: CacheMark) -> Json:
+    """Return the field with a cache mark in OpenAI's format, or no field for a mark of another provider."""
+    if mark not in MARKS:
+        return {}
+    ttl = {"ttl": TTL[mark]} if mark in TTL else {}
+    return {"prompt_cache_breakpoint": {"mode": "explicit", **ttl}}
+
+
+def no_marks(mark: CacheMark) -> Json:
+    """Return no field. For servers that may reject cache marks."""
+    return {}
 
 
 def part_json(part: Text | Image | File, show_mark: ShowMark = no_marks) -> dict[str, object]:

@@ -18,7 +18,8 @@ from msgspec.structs import replace
 from conductor.errors import WorkerError
 from conductor.model.call import Call
 from conductor.model.characters import BYTES_PER_TOKEN, byte_size
-from conductor.model.reply import Delta, FinishReason, Reply, open_reply
+from conductor.model.deltas import open_reply
+from conductor.model.reply import Delta, FinishReason, Reply
 from conductor.model.usage import Usage, unseen_bytes
 from conductor.run.call_bound import sent_bytes
 from serving.workers.provider_account import ProviderAccount

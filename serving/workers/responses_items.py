@@ -11,19 +11,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 from conductor.model.messages import File, Image, Message, Text, Tool, ToolCall, ToolResult
-from serving.workers.cache_marks import ShowMark, no_marks
 from serving.workers.chat_chunks import fields, text_of
 from serving.workers.chat_tools import NOTHING
+from serving.workers.openai_options import ShowMark, no_marks
 from serving.workers.output_limit import OutputMeter
 from serving.workers.picture_urls import split_data_url
 from serving.workers.usage import integer
-from serving.workers.wire_tools import (
-    WireTools,
-    arguments_text,
-    function_of,
-    name_of,
-    wire_id,
-)
+from serving.workers.wire_tools import WireTools, arguments_text, function_of, name_of, wire_id
 
 Item = dict[str, Any]
 CUSTOM = "custom_tool_call"

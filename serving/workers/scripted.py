@@ -19,9 +19,10 @@ from msgspec.structs import replace
 
 from conductor.errors import ContextOverflow, WorkerBusy, WorkerError, WorkerRefused, WorkerUnavailable
 from conductor.model.call import Call
+from conductor.model.deltas import open_reply
 from conductor.model.messages import Message, Native, Tool, ToolCall
 from conductor.model.operation import TokenLogprob, vector_text
-from conductor.model.reply import Delta, FinishReason, Reply, open_reply
+from conductor.model.reply import Delta, FinishReason, Reply
 from conductor.model.terms import AttemptLimits
 from conductor.model.usage import FREE, Price, Usage
 

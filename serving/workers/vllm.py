@@ -11,9 +11,10 @@ from typing import Any, NamedTuple, Protocol, cast
 
 from conductor.errors import WorkerError, WorkerRefused
 from conductor.model.call import AnswerFormat, Call, Sampling
+from conductor.model.deltas import open_reply
 from conductor.model.messages import NO_TOOLS, Image, Message, Native, Text
 from conductor.model.operation import TOKENS_GONE, TokenLogprob, read_tokens
-from conductor.model.reply import Delta, FinishReason, Reply, open_reply
+from conductor.model.reply import Delta, FinishReason, Reply
 from conductor.model.terms import Places, Priority
 from conductor.model.usage import FREE, Price, Usage
 from conductor.plan.prompt_parts import with_stable_system
@@ -145,13 +146,8 @@ class VllmWorker:
         patience: Patience = USUAL,
     ) -> None:
         self._origin, self._calls_tools, self._patience = Origin(name, model), calls_tools, patience
-        self._name, self._model, self._engine, self.price, self._adapter = (
-            name,
-            model,
-            engine,
-            price,
-            adapter,
-        )
+        self._name, self._model, self._engine = name, model, engine
+        self.price, self._adapter = price, adapter
 
     @property
     def name(self) -> str:

@@ -9,7 +9,7 @@ import pytest
 from conductor.model.messages import Message
 from conductor.model.usage import FREE, Price
 from conductor.plan.plan import Plan, Step
-from conductor.run.plan_writer import parser
+from conductor.run.plan_requests import parser
 from serving import ROOT
 from serving.pool import build_pool
 from serving.settings.keys import absent_workers, without_workers

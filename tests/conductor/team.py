@@ -11,18 +11,18 @@ from typing import TypeVar
 
 from conductor.errors import PodiumError
 from conductor.model.call import Call
+from conductor.model.deltas import open_reply
 from conductor.model.messages import Message
-from conductor.model.reply import Delta, FinishReason, Reply, open_reply
+from conductor.model.reply import Delta, FinishReason, Reply
 from conductor.model.usage import FREE, Price, Usage
 from conductor.model.worker import PoolMember
 from conductor.plan.plan import Format, Plan, Step
 from conductor.run.events import AnswerDelta, Event, RunFailed, Terminal
 from conductor.run.ledger import BudgetLedger
 from conductor.run.lifecycle import open_run
-from conductor.run.plan_writer import ConductorModel
 from conductor.run.record import Record
 from conductor.run.task import Task
-from conductor.run.team import Team
+from conductor.run.team import ConductorModel, Team
 
 
 @dataclass(frozen=True)

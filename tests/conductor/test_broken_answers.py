@@ -9,7 +9,8 @@ from msgspec.structs import replace
 
 from conductor.errors import BudgetExceeded, Interrupted, WorkerRefused, WorkerUnavailable
 from conductor.model.call import AnswerFormat, Call, Sampling
-from conductor.model.reply import Reply, open_reply
+from conductor.model.deltas import open_reply
+from conductor.model.reply import Reply
 from conductor.model.usage import Price, Usage
 from conductor.plan.plan import Plan
 from conductor.run.codec import dump, load
@@ -18,10 +19,9 @@ from conductor.run.events import Event, StepContinued, StepRestarted
 from conductor.run.fold import StepBreak
 from conductor.run.ledger import Budget, BudgetLedger
 from conductor.run.lifecycle import count_spent, open_run
-from conductor.run.plan_writer import ConductorModel
 from conductor.run.record import Record, RunRecords
 from conductor.run.task import Task
-from conductor.run.team import Team
+from conductor.run.team import ConductorModel, Team
 from tests.conductor.team import (
     NEVER,
     Pause,

@@ -29,12 +29,11 @@ from conductor.run.events import AnswerDelta, Event, RunFailed, RunFinished
 from conductor.run.fold import fold
 from conductor.run.ledger import Budget, BudgetLedger
 from conductor.run.lifecycle import open_run
-from conductor.run.plan_writer import ConductorModel
 from conductor.run.record import Record
 from conductor.run.rounds import SAME_AGAIN
 from conductor.run.task import Task
 from conductor.run.team import TEAM as ITSELF
-from conductor.run.team import Team
+from conductor.run.team import ConductorModel, Team
 from tests.conductor.plans import NAMES, plans
 from tests.conductor.team import (
     DEAR,

@@ -32,8 +32,9 @@ from conductor.run.ledger import Budget, BudgetLedger, Hold
 from conductor.run.lifecycle import open_run, resume_run
 from conductor.run.record import Record, RunRecords
 from conductor.run.run import Run
+from conductor.run.steps import as_sent
 from conductor.run.team import Team
-from conductor.run.turns import StepTurn, as_sent
+from conductor.run.turns import StepTurn
 from tests.conductor.team import (
     DEAR,
     NEVER,

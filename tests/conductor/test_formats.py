@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from conductor.errors import InvalidPlan, Reason
 from conductor.plan.plan import Format, Plan, Step
-from conductor.run.plan_writer import parser
+from conductor.run.plan_requests import parser
 from tests.conductor.plans import NAMES, cut, plans, words
 from tests.conductor.team import render_plan
 

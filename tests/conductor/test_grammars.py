@@ -7,18 +7,20 @@ from functools import cache
 from typing import Any, get_args
 
 import pytest
-import xgrammar
 from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
-from xgrammar.testing import _is_grammar_accept_string as accepts
 
 from conductor.errors import InvalidPlan
 from conductor.plan.grammars import CHARS_PER_WORD, REASONING_WORDS, SUBTASK_CHARS, WORD_CHARS, grammar
 from conductor.plan.plan import Format, Plan, Step
-from conductor.run.plan_writer import parser
+from conductor.run.plan_requests import parser
 from tests.conductor.plans import NAMES, plans, spoken
 from tests.conductor.team import render_plan
+from tests.lazy import lazy
+
+xgrammar = lazy("xgrammar")
+accepts = lazy("xgrammar.testing:_is_grammar_accept_string")
 
 FORMATS: tuple[Format, ...] = get_args(Format)
 both = pytest.mark.parametrize("format", FORMATS)
@@ -30,11 +32,11 @@ PIECES = [
 END = "<end>"
 
 
-def ebnf(format: Format, n_workers: int = 3, max_steps: int = 5, **facts: Any) -> xgrammar.Grammar:
+def ebnf(format: Format, n_workers: int = 3, max_steps: int = 5, **facts: Any) -> "xgrammar.Grammar":
     return xgrammar.Grammar.from_ebnf(grammar(format, n_workers, max_steps, **facts).ebnf)
 
 
-def compile_grammar(grammar: xgrammar.Grammar, vocabulary: list[str]) -> xgrammar.CompiledGrammar:
+def compile_grammar(grammar: "xgrammar.Grammar", vocabulary: list[str]) -> "xgrammar.CompiledGrammar":
     tokens = xgrammar.TokenizerInfo([*vocabulary, END], stop_token_ids=[len(vocabulary)])
     return xgrammar.GrammarCompiler(tokens, max_threads=2, cache_enabled=False).compile_grammar(grammar)
 
@@ -162,7 +164,7 @@ def test_a_step_may_say_first_what_it_needs() -> None:
     assert not accepts(ebnf("steps"), step.removesuffix("}") + ', "needs": "chess"}'), "it comes too late"
 
 
-def write_randomly(matcher: xgrammar.GrammarMatcher, vocabulary: list[str], chance: random.Random) -> str:
+def write_randomly(matcher: "xgrammar.GrammarMatcher", vocabulary: list[str], chance: random.Random) -> str:
     """What a model without any sense writes under the grammar."""
     mask, text = xgrammar.allocate_token_bitmask(1, len(vocabulary) + 1), ""
     while True:

@@ -8,7 +8,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from conductor.model.reply import Delta, FinishReason, open_reply
+from conductor.model.deltas import open_reply
+from conductor.model.reply import Delta, FinishReason
 from conductor.model.usage import MILLION, LongPromptRates, Price, Usage, dearest_of
 from conductor.run.ledger import BudgetLedger
 from tests.conductor.prices import possible_usages, prices

@@ -6,12 +6,10 @@ from types import MappingProxyType
 from typing import get_args
 
 import pytest
-import xgrammar
 from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from tokenizers import Tokenizer
-from xgrammar.testing import _is_grammar_accept_string as accepts
 
 from conductor.errors import InvalidPlan, Reason
 from conductor.model.messages import Image, Message, Text
@@ -23,11 +21,15 @@ from conductor.plan.plan import Plan, Step
 from conductor.plan.prompt_parts import NO_IMAGE, read_marked
 from conductor.plan.prompts import ANSWER, Prompts, read_assignment, work
 from conductor.run.lifecycle import open_run
-from conductor.run.plan_writer import parser
+from conductor.run.plan_requests import parser
 from conductor.run.team import estimate_price
 from tests.conductor.plans import NAMES, plans
 from tests.conductor.team import Player, ask_for, line, team
 from tests.conftest import ROOT
+from tests.lazy import lazy
+
+xgrammar = lazy("xgrammar")
+accepts = lazy("xgrammar.testing:_is_grammar_accept_string")
 
 POOL = [PoolMember(name, Player(name), card=f"the card of {name}") for name in NAMES]
 BLIND, SEEING = PoolMember("blind", Player("blind")), PoolMember("seeing", Player("seeing"), sees_images=True)

@@ -8,7 +8,8 @@ from typing import Any
 
 from conductor.errors import WorkerUnavailable
 from conductor.model.call import Call
-from conductor.model.reply import Delta, FinishReason, Reply, open_reply
+from conductor.model.deltas import open_reply
+from conductor.model.reply import Delta, FinishReason, Reply
 from conductor.model.usage import Price, Usage
 from evaluation.backends.in_process import InProcessBackend
 from evaluation.questions import Question

@@ -1,11 +1,16 @@
 import numpy as np
 import numpy.typing as npt
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluation.routing import cascade, factorisation, logistic
+from tests.lazy import lazy
+
+torch = lazy("torch")
+cascade = lazy("evaluation.routing.cascade")
+factorisation = lazy("evaluation.routing.factorisation")
+logistic = lazy("evaluation.routing.logistic")
+
 
 Floats = npt.NDArray[np.float64]
 
@@ -66,7 +71,7 @@ def test_the_task_head_learns_from_labels_alone_and_the_others_from_rewards_alon
     x, _ = two_kinds(2)
     choices = [cascade.TeamChoice(0, (1,)), cascade.TeamChoice(2, (0, 0, 2))]
 
-    def gradients(tasks: list[int], advantages: list[float]) -> dict[str, torch.Tensor]:
+    def gradients(tasks: list[int], advantages: list[float]) -> "dict[str, torch.Tensor]":
         heads.zero_grad()
         heads.loss(x, np.array(tasks), choices, np.array(advantages)).backward()
         return {name: each.grad.clone() for name, each in heads.named_parameters() if each.grad is not None}
@@ -102,7 +107,7 @@ def test_the_cascade_learns_the_choice_that_is_rewarded():
     x, right = two_kinds(400)
     tasks = right[:, 1].astype(np.int64)
 
-    def reward(at: int, choice: cascade.TeamChoice) -> float:
+    def reward(at: int, choice: "cascade.TeamChoice") -> float:
         return float(right[at, choice.workers[0]] and len(choice.workers) == 1 and choice.mode == 1)
 
     for _ in range(3):

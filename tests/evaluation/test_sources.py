@@ -5,7 +5,6 @@ from decimal import getcontext, localcontext
 from pathlib import Path
 
 import pytest
-import reasoning_gym
 
 from evaluation import EvaluationError
 from evaluation.answer_extraction import answer_tag
@@ -14,6 +13,9 @@ from evaluation.sources import SOURCES, load, load_all
 from evaluation.sources.reasoning_gym import WHITELIST
 from evaluation.spec import Spec
 from tests.evaluation.pools import write_recording
+from tests.lazy import lazy
+
+reasoning_gym = lazy("reasoning_gym")
 
 JUNK = ("{} or maybe 17", "I think that {} is it", "perhaps {}", "banana\n{}")
 

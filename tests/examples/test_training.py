@@ -19,6 +19,7 @@ import yaml
 
 from serving.settings.settings import load, parse
 from tests.conftest import ROOT
+from tests.lazy import lazy
 from tests.wires import strict
 from tests.wires.anthropic import AnthropicWire
 from tests.wires.gemini import GeminiWire
@@ -26,7 +27,9 @@ from tests.wires.openai import OpenAIWire
 from tests.wires.server import Answer, Request, serving
 from training.config import ModelConfig, ScratchConfig
 from training.jsonl_questions import read_questions
-from training.models import model_for, tokenizer_for
+
+model_for = lazy("training.models:model_for")
+tokenizer_for = lazy("training.models:tokenizer_for")
 
 EXAMPLE = ROOT / "examples" / "training"
 PROVIDERS = {

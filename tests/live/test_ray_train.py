@@ -5,10 +5,12 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.lazy import lazy
 from tests.training.test_run import curve
 from tests.training.tiny_models import config
-from training.run import TrainingRun
 from training.run_dir import RunDir
+
+TrainingRun = lazy("training.run:TrainingRun")
 
 
 @pytest.mark.slow

@@ -19,7 +19,8 @@ from typing import Any
 from hypothesis import HealthCheck, Phase, given, settings
 
 from conductor.model.call import Call
-from conductor.model.reply import Delta, FinishReason, open_reply
+from conductor.model.deltas import open_reply
+from conductor.model.reply import Delta, FinishReason
 from conductor.model.usage import Usage
 from serving.workers.vllm import Chunk, EngineCall
 from tests.serving.api.served import Json, Served, parsed, said, scripted, served, step

@@ -5,16 +5,14 @@ import re
 from typing import Any
 
 import pytest
-import xgrammar
 from jsonschema import Draft202012Validator
 from tokenizers import Tokenizer
-from xgrammar.testing import _is_grammar_accept_string as accepts
 
 from conductor.plan.grammars import grammar
 from conductor.plan.instructions import instructions, role
 from conductor.plan.plan import Format
 from conductor.plan.prompts import ANSWER
-from conductor.run.plan_writer import parser
+from conductor.run.plan_requests import parser
 from podium.docs.conductor_page import (
     MAX_STEPS,
     SETTINGS,
@@ -27,9 +25,13 @@ from podium.docs.conductor_page import (
 from serving.settings.settings import load
 from tests.conductor.team import render_plan
 from tests.conftest import ROOT
+from tests.lazy import lazy
 from tests.serving.api.served import Json, scripted, served
 from tests.wires.openai import OpenAIWire
 from tests.wires.server import Answer, Request, serving
+
+xgrammar = lazy("xgrammar")
+accepts = lazy("xgrammar.testing:_is_grammar_accept_string")
 
 PLANNED = planned_requests()
 TEAM = prompted_team()

@@ -6,13 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from vllm import ModelRegistry
 
-from serving.deployments import cpu_start
+from tests.lazy import lazy
+
+cpu_start = lazy("serving.deployments.cpu_start")
+ModelRegistry = lazy("vllm:ModelRegistry")
 
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
+    import vllm  # noqa: F401 (before a test replaces the environment)
+
     (tmp_path / "config.json").write_text(json.dumps({"architectures": ["LlamaForCausalLM"]}))
     return tmp_path
 
@@ -73,7 +77,7 @@ def test_workers_are_forked_only_from_a_core_without_threads_and_onto_no_core_of
 def test_a_cpu_without_bfloat16_computes_in_float32_unless_the_settings_name_a_type(
     model: Path, monkeypatch: pytest.MonkeyPatch, dtype: str | None, has_it: bool, used: str | None
 ) -> None:
-    monkeypatch.setattr(cpu_start, "computes_bfloat16", lambda: has_it)
+    monkeypatch.setattr("serving.deployments.cpu_start.computes_bfloat16", lambda: has_it)
     arguments: dict[str, Any] = {"model": str(model)} | ({"dtype": dtype} if dtype else {})
     cpu_start.prepare(arguments)
     assert arguments.get("dtype") == used
@@ -83,7 +87,7 @@ def test_a_cpu_without_bfloat16_computes_in_float32_unless_the_settings_name_a_t
 def test_quantised_weights_keep_their_type(
     model: Path, monkeypatch: pytest.MonkeyPatch, quantization: str
 ) -> None:
-    monkeypatch.setattr(cpu_start, "computes_bfloat16", lambda: False)
+    monkeypatch.setattr("serving.deployments.cpu_start.computes_bfloat16", lambda: False)
     arguments: dict[str, Any] = {"model": str(model)}
     if quantization == "arguments":
         arguments["quantization"] = "awq"

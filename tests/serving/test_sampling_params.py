@@ -1,7 +1,9 @@
 """vLLM's sampling parameters of a call: the caller's, then the model's defaults."""
 
-from serving.deployments.engine import sampling_params
 from serving.workers.vllm import EngineCall
+from tests.lazy import lazy
+
+sampling_params = lazy("serving.deployments.engine:sampling_params")
 
 DEFAULTS = {"temperature": 0.7, "repetition_penalty": 1.15, "top_k": 20, "max_tokens": 9000}
 MESSAGES = [{"role": "user", "content": "hi"}]

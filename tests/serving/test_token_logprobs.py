@@ -2,12 +2,13 @@
 
 from typing import Any
 
-from vllm.logprobs import Logprob
-from vllm.outputs import CompletionOutput
-
 from serving.deployments.coalescing import after
-from serving.deployments.token_logprobs import LogprobReader
 from serving.workers.vllm import Chunk
+from tests.lazy import lazy
+
+Logprob = lazy("vllm.logprobs:Logprob")
+CompletionOutput = lazy("vllm.outputs:CompletionOutput")
+LogprobReader = lazy("serving.deployments.token_logprobs:LogprobReader")
 
 THOUGHTS_END = 99
 

@@ -7,15 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import AutoTokenizer
-from vllm.outputs import CompletionOutput
-from vllm.sampling_params import SamplingParams
 
 from conductor.model.call import Call, Sampling
 from conductor.model.messages import Message, Native, Text, Tool, ToolCall, ToolChoice, ToolResult, Toolset
 from conductor.model.reply import FinishReason
-from serving.deployments.tool_parsing import ToolReader
 from serving.workers.vllm import STOP_NOTE, Chunk, ChunkCall, EngineCall, VllmWorker
+from tests.lazy import lazy
+
+AutoTokenizer = lazy("transformers:AutoTokenizer")
+CompletionOutput = lazy("vllm.outputs:CompletionOutput")
+SamplingParams = lazy("vllm.sampling_params:SamplingParams")
+ToolReader = lazy("serving.deployments.tool_parsing:ToolReader")
 
 MODEL = Path("models/smollm2-135m")
 WEATHER = Tool("weather", "Of a city.", {"type": "object", "properties": {"city": {"type": "string"}}})

@@ -7,7 +7,7 @@ import pytest
 
 from conductor.model.call import Call
 from conductor.model.messages import Message
-from serving.dispatch.limiter import IDLE_SHARE, Limiter
+from serving.dispatch.limiter import Limiter
 from serving.pool import build_pool
 from serving.settings.settings import parse
 from serving.settings.without_effect import LEAST_SLOTS_TO_HEDGE, without_effect
@@ -49,7 +49,7 @@ def test_a_hedge_that_can_never_be_made_is_told_with_its_worker():
 async def test_so_few_slots_are_never_idle_enough(n_slots: int):
     slots = Limiter("a", n_slots)
     async with slots.slot(Call((Message.of("user", "Hi"),))):
-        assert slots.has_idle(IDLE_SHARE, 1) == (n_slots >= LEAST_SLOTS_TO_HEDGE)
+        assert slots.has_idle == (n_slots >= LEAST_SLOTS_TO_HEDGE)
 
 
 def test_an_answering_step_that_is_to_be_skipped_is_told_with_its_place():

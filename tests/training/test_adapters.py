@@ -5,17 +5,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import yaml
-from safetensors.torch import load_file, save_file
 
 from serving.lora import adapters
 from serving.pool import context_tokens_of
 from serving.settings.settings import SettingsError, load
+from tests.lazy import lazy
 from tests.training.tiny_models import POOL, config
 from training.adapters import WEIGHTS, main, publish, unservable
-from training.run import TrainingRun
 from training.run_dir import RunDir
+
+torch = lazy("torch")
+load_file = lazy("safetensors.torch:load_file")
+save_file = lazy("safetensors.torch:save_file")
+TrainingRun = lazy("training.run:TrainingRun")
 
 FINE = {
     "peft_type": "LORA",
@@ -283,7 +286,7 @@ def test_a_run_that_keeps_some_of_its_start_leaves_the_mean_of_both_once_also_wh
 ):
     model, stages = base_at(tmp_path), {"warm_start": {"examples": 160}, "grpo": {"steps": 0}}
 
-    def run(name: str, *, resume: bool, **lora: Any) -> dict[str, torch.Tensor]:
+    def run(name: str, *, resume: bool, **lora: Any) -> "dict[str, torch.Tensor]":
         run_config = config(tmp_path, model=model | {"lora": model["lora"] | lora}, **stages)
         TrainingRun(run_config, RunDir.begin(tmp_path / name, run_config, resume=resume)).run()
         return load_file(tmp_path / name / "final" / WEIGHTS)

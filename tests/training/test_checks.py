@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 
 from serving.settings.settings import SettingsError
+from tests.lazy import lazy
 from tests.training.tiny_models import config
 from training.config import Config, parse
-from training.run import TrainingRun
 from training.run_dir import RunDir
+
+TrainingRun = lazy("training.run:TrainingRun")
 
 
 def write_recording(folder: Path) -> str:

@@ -6,19 +6,20 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-import torch
 import yaml
-from transformers import SchedulerType, get_scheduler
 
 from conductor.model.worker import PoolMember
 from evaluation.synthetic.skills import Skill
 from serving.settings.settings import SettingsError
+from tests.lazy import lazy
 from tests.training.tiny_models import config
 from training.config import Schedule, load, parse
 from training.examples import check as check_shares
 from training.examples import random_plan
-from training.grpo import arguments, check
 from training.supervised_config import WarmStartConfig
+
+arguments = lazy("training.grpo:arguments")
+check = lazy("training.grpo:check")
 
 CONFIGS = sorted(Path("training/configs").glob("*.yaml"))
 OTHER_SCHEDULES = {
@@ -172,6 +173,9 @@ def test_a_base_that_has_a_base_or_is_no_mapping_is_named(tmp_path: Path, base: 
 
 
 def test_the_schedules_are_those_of_transformers_that_need_nothing_else():
+    import torch
+    from transformers import SchedulerType, get_scheduler
+
     assert set(get_args(Schedule)) == {each.value for each in SchedulerType} - OTHER_SCHEDULES
     for name in get_args(Schedule):
         optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1e-3)

@@ -9,12 +9,11 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-import xgrammar
 from hypothesis import given
 from hypothesis import strategies as st
-from xgrammar.testing import _is_grammar_accept_string as accepts
 
 from conductor.plan.grammars import grammar
+from tests.lazy import lazy
 from tests.training.tiny_models import config
 from training.curriculum.about import is_about, own_words
 from training.curriculum.materials import FOLDER, HELD_OUT_DOMAINS, SMALL_TALK, Side, load
@@ -25,8 +24,11 @@ from training.curriculum.verdicts import MAX_STEPS, judge
 from training.examples import format_plan
 from training.plan_runner import PlanRunner
 from training.policy_eval import score_plan
-from training.run import TrainingRun
 from training.run_dir import RunDir
+
+xgrammar = lazy("xgrammar")
+accepts = lazy("xgrammar.testing:_is_grammar_accept_string")
+TrainingRun = lazy("training.run:TrainingRun")
 
 FIELDS = ("subtask", "worker", "access")
 DRAWN: dict[Side, int] = {"train": 1500, "held_out": 900}

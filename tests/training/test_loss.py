@@ -8,15 +8,18 @@ from statistics import mean, stdev
 from typing import Any
 
 import pytest
-import torch
 
 from conductor.run.record import Record
+from tests.lazy import lazy
 from tests.training.tiny_models import config
-from training import grpo
-from training.models import model_for, tokenizer_for
-from training.run import TrainingRun
 from training.run_dir import RunDir
 from training.team_question import TeamQuestion
+
+torch = lazy("torch")
+grpo = lazy("training.grpo")
+model_for = lazy("training.models:model_for")
+tokenizer_for = lazy("training.models:tokenizer_for")
+TrainingRun = lazy("training.run:TrainingRun")
 
 WORTH = {"q0": [0.0, 0.5, 1.0, 1.0], "q1": [0.5, 0.5, None, 1.0]}
 
@@ -64,7 +67,7 @@ def trainer(tmp_path: Path, loss: str, reward: Any) -> tuple[Any, Any]:
 
 def loss_by_hand(
     model: Any, batch: dict[str, Any], loss: str, tokens_of_all: int, micro_batches: int, longest: int
-) -> torch.Tensor:
+) -> "torch.Tensor":
     """The loss of one micro-batch, straight from its definition.
 
     With one update a batch the ratio of new to old probability is 1, so the clipped objective is the

@@ -6,46 +6,39 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.lazy import lazy
 from tests.training.tiny_models import POOL, config
-from training.branch_attention import PADDING, SHARED, attend_by_branches, visible
 from training.curriculum.questions import lesson, request_questions
 from training.examples import Example, format_plan
-from training.models import model_for, tokenizer_for
-from training.packing import (
-    CHOICES,
-    IGNORED,
-    MOST_WORKERS,
-    TARGET,
-    THOUSAND,
-    WEIGHT,
-    WIDTH,
-    Collator,
-    plan_loss,
-)
 from training.plan_runner import PlanRunner
-from training.run import TrainingRun
 from training.run_dir import RunDir
-from training.supervised import rows
+
+torch = lazy("torch")
+attention = lazy("training.branch_attention")
+model_for = lazy("training.models:model_for")
+tokenizer_for = lazy("training.models:tokenizer_for")
+packing = lazy("training.packing")
+TrainingRun = lazy("training.run:TrainingRun")
+rows = lazy("training.supervised:rows")
 
 
 def label(
     token: int, weight: float, tokens: list[int] | None = None, worths: list[float] | None = None
 ) -> list[int]:
-    row = [IGNORED] * WIDTH
-    row[TARGET], row[WEIGHT] = token, round(THOUSAND * weight)
+    row = [packing.IGNORED] * packing.WIDTH
+    row[packing.TARGET], row[packing.WEIGHT] = token, round(packing.THOUSAND * weight)
     for number, (choice, worth) in enumerate(zip(tokens or [], worths or [], strict=True)):
-        row[CHOICES + number] = choice
-        row[CHOICES + MOST_WORKERS + number] = round(THOUSAND * worth)
+        row[packing.CHOICES + number] = choice
+        row[packing.CHOICES + packing.MOST_WORKERS + number] = round(packing.THOUSAND * worth)
     return row
 
 
-def loss_of(probabilities: list[list[float]], labels: list[list[int]]) -> tuple[float, torch.Tensor]:
+def loss_of(probabilities: list[list[float]], labels: list[list[int]]) -> "tuple[float, torch.Tensor]":
     logits = torch.tensor([probabilities]).log().requires_grad_()
-    loss = plan_loss(SimpleNamespace(logits=logits), torch.tensor([labels]))
+    loss = packing.plan_loss(SimpleNamespace(logits=logits), torch.tensor([labels]))
     loss.backward()
     assert logits.grad is not None
     return loss.item(), logits.grad[0]
@@ -53,7 +46,8 @@ def loss_of(probabilities: list[list[float]], labels: list[list[int]]) -> tuple[
 
 def test_the_loss_is_the_weighted_mean_worked_by_hand():
     loss, _ = loss_of(
-        [[0.5, 0.25, 0.25], [0.1, 0.8, 0.1], [0.2, 0.2, 0.6]], [label(1, 0.3), label(1, 1), label(IGNORED, 0)]
+        [[0.5, 0.25, 0.25], [0.1, 0.8, 0.1], [0.2, 0.2, 0.6]],
+        [label(1, 0.3), label(1, 1), label(packing.IGNORED, 0)],
     )
     by_hand = -(0.3 * torch.tensor(0.25).log() + 1.0 * torch.tensor(0.8).log()) / 1.3
     assert loss == pytest.approx(by_hand.item(), abs=1e-6)
@@ -71,14 +65,14 @@ def test_a_choice_loses_what_it_is_worth_less_than_the_best_in_the_mean():
     assert gradient[0, 3].item() == 0
 
 
-@given(st.lists(st.floats(-5, 5), min_size=2, max_size=MOST_WORKERS), st.data())
+@given(st.lists(st.floats(-5, 5), min_size=2, max_size=10), st.data())
 def test_the_gradient_is_that_of_the_exact_expectation(scores: list[float], data: st.DataObject):
     worths = data.draw(
         st.lists(st.sampled_from([0.0, 0.25, 0.5, 1.0]), min_size=len(scores), max_size=len(scores))
     )
     logits = torch.tensor([[scores]]).requires_grad_()
     labels = torch.tensor([[label(0, 1, list(range(len(scores))), worths)]])
-    plan_loss(SimpleNamespace(logits=logits), labels).backward()
+    packing.plan_loss(SimpleNamespace(logits=logits), labels).backward()
     other = torch.tensor(scores).requires_grad_()
     (-(other.softmax(0) * torch.tensor(worths)).sum()).backward()
     assert logits.grad is not None
@@ -119,7 +113,7 @@ def test_requests_to_one_team_learn_in_one_row_what_they_learn_in_rows_of_their_
     assert len(rows(examples, 4)) == 1
     assert len(rows(examples, 3)) == 2
     tokenizer, model = learner.tokenizer, learner.model
-    collate = Collator(tokenizer, with_rewards=with_rewards)
+    collate = packing.Collator(tokenizer, with_rewards=with_rewards)
     dicts = [asdict(each) for each in examples]
     together, apart = collate([{"examples": dicts}]), collate([{"examples": [each]} for each in dicts])
     assert together["input_ids"].numel() < apart["input_ids"].numel()
@@ -128,8 +122,8 @@ def test_requests_to_one_team_learn_in_one_row_what_they_learn_in_rows_of_their_
         labels = batch.pop("labels")
         model.zero_grad()
         before = model.config._attn_implementation
-        with attend_by_branches(model):
-            loss = plan_loss(model(**batch), labels)
+        with attention.attend_by_branches(model):
+            loss = packing.plan_loss(model(**batch), labels)
         assert model.config._attn_implementation == before
         loss.backward()
         losses.append(loss.item())
@@ -141,7 +135,7 @@ def test_requests_to_one_team_learn_in_one_row_what_they_learn_in_rows_of_their_
 
 
 def test_a_token_sees_what_is_shared_and_its_own_example_up_to_itself():
-    branches = torch.tensor([[PADDING, SHARED, SHARED, 0, 0, 1]])
+    branches = torch.tensor([[attention.PADDING, attention.SHARED, attention.SHARED, 0, 0, 1]])
     sees = [
         [1, 0, 0, 0, 0, 0],
         [0, 1, 0, 0, 0, 0],
@@ -150,7 +144,7 @@ def test_a_token_sees_what_is_shared_and_its_own_example_up_to_itself():
         [0, 1, 1, 1, 1, 0],
         [0, 1, 1, 0, 0, 1],
     ]
-    assert visible(branches).int().tolist() == [[sees]]
+    assert attention.visible(branches).int().tolist() == [[sees]]
 
 
 def test_every_worker_of_a_plan_is_a_choice_among_the_numbers_of_its_team(tmp_path: Path):
@@ -161,11 +155,11 @@ def test_every_worker_of_a_plan_is_a_choice_among_the_numbers_of_its_team(tmp_pa
         run.runner().prompt(question), format_plan(steps, "steps", ("subtask", "worker", "access")), worths
     )
     tokenizer = tokenizer_for(run.config.model, [turn["content"] for turn in example.prompt] + [example.plan])
-    labels = Collator(tokenizer, with_rewards=True)([{"examples": [asdict(example)]}])["labels"][0]
-    choices = labels[labels[:, CHOICES] != IGNORED]
+    labels = packing.Collator(tokenizer, with_rewards=True)([{"examples": [asdict(example)]}])["labels"][0]
+    choices = labels[labels[:, packing.CHOICES] != packing.IGNORED]
     assert len(choices) == len(steps)
     for row, step, worth in zip(choices, steps, worths, strict=True):
-        tokens = row[CHOICES : CHOICES + len(worth)].tolist()
+        tokens = row[packing.CHOICES : packing.CHOICES + len(worth)].tolist()
         assert tokenizer.decode([tokens[int(str(step["worker"]))]]) == str(step["worker"])
         assert len(set(tokens)) == len(question.team.mates)
 
@@ -177,11 +171,11 @@ def test_only_the_tokens_that_choose_a_worker_count_where_the_rest_of_a_plan_has
     plan = format_plan(steps, "steps", ("needs", "worker", "subtask", "access"))
     example = Example(run.runner().prompt(question), plan, worths)
     tokenizer = tokenizer_for(run.config.model, [turn["content"] for turn in example.prompt] + [plan])
-    labels = Collator(tokenizer, plan_weight=0, worker_weight=2)([{"examples": [asdict(example)]}])["labels"][
-        0
-    ]
-    assert labels[:, WEIGHT].tolist() == [2 * THOUSAND] * 2
-    assert [tokenizer.decode([token]) for token in labels[:, TARGET]] == [
+    labels = packing.Collator(tokenizer, plan_weight=0, worker_weight=2)([{"examples": [asdict(example)]}])[
+        "labels"
+    ][0]
+    assert labels[:, packing.WEIGHT].tolist() == [2 * packing.THOUSAND] * 2
+    assert [tokenizer.decode([token]) for token in labels[:, packing.TARGET]] == [
         str(step["worker"]) for step in steps
     ]
 
@@ -200,8 +194,8 @@ def test_where_a_need_is_learned_its_tokens_count_beside_the_worker(tmp_path: Pa
         example = Example(
             prompt, f'{{"needs": "stories and tales", "worker": {worker}', names_need=names_need
         )
-        labels = Collator(tokenizer, plan_weight=0)([{"examples": [asdict(example)]}])["labels"][0]
-        return tokenizer.decode(labels[labels[:, WEIGHT] > 0, TARGET])
+        labels = packing.Collator(tokenizer, plan_weight=0)([{"examples": [asdict(example)]}])["labels"][0]
+        return tokenizer.decode(labels[labels[:, packing.WEIGHT] > 0, packing.TARGET])
 
     assert tokens_that_count("3", names_need=False).strip() == "3"
     assert tokens_that_count("3", names_need=True).replace(" ", "") == 'storiesandtales",3', (
@@ -218,6 +212,6 @@ def test_of_a_plan_of_several_steps_each_need_that_is_learned_counts(tmp_path: P
         '{"needs": "maps", "worker": 1',
     ]
     example = Example([{"role": "user", "content": "one of the team"}], "\n".join(steps), names_need=True)
-    labels = Collator(tokenizer, plan_weight=0)([{"examples": [asdict(example)]}])["labels"][0]
-    counted = tokenizer.decode(labels[labels[:, WEIGHT] > 0, TARGET]).replace(" ", "")
+    labels = packing.Collator(tokenizer, plan_weight=0)([{"examples": [asdict(example)]}])["labels"][0]
+    counted = tokenizer.decode(labels[labels[:, packing.WEIGHT] > 0, packing.TARGET]).replace(" ", "")
     assert counted == 'tales",3maps",1'

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.lazy import lazy
 from tests.training.tiny_models import config
 from training.recursion import blend
-from training.run import TrainingRun
 from training.run_dir import RunDir
+
+TrainingRun = lazy("training.run:TrainingRun")
 
 
 def test_the_first_plan_gets_a_part_of_what_the_second_one_is_worth():

@@ -12,16 +12,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import yaml
-from transformers import TrainerCallback
 
 from serving.settings.settings import SettingsError
+from tests.lazy import lazy
 from tests.training.tiny_models import POOL, config
 from training.cli import main
 from training.config import Config
-from training.run import RunStopped, TrainingRun
 from training.run_dir import RunDir
+
+torch = lazy("torch")
+TrainingRun = lazy("training.run:TrainingRun")
+Kill = lazy("tests.training.callbacks:Kill")
+Weights = lazy("tests.training.callbacks:Weights")
+Outage = lazy("tests.training.callbacks:Outage")
 
 CURVE = ("loss", "reward", "grad_norm", "plan/parsed", "plan/right", "completions/mean_length", "num_tokens")
 
@@ -29,9 +33,7 @@ CURVE = ("loss", "reward", "grad_norm", "plan/parsed", "plan/right", "completion
 pytestmark = pytest.mark.usefixtures("warm_start")
 
 
-def run(
-    path: Path, run_config: Config, *callbacks: TrainerCallback, resume: bool = False
-) -> list[dict[str, Any]]:
+def run(path: Path, run_config: Config, *callbacks: Any, resume: bool = False) -> list[dict[str, Any]]:
     """The curve, without times."""
     folder = RunDir.begin(path, run_config, resume=resume)
     TrainingRun(run_config, folder).run(callbacks)
@@ -45,33 +47,6 @@ def curve(path: Path) -> list[dict[str, Any]]:
 
 def weights(path: Path) -> bytes:
     return (path / "final" / "model.safetensors").read_bytes()
-
-
-class Kill(TrainerCallback):
-    """Ends the process's own run in the middle, after step `at`: as a crash would, or as Ctrl-C does."""
-
-    def __init__(self, at: int, *, politely: bool) -> None:
-        self.at, self.politely = at, politely
-
-    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if state.global_step == self.at:
-            if self.politely:
-                os.kill(os.getpid(), signal.SIGINT)
-            else:
-                raise MemoryError("the machine is gone")
-
-
-class Weights(TrainerCallback):
-    """Remembers the weights and the optimizer's state around each step."""
-
-    def __init__(self) -> None:
-        self.weights: list[list[torch.Tensor]] = []
-        self.moments: list[list[torch.Tensor]] = []
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.weights.append([p.detach().clone() for p in kwargs["model"].parameters()])
-        state_by_parameter = kwargs["optimizer"].state_dict()["state"]
-        self.moments.append([s["exp_avg"].clone() for s in state_by_parameter.values()])
 
 
 @dataclass(frozen=True)
@@ -95,6 +70,8 @@ def whole(warm: Path, tmp_path_factory: pytest.TempPathFactory) -> Whole:
 def test_a_killed_run_resumes_to_the_same_curve_and_the_same_weights(
     tmp_path: Path, whole: Whole, politely: bool
 ):
+    from training.run import RunStopped
+
     assert [each["step"] for each in whole.curve] == [1, 2, 3, 4]
     assert any(float(each["grad_norm"]) > 0 for each in whole.curve[2:])
     with pytest.raises(RunStopped if politely else MemoryError):
@@ -124,10 +101,6 @@ def test_an_outage_changes_no_weights_and_no_momentum(tmp_path: Path):
     run_config = config(tmp_path, pool, grpo={"steps": 4, "weight_decay": 0.1, "memory": 0})
     recorder = Weights()
 
-    class Outage(TrainerCallback):
-        def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            outage.CALLS_LEFT = None if state.global_step in (0, 1, 3) else 0
-
     run(tmp_path / "run", run_config, recorder, Outage())
     first, second, third, fourth = recorder.weights
     assert not same(first, second)
@@ -137,7 +110,7 @@ def test_an_outage_changes_no_weights_and_no_momentum(tmp_path: Path):
     assert not same(third, fourth)
 
 
-def same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
+def same(one: "list[torch.Tensor]", other: "list[torch.Tensor]") -> bool:
     return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 

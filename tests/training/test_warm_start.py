@@ -10,14 +10,16 @@ from hypothesis import strategies as st
 
 from conductor.model.worker import PoolMember
 from conductor.plan.plan import Format
-from conductor.run.plan_writer import parser
+from conductor.run.plan_requests import parser
 from evaluation.synthetic.skills import Skill
+from tests.lazy import lazy
 from tests.training.tiny_models import POOL, config
 from training.exact_plan import is_exact_plan
 from training.examples import DrawnPlan, Example, best, random_plan, subtask, success_rates
-from training.run import TrainingRun
 from training.run_dir import RunDir
 from training.supervised_config import WarmStartConfig
+
+TrainingRun = lazy("training.run:TrainingRun")
 
 TEAM = [
     PoolMember(name, Skill(name, None), card)

@@ -7,21 +7,24 @@ from pathlib import Path
 from statistics import mean
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from peft import LoraConfig as PeftLora
-from peft import get_peft_model
 
 from evaluation.questions import Question
 from serving.settings.settings import SettingsError
+from tests.lazy import lazy
 from tests.training.tiny_models import POOL, config
 from training.config import LoraConfig, ModelConfig
-from training.models import model_for, tokenizer_for
-from training.run import TrainingRun
 from training.run_dir import RunDir
 from training.supervised_config import WorthConfig
 from training.worth import AnsweredQuestion, SoloAnswer, Worths
+
+torch = lazy("torch")
+PeftLora = lazy("peft:LoraConfig")
+get_peft_model = lazy("peft:get_peft_model")
+model_for = lazy("training.models:model_for")
+tokenizer_for = lazy("training.models:tokenizer_for")
+TrainingRun = lazy("training.run:TrainingRun")
 
 NAMES = ("a", "b")
 

@@ -18,6 +18,7 @@ from conductor.plan.prompts import Prompts
 from podium.command_line.options import parse_count
 from podium.command_line.program import CommandError, Program
 from podium.command_line.terminal import console, table
+from serving.cpu_features import computes_bfloat16
 from serving.settings.settings import SettingsError
 from serving.settings.settings import load as load_settings
 from training.curriculum.questions import RequestQuestion, lesson, request_questions
@@ -95,10 +96,9 @@ def measure(
     console: Console, questions: list[RequestQuestion], models: list[str], settings: str, out: Path | None
 ) -> None:
     """Measure each conductor and print its figures, next to those of random plans."""
-    from serving.cpu_features import computes_bfloat16  # imports torch, which `show` does not need
     from training.config import ModelConfig
     from training.curriculum.measure import figures, random_plans, write_plans
-    from training.models import model_for, tokenizer_for
+    from training.models import model_for, tokenizer_for  # imports torch, which `show` does not need
 
     loaded = load_settings(settings)
     prompts = Prompts(**loaded.prompts.model_dump(exclude_none=True))

@@ -23,22 +23,10 @@ from serving.settings.workers import Frozen
 Side = Literal["train", "held_out"]
 Model = TypeVar("Model", bound=Frozen)
 FOLDER = Path(__file__).parent
-HELD_OUT_DOMAINS = frozenset(
-    {
-        "astronomy",
-        "chess",
-        "cooking",
-        "formal_letters",
-        "geometry",
-        "law",
-        "music",
-        "pets",
-        "photography",
-        "poems",
-        "sql",
-        "tables",
-    }
-)
+HELD_OUT_DOMAINS = frozenset({
+    "astronomy", "chess", "cooking", "formal_letters", "geometry", "law", "music", "pets", "photography",
+    "poems", "sql", "tables",
+})  # fmt: skip
 """Domains that no training request is about, and whose cards no training team has."""
 SMALL_TALK = "small_talk"
 NARROW = 0.5

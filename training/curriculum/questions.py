@@ -38,11 +38,7 @@ class RequestQuestion(TeamQuestion):
 
 
 def request_questions(
-    seed: object,
-    count: int,
-    side: Side = "train",
-    per_team: int = 1,
-    longest: int | None = None,
+    seed: object, count: int, side: Side = "train", per_team: int = 1, longest: int | None = None
 ) -> list[RequestQuestion]:
     """Return `count` requests as questions, `per_team` in a row, so that the team's cards are read once.
     `longest` limits their characters.

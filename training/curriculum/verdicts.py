@@ -7,7 +7,7 @@ from statistics import mean
 
 from conductor.errors import InvalidPlan
 from conductor.plan.plan import Format, Step
-from conductor.run.plan_writer import parser
+from conductor.run.plan_requests import parser
 from training.curriculum.about import is_about, share_named
 from training.curriculum.materials import SMALL_TALK
 from training.curriculum.questions import RequestQuestion

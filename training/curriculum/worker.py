@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 
 from conductor.model.call import Call
-from conductor.model.reply import Reply, open_reply
+from conductor.model.deltas import open_reply
+from conductor.model.reply import Reply
 from conductor.model.usage import Price, Usage
 from evaluation.synthetic.skills import Assignment
 from evaluation.workers.replay import text_reply

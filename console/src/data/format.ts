@@ -1,21 +1,28 @@
 /** Format amounts, durations, counts, times and short texts. */
 
-export function dollars(amount: number | null | undefined): string {
-  if (amount === null || amount === undefined) return "unknown";
-  if (amount === 0) return "free";
-  if (amount < 0) return `−${dollars(-amount)}`;
-  if (amount >= 1) return `$${amount.toFixed(2)}`;
-  const cents = amount * 100;
-  return cents >= 0.1 ? `${cents.toFixed(2)} ¢` : `${cents.toPrecision(2)} ¢`;
-}
-
-/** Format a sum of money, which may be nothing.
+/** Format an amount of money in dollars, or in cents if it is below a dollar.
  *
  * @param most largest of the amounts that are shown together, so that all have the same unit.
  */
-export function sum(amount: number, most = amount): string {
-  if (Math.abs(most) >= 1 && Math.abs(amount) < 1 && amount) return `${amount < 0 ? "−" : ""}$${Math.abs(amount).toFixed(2)}`;
-  return amount ? dollars(amount) : "$0";
+export function dollars(amount: number | null | undefined, most = 0): string {
+  if (amount === null || amount === undefined) return "unknown";
+  if (amount === 0) return "free";
+  const sign = amount < 0 ? "−" : "";
+  const size = Math.abs(amount);
+  if (Math.max(size, most) >= 1) return size < 0.005 ? `${sign ? ">" : "<"}${sign}$0.01` : `${sign}$${size.toFixed(2)}`;
+  const cents = size * 100;
+  return `${sign}${cents >= 0.1 ? cents.toFixed(2) : cents.toPrecision(2)} ¢`;
+}
+
+/** Format a sum of money, which may be nothing. See `dollars`. */
+export function sum(amount: number, most = 0): string {
+  if (amount) return dollars(amount, most);
+  return most > 0 && most < 1 ? "0 ¢" : "$0";
+}
+
+/** Return the largest amount without its sign, for `dollars`. */
+export function largest(amounts: readonly (number | null)[]): number {
+  return amounts.reduce<number>((most, amount) => Math.max(most, Math.abs(amount ?? 0)), 0);
 }
 
 export function seconds(s: number | null | undefined): string {

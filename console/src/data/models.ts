@@ -1,7 +1,7 @@
 /** Names that `model` accepts, as in `GET /v1/models`. */
 import { signal } from "@preact/signals";
 import { get } from "./api";
-import { dollars } from "./format";
+import { dollars, largest } from "./format";
 
 export type Circuit = "closed" | "open" | "half_open";
 
@@ -43,5 +43,6 @@ export function priceOf(worker: ModelInfo): string {
   const price = worker.podium.price;
   if (!price) return "price unknown";
   if (!price.input_usd_per_mtok && !price.output_usd_per_mtok) return "free";
-  return `${dollars(price.input_usd_per_mtok)} in, ${dollars(price.output_usd_per_mtok)} out per million tokens`;
+  const most = largest([price.input_usd_per_mtok, price.output_usd_per_mtok]);
+  return `${dollars(price.input_usd_per_mtok, most)} in, ${dollars(price.output_usd_per_mtok, most)} out per million tokens`;
 }

@@ -2,6 +2,7 @@
 import { signal } from "@preact/signals";
 import { type ApiKey, type Team, administers, myKey } from "./access";
 import { get } from "./api";
+import { OTHERS } from "./series";
 
 export const teams = signal<Team[]>([]);
 export const keys = signal<ApiKey[]>([]);
@@ -25,4 +26,13 @@ export function teamName(id: string | null | undefined): string {
 
 export function keyName(id: string | null | undefined): string {
   return id ? (keys.value.find((each) => each.id === id)?.name ?? id) : "";
+}
+
+/** Return the title of a group of runs or calls. The groups of workers and models have their names. */
+export function titleOf(by: string, name: string): string {
+  if (by === "all") return "all requests";
+  if (name === OTHERS) return OTHERS;
+  if (by === "team") return teamName(name) || "no team";
+  if (by === "key") return keyName(name) || "no key";
+  return name || "not recorded";
 }

@@ -14,11 +14,8 @@ import { Sketch } from "../parts/sketch";
 import { Alert, Empty, PageHead } from "../parts/ui";
 import { RunView } from "./run";
 
-const EXAMPLES = [
-  "Which planet is the largest, and how much heavier is it than the Earth?",
-  "Write a poem of four lines about autumn in Lisbon, then translate it into French.",
-  "A train leaves at 14:35 and arrives at 17:10. How long does it take? Check the result.",
-];
+/** Questions that the bundled team answers well. Its small models fail at plans of several steps. */
+const EXAMPLES = ["Which planet is the largest?", "What day of the week was 20 July 1969?", "A train leaves at 14:35 and arrives at 17:10. How long does it take?"];
 
 const EFFORTS = ["none", "low", "medium", "high", "max"];
 

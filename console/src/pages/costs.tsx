@@ -1,15 +1,15 @@
 /** Spending per day by model, worker, team or key, what caches saved, and an estimate for one model alone. */
 import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
-import { may, myKey, whyNot } from "../data/access";
+import { may, myKey } from "../data/access";
 import { get, words } from "../data/api";
 import { hue } from "../data/colours";
 import { type ApiCosts, cachedShare, type CostField, type CostRow, costRows, type CostSums, dayStart, runningSums, sumCosts } from "../data/costs";
 import { compact, count, dollars, percent, plural, sum } from "../data/format";
-import { keyName, loadNames, teamName } from "../data/names";
+import { loadNames, titleOf } from "../data/names";
 import { byGroup, type Figure, OTHERS, overTime, seriesOf, type Span } from "../data/series";
 import { Dot, Plot, type PlotSeries, Sparkline } from "../parts/plot";
-import { Alert, type Column, Empty, PageHead, Segments, Table, useEvery } from "../parts/ui";
+import { Alert, type Column, Empty, Locked, PageHead, Segments, Table, useEvery } from "../parts/ui";
 
 const DAY_S = 86_400;
 const EVERY_MS = 30_000;
@@ -37,16 +37,7 @@ const FIGURES: Record<View, Figure<CostRow>> = {
 const TITLES: Record<Exclude<View, "baseline">, string> = { cost: "Cost per day", cached: "Share of input tokens read from caches", saved: "Saved by caches per day" };
 
 export function Costs() {
-  if (!may("read"))
-    return (
-      <section>
-        <PageHead title="Costs" />
-        <Empty icon="lock" title="This key cannot read costs">
-          {whyNot("read")}
-        </Empty>
-      </section>
-    );
-  return <Report />;
+  return may("read") ? <Report /> : <Locked title="Costs" scope="read" cannot="read costs" />;
 }
 
 function Report() {
@@ -148,7 +139,7 @@ interface Group {
 }
 
 function columns(by: CostField, baseline: string | null): Column<Group>[] {
-  const compared: Column<Group> = { name: `With ${baseline} (est.)`, numeric: true, cell: ({ sums }) => sum(sums.baseline_usd) };
+  const compared: Column<Group> = { name: `With ${baseline} (est.)`, numeric: true, usd: ({ sums }) => sums.baseline_usd, cell: ({ sums }, most) => sum(sums.baseline_usd, most) };
   return [
     {
       name: GROUPS.find(([field]) => field === by)![1],
@@ -163,8 +154,8 @@ function columns(by: CostField, baseline: string | null): Column<Group>[] {
     { name: "Tokens in", numeric: true, cell: ({ sums }) => compact(sums.input) },
     { name: "Cached", numeric: true, cell: ({ sums }) => percent(cachedShare(sums)) },
     { name: "Tokens out", numeric: true, cell: ({ sums }) => compact(sums.output) },
-    { name: "Cost", numeric: true, cell: ({ sums }) => sum(sums.cost_usd) },
-    { name: "Saved", numeric: true, cell: ({ sums }) => sum(sums.saved_usd) },
+    { name: "Cost", numeric: true, usd: ({ sums }) => sums.cost_usd, cell: ({ sums }, most) => sum(sums.cost_usd, most) },
+    { name: "Saved", numeric: true, usd: ({ sums }) => sums.saved_usd, cell: ({ sums }, most) => sum(sums.saved_usd, most) },
     ...(baseline === null ? [] : [compared]),
   ];
 }
@@ -180,11 +171,4 @@ function Notes(props: { report: ApiCosts; total: CostSums }) {
       {report.ledger ? <li>The ledger has {sum(Number(report.ledger.cost_usd))} for these requests{difference ? `, a difference of ${dollars(difference)} by corrections, or calls whose end no run has recorded` : ""}.</li> : null}
     </ul>
   );
-}
-
-function titleOf(by: CostField, name: string): string {
-  if (name === OTHERS) return OTHERS;
-  if (by === "team") return teamName(name) || "no team";
-  if (by === "key") return keyName(name) || "no key";
-  return name || "not recorded";
 }

@@ -4,7 +4,7 @@ import { useEffect, useRef } from "preact/hooks";
 import { may, whyNot } from "../data/access";
 import { get, words } from "../data/api";
 import { hue } from "../data/colours";
-import { count, dollars, seconds } from "../data/format";
+import { count, dollars, largest, seconds } from "../data/format";
 import { placeLabels } from "../data/labels";
 import { live, type Point, pointsOf, scale } from "../data/points";
 import type { ApiRun } from "../data/record";
@@ -38,7 +38,7 @@ const COLUMNS: Column<Point>[] = [
   { name: "Source", cell: (point) => (point.where === "live" ? "live traffic" : "evaluation") },
   { name: "Answers", numeric: true, cell: (point) => count(point.n) },
   { name: "Right", numeric: true, cell: (point) => rightness(point) },
-  { name: "Cost per run", numeric: true, cell: (point) => dollars(point.cost_usd) },
+  { name: "Cost per run", numeric: true, usd: (point) => point.cost_usd, cell: (point, most) => dollars(point.cost_usd, most) },
   { name: "Time p50", numeric: true, cell: (point) => seconds(point.p50_s) },
   { name: "Time p95", numeric: true, cell: (point) => seconds(point.p95_s) },
 ];
@@ -163,7 +163,7 @@ function Plot(props: { points: Point[] }) {
         {costs.length ? (
           <>
             <text x={LEFT} y={bottom + 18}>
-              {x(0) === 0 ? "$0" : dollars(Math.min(...costs))}
+              {x(0) === 0 ? "$0" : dollars(Math.min(...costs), largest(costs))}
             </text>
             <text x={width - RIGHT} y={bottom + 18} text-anchor="end">
               {dollars(Math.max(...costs))}

@@ -1,11 +1,12 @@
 /** Dialogs to create and change teams and keys: rights, expiry, budgets, rates and policies. */
 import { type Signal, useSignal } from "@preact/signals";
+import type { ComponentChildren } from "preact";
 import { useEffect } from "preact/hooks";
 import { type ApiKey, type Budget, myKey, type Scope, type Team } from "../data/access";
 import { get, post, words } from "../data/api";
 import { changes, type Policy } from "../data/policy";
 import { PolicyFields, RateFields } from "../parts/policyForm";
-import { Alert, Confirmed, Copy, Dialog, Meter } from "../parts/ui";
+import { Alert, Confirmed, Copy, Dialog, Form, Select, Spending } from "../parts/ui";
 
 /** A limit as the user typed it, or null if it was not changed. */
 interface Limits {
@@ -22,6 +23,13 @@ const EXPIRIES: readonly (readonly [string, string])[] = [
   ["90", "in 90 days"],
   ["365", "in a year"],
   ["date", "on a date"],
+];
+/** Seconds for which a replaced secret still works. */
+const OVERLAPS: readonly (readonly [string, string])[] = [
+  ["0", "no longer"],
+  ["3600", "for another hour"],
+  [`${DAY_S}`, "for another day"],
+  [`${7 * DAY_S}`, "for another week"],
 ];
 const RIGHTS: readonly (readonly [Scope, string, string])[] = [
   ["run", "Send requests", "Call models and workers, and ask for plans"],
@@ -86,13 +94,7 @@ export function TeamDialog(props: { team: Team | null; onClose: () => void; onSa
   return (
     <Dialog title={props.team ? `Team ${props.team.name}` : "New team"} wide onClose={props.onClose}>
       {(close) => (
-        <form
-          class="fields"
-          onSubmit={(event) => {
-            event.preventDefault();
-            void save(close);
-          }}
-        >
+        <DialogForm submit={props.team ? "Save" : "Create team"} disabled={busy.value} fault={rules.fault.value} onSubmit={() => void save(close)} onCancel={close}>
           {props.team ? (
             <label class="check">
               <input type="checkbox" checked={enabled.value} onChange={(event) => (enabled.value = event.currentTarget.checked)} />
@@ -107,16 +109,7 @@ export function TeamDialog(props: { team: Team | null; onClose: () => void; onSa
           <BudgetFields budget={rules.budget} limits={rules.limits} of="all keys of the team together" />
           <RateFields policy={rules.policy} />
           <PolicyFields policy={rules.policy} />
-          <Alert text={rules.fault.value} />
-          <p class="buttons">
-            <button type="submit" class="go" disabled={busy.value}>
-              {props.team ? "Save" : "Create team"}
-            </button>
-            <button type="button" onClick={close}>
-              Cancel
-            </button>
-          </p>
-        </form>
+        </DialogForm>
       )}
     </Dialog>
   );
@@ -183,13 +176,7 @@ export function KeyDialog(props: { apiKey: ApiKey | null; teams: Team[]; onClose
               </button>
             </p>
           ) : (
-            <form
-              class="fields"
-              onSubmit={(event) => {
-                event.preventDefault();
-                void save(close);
-              }}
-            >
+            <DialogForm submit={existing ? "Save" : "Create key"} disabled={busy.value || scopes.value.size === 0} fault={rules.fault.value} onSubmit={() => void save(close)} onCancel={close}>
               {existing ? (
                 <p class="soft">
                   {existing.team ? `In the team ${existing.team.name}` : "In no team"} · ends with <code>{existing.hint}</code> · created {new Date(existing.created_at).toLocaleDateString()}
@@ -200,37 +187,20 @@ export function KeyDialog(props: { apiKey: ApiKey | null; teams: Team[]; onClose
                     Name
                     <input required maxLength={100} value={name.value} placeholder="what it is for" onInput={(event) => (name.value = event.currentTarget.value)} />
                   </label>
-                  <label>
-                    Team
-                    <select
-                      value={team.value}
-                      onChange={(event) => {
-                        team.value = event.currentTarget.value;
-                        if (team.value) scopes.value = without(scopes.value, "admin");
-                      }}
-                    >
-                      <option value="">no team</option>
-                      {props.teams.map((each) => (
-                        <option key={each.id} value={each.id}>
-                          {each.name}
-                        </option>
-                      ))}
-                    </select>
-                  </label>
+                  <Select
+                    label="Team"
+                    value={team.value}
+                    options={[["", "no team"], ...props.teams.map((each) => [each.id, each.name] as const)]}
+                    onChange={(id) => {
+                      team.value = id;
+                      if (id) scopes.value = without(scopes.value, "admin");
+                    }}
+                  />
                 </div>
               )}
               <Rights scopes={scopes} team={existing ? existing.team !== null : team.value !== ""} isOwn={existing !== null && existing.id === myKey()?.id} isActive={isActive} />
               <div class="fields two">
-                <label>
-                  Expires
-                  <select value={expiry.value} disabled={!isActive} onChange={(event) => (expiry.value = event.currentTarget.value)}>
-                    {EXPIRIES.map(([value, text]) => (
-                      <option key={value} value={value}>
-                        {text}
-                      </option>
-                    ))}
-                  </select>
-                </label>
+                <Select label="Expires" value={expiry.value} options={EXPIRIES} disabled={!isActive} onChange={(value) => (expiry.value = value)} />
                 {expiry.value === "date" ? (
                   <label>
                     Date
@@ -241,21 +211,30 @@ export function KeyDialog(props: { apiKey: ApiKey | null; teams: Team[]; onClose
               <BudgetFields budget={rules.budget} limits={rules.limits} of={`this key${existing?.team || team.value ? ", within the team’s budget" : ""}`} />
               <RateFields policy={rules.policy} />
               <PolicyFields policy={rules.policy} />
-              <Alert text={rules.fault.value} />
-              <p class="buttons">
-                <button type="submit" class="go" disabled={busy.value || scopes.value.size === 0}>
-                  {existing ? "Save" : "Create key"}
-                </button>
-                <button type="button" onClick={close}>
-                  Cancel
-                </button>
-              </p>
-            </form>
+            </DialogForm>
           )}
           {existing && isActive ? <Danger apiKey={existing} onRenew={(overlap_s) => void renew(overlap_s)} onRevoke={() => void act(() => post(`/v1/admin/keys/${existing.id}`, undefined, "DELETE"), close)} /> : null}
         </>
       )}
     </Dialog>
+  );
+}
+
+/** Fields of a dialog, the error of its request, and its buttons. */
+function DialogForm(props: { submit: string; disabled: boolean; fault: string; onSubmit: () => void; onCancel: () => void; children: ComponentChildren }) {
+  return (
+    <Form class="fields" onSubmit={props.onSubmit}>
+      {props.children}
+      <Alert text={props.fault} />
+      <p class="buttons">
+        <button type="submit" class="go" disabled={props.disabled}>
+          {props.submit}
+        </button>
+        <button type="button" onClick={props.onCancel}>
+          Cancel
+        </button>
+      </p>
+    </Form>
   );
 }
 
@@ -289,14 +268,13 @@ function Rights(props: { scopes: Signal<Set<Scope>>; team: boolean; isOwn: boole
 function BudgetFields(props: { budget: Budget | null; limits: Signal<Limits>; of: string }) {
   const { budget, limits } = props;
   const field = (period: "day" | "month", title: string, spent: string) => {
-    const window = budget?.[period];
     return (
       <div>
         <label>
           {title}
-          <input inputMode="decimal" pattern="[0-9]*[.]?[0-9]*" placeholder="no limit" value={limits.value[period] ?? window?.limit_usd ?? ""} onInput={(event) => (limits.value = { ...limits.value, [period]: event.currentTarget.value })} />
+          <input inputMode="decimal" pattern="[0-9]*[.]?[0-9]*" placeholder="no limit" value={limits.value[period] ?? budget?.[period].limit_usd ?? ""} onInput={(event) => (limits.value = { ...limits.value, [period]: event.currentTarget.value })} />
         </label>
-        {window ? <Meter label={spent} used={Number(window.spent_usd)} held={Number(window.held_usd)} limit={window.limit_usd === null ? null : Number(window.limit_usd)} /> : null}
+        <Spending label={spent} window={budget?.[period]} />
       </div>
     );
   };
@@ -333,15 +311,7 @@ function Danger(props: { apiKey: ApiKey; onRenew: (overlap_s: number) => void; o
   return (
     <div class="danger-zone">
       <Confirmed name="Create a new secret" question="The key keeps its name, rights and budgets." onConfirm={() => props.onRenew(Number(overlap.value))}>
-        <label>
-          The old secret works
-          <select value={overlap.value} onChange={(event) => (overlap.value = event.currentTarget.value)}>
-            <option value="0">no longer</option>
-            <option value="3600">for another hour</option>
-            <option value={`${DAY_S}`}>for another day</option>
-            <option value={`${7 * DAY_S}`}>for another week</option>
-          </select>
-        </label>
+        <Select label="The old secret works" value={overlap.value} options={OVERLAPS} onChange={(value) => (overlap.value = value)} />
       </Confirmed>
       <Confirmed name="Revoke this key" question={`Servers reject ${props.apiKey.name} within 10 s. This cannot be undone.`} onConfirm={props.onRevoke} />
     </div>

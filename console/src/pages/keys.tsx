@@ -3,11 +3,12 @@ import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
 import { access, administers, type ApiKey, type Budget, myKey, type Team, type Window } from "../data/access";
 import { get, words } from "../data/api";
+import { largest } from "../data/format";
 import { loadModels } from "../data/models";
 import { keys, loadNames, teams } from "../data/names";
 import { type Policy, restrictions } from "../data/policy";
 import { Icon } from "../parts/icons";
-import { Alert, type Column, Copy, Empty, Meter, PageHead, Table } from "../parts/ui";
+import { Alert, type Column, Copy, Empty, PageHead, Spending, Table } from "../parts/ui";
 import { KeyDialog, TeamDialog } from "./keyDialogs";
 import { Ledger } from "./ledger";
 import { KeyFacts } from "./signIn";
@@ -75,10 +76,9 @@ function OwnBudget(props: { title: string; budget: Budget }) {
   );
 }
 
-function Spending(props: { label: string; window: Window | undefined }) {
-  const { window } = props;
-  if (!window) return null;
-  return <Meter label={props.label} used={Number(window.spent_usd)} held={Number(window.held_usd)} limit={window.limit_usd === null ? null : Number(window.limit_usd)} />;
+/** Return the larger of what a budget has spent and its limit. */
+function amountOf(window: Window | undefined): number | null {
+  return window ? largest([Number(window.spent_usd), Number(window.limit_usd)]) : null;
 }
 
 interface Rules {
@@ -180,8 +180,8 @@ function teamColumns(rules: Record<string, Rules>, onEdit: (team: Team) => void)
         </>
       ),
     },
-    { name: "Today", cell: (team) => <Spending label={`${team.name}, today`} window={rules[team.id]?.budget.day} /> },
-    { name: "This month", cell: (team) => <Spending label={`${team.name}, this month`} window={rules[team.id]?.budget.month} /> },
+    { name: "Today", usd: (team) => amountOf(rules[team.id]?.budget.day), cell: (team, most) => <Spending label={`${team.name}, today`} window={rules[team.id]?.budget.day} most={most} /> },
+    { name: "This month", usd: (team) => amountOf(rules[team.id]?.budget.month), cell: (team, most) => <Spending label={`${team.name}, this month`} window={rules[team.id]?.budget.month} most={most} /> },
     { name: "Limits", cell: (team) => <Limits of={restrictions(rules[team.id]?.policy ?? {})} /> },
     {
       name: "",

@@ -29,7 +29,7 @@ const COLUMNS: Column<Line>[] = [
   { name: "Key", cell: (line) => keyName(line.key_id) },
   { name: "Tokens in", numeric: true, cell: (line) => count(line.input_tokens) },
   { name: "Tokens out", numeric: true, cell: (line) => count(line.output_tokens) },
-  { name: "Cost", numeric: true, cell: (line) => `${line.exact ? "" : "at most "}${dollars(Number(line.cost_usd))}` },
+  { name: "Cost", numeric: true, usd: (line) => Number(line.cost_usd), cell: (line, most) => `${line.exact ? "" : "at most "}${dollars(Number(line.cost_usd), most)}` },
   { name: "Run", cell: (line) => (line.run_id ? <a href={`#/runs/${line.run_id}`}>{line.run_id.slice(0, 11)}</a> : null) },
 ];
 

@@ -2,16 +2,16 @@
  * key. They come from the records of the newest runs, a page at a time. */
 import { useComputed, useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
-import { administers, may, myKey, whyNot } from "../data/access";
+import { administers, may, myKey } from "../data/access";
 import { get, words } from "../data/api";
 import { hue } from "../data/colours";
 import { compact, count, percent, plural, seconds, sum, when } from "../data/format";
-import { keyName, loadNames, teamName } from "../data/names";
+import { loadNames, titleOf } from "../data/names";
 import type { ApiRun } from "../data/record";
 import { byGroup, OTHERS, seriesOf, type Span, spanOf } from "../data/series";
 import { addsUp, type By, type Fact, factOf, figureOf, type Metric, rowsOf, type Totals, totalsOf, valueOf } from "../data/usage";
 import { Dot, Plot, type PlotSeries, Sparkline } from "../parts/plot";
-import { Alert, type Column, Empty, PageHead, Segments, Table, useEvery } from "../parts/ui";
+import { Alert, type Column, Empty, Locked, PageHead, Segments, Table, useEvery } from "../parts/ui";
 
 const RANGES = { hour: [60, 60], day: [1800, 48], week: [10_800, 56], month: [86_400, 30] } as const;
 type Range = keyof typeof RANGES;
@@ -60,16 +60,12 @@ const GROUPS: readonly (readonly [By, string])[] = [
 ];
 
 export function Overview() {
-  if (!may("read"))
-    return (
-      <section>
-        <PageHead title="Overview" />
-        <Empty icon="lock" title="This key cannot read runs">
-          {whyNot("read")} The figures of this page come from runs.
-        </Empty>
-      </section>
-    );
-  return <Figures />;
+  if (may("read")) return <Figures />;
+  return (
+    <Locked title="Overview" scope="read" cannot="read runs">
+      The figures of this page come from runs.
+    </Locked>
+  );
 }
 
 function Figures() {
@@ -157,21 +153,13 @@ function columns(by: By): Column<Group>[] {
       ),
     },
     { name: calls ? "Calls" : "Requests", numeric: true, cell: ({ totals }) => count(totals.n) },
-    { name: "Cost", numeric: true, cell: ({ totals }) => (totals.n_unpriced === totals.n ? "unknown" : sum(totals.cost_usd)) },
+    { name: "Cost", numeric: true, usd: ({ totals }) => totals.cost_usd, cell: ({ totals }, most) => (totals.n_unpriced === totals.n ? "unknown" : sum(totals.cost_usd, most)) },
     { name: "Tokens", numeric: true, cell: ({ totals }) => compact(totals.tokens) },
     { name: "Median", numeric: true, cell: ({ totals }) => seconds(totals.p50_s) || "–" },
     { name: "p95", numeric: true, cell: ({ totals }) => seconds(totals.p95_s) || "–" },
     { name: "Errors", numeric: true, cell: ({ totals }) => <span class={totals.failed ? "fault" : ""}>{percent(valueOf("errors", totals))}</span> },
     { name: "Cached", numeric: true, cell: ({ totals }) => percent(valueOf("cached", totals)) },
   ];
-}
-
-function titleOf(by: By, name: string): string {
-  if (by === "all") return "all requests";
-  if (name === OTHERS) return OTHERS;
-  if (by === "team") return teamName(name) || "no team";
-  if (by === "key") return keyName(name) || "no key";
-  return name;
 }
 
 function spanNow(range: Range): Span {

@@ -1,16 +1,16 @@
 /** List of the newest runs. Its first page is live. */
 import { useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
-import { administers, may, whyNot } from "../data/access";
+import { administers, may } from "../data/access";
 import { get, words } from "../data/api";
 import { ago, brief, compact, dollars, percent, plural, seconds, when } from "../data/format";
-import { loadModels, models, ofKind } from "../data/models";
+import { loadModels, type ModelInfo, models, ofKind } from "../data/models";
 import { keyName, loadNames, teamName, teams } from "../data/names";
 import type { ApiRun } from "../data/record";
 import { parameters, route, setParameters } from "../data/route";
 import { OVER, questionOf } from "../data/run";
 import { statusWord } from "../data/status";
-import { Alert, type Column, Empty, PageHead, Table, useEvery } from "../parts/ui";
+import { Alert, type Column, Empty, Locked, PageHead, Select, Table, useEvery } from "../parts/ui";
 
 const PAGE = 50;
 const EVERY_MS = 3000;
@@ -26,16 +26,12 @@ interface Page {
 }
 
 export function Runs() {
-  if (!may("read"))
-    return (
-      <section>
-        <PageHead title="Runs" />
-        <Empty icon="lock" title="This key cannot read runs">
-          {whyNot("read")} Ask an administrator for a key with this scope.
-        </Empty>
-      </section>
-    );
-  return <RunList />;
+  if (may("read")) return <RunList />;
+  return (
+    <Locked title="Runs" scope="read" cannot="read runs">
+      Ask an administrator for a key with this scope.
+    </Locked>
+  );
 }
 
 function RunList() {
@@ -98,9 +94,7 @@ function RunList() {
     void loadModels().catch(() => undefined);
   }, []);
   useEvery(EVERY_MS, live.value, () => refresh(false));
-  const change = (name: keyof Filter) => (event: { currentTarget: { value: string } }) => {
-    filter.value = { ...filter.value, [name]: event.currentTarget.value };
-  };
+  const change = (name: keyof Filter, value: string) => (filter.value = { ...filter.value, [name]: value });
   const shown = runs.value ?? [];
   return (
     <section>
@@ -109,7 +103,7 @@ function RunList() {
           <span class="dot" aria-hidden="true" /> Live
         </button>
       </PageHead>
-      <Filters filter={filter.value} change={change} onRated={(on) => (filter.value = { ...filter.value, rated: on ? "true" : "" })} onClear={isFiltered ? () => (filter.value = { ...NO_FILTER }) : null} />
+      <Filters filter={filter.value} change={change} onClear={isFiltered ? () => (filter.value = { ...NO_FILTER }) : null} />
       <Alert text={fault.value} />
       {shown.length ? <Table label="Runs" columns={columns(now_s.value)} rows={shown} id={(run) => run.id} classOf={(run) => (OVER.has(run.status) ? "" : "under-way")} /> : null}
       {shown.length || fault.value || runs.value === null ? null : <NoRuns isFiltered={isFiltered} hasMore={more.value !== ""} />}
@@ -148,66 +142,32 @@ function NoRuns(props: { isFiltered: boolean; hasMore: boolean }) {
   );
 }
 
-function Filters(props: { filter: Filter; change: (name: keyof Filter) => (event: { currentTarget: { value: string } }) => void; onRated: (on: boolean) => void; onClear: (() => void) | null }) {
+function Filters(props: { filter: Filter; change: (name: keyof Filter, value: string) => void; onClear: (() => void) | null }) {
   const { filter, change } = props;
   const isOpen = useRef(Boolean(filter.worker || filter.team || filter.conversation || filter.min_cost_usd || filter.rated)).current;
   return (
     <div class="filters" role="search" aria-label="Filter runs">
       <label class="grow">
         <span class="hidden">Text in question or answer</span>
-        <input type="search" value={filter.words} placeholder="Search questions and answers" onInput={change("words")} />
+        <input type="search" value={filter.words} placeholder="Search questions and answers" onInput={(event) => change("words", event.currentTarget.value)} />
       </label>
-      <label>
-        <span class="hidden">Status</span>
-        <select value={filter.status} onChange={change("status")}>
-          <option value="">any status</option>
-          {STATUSES.map((status) => (
-            <option key={status} value={status}>
-              {statusWord(status)}
-            </option>
-          ))}
-        </select>
-      </label>
-      <label>
-        <span class="hidden">Model</span>
-        <select value={filter.model} onChange={change("model")}>
-          <option value="">any model</option>
-          {named(models.value.map((each) => each.id), filter.model)}
-        </select>
-      </label>
+      <Select label="Status" isLabelHidden value={filter.status} options={[["", "any status"], ...STATUSES.map((each) => [each, statusWord(each)] as const)]} onChange={(value) => change("status", value)} />
+      <Select label="Model" isLabelHidden value={filter.model} options={[["", "any model"], ...named(models.value, filter.model)]} onChange={(value) => change("model", value)} />
       <details open={isOpen}>
         <summary>More filters</summary>
         <div class="fields">
-          <label>
-            Worker
-            <select value={filter.worker} onChange={change("worker")}>
-              <option value="">any</option>
-              {named(ofKind("worker").map((each) => each.id), filter.worker)}
-            </select>
-          </label>
-          {administers() ? (
-            <label>
-              Team
-              <select value={filter.team} onChange={change("team")}>
-                <option value="">any</option>
-                {teams.value.map((team) => (
-                  <option key={team.id} value={team.id}>
-                    {team.name}
-                  </option>
-                ))}
-              </select>
-            </label>
-          ) : null}
+          <Select label="Worker" value={filter.worker} options={[["", "any"], ...named(ofKind("worker"), filter.worker)]} onChange={(value) => change("worker", value)} />
+          {administers() ? <Select label="Team" value={filter.team} options={[["", "any"], ...teams.value.map((team) => [team.id, team.name] as const)]} onChange={(value) => change("team", value)} /> : null}
           <label>
             Conversation
-            <input value={filter.conversation} placeholder="cv_…" onInput={props.change("conversation")} />
+            <input value={filter.conversation} placeholder="cv_…" onInput={(event) => change("conversation", event.currentTarget.value)} />
           </label>
           <label>
             Minimum cost ($)
-            <input type="number" min="0" step="any" value={filter.min_cost_usd} onInput={change("min_cost_usd")} />
+            <input type="number" min="0" step="any" value={filter.min_cost_usd} onInput={(event) => change("min_cost_usd", event.currentTarget.value)} />
           </label>
           <label class="check">
-            <input type="checkbox" checked={filter.rated !== ""} onChange={(event) => props.onRated(event.currentTarget.checked)} />
+            <input type="checkbox" checked={filter.rated !== ""} onChange={(event) => change("rated", event.currentTarget.checked ? "true" : "")} />
             Only rated runs
           </label>
         </div>
@@ -222,12 +182,9 @@ function Filters(props: { filter: Filter; change: (name: keyof Filter) => (event
 }
 
 /** Options for names. The chosen one is among them even if the settings no longer have it. */
-function named(names: string[], chosen: string) {
-  return [...new Set(chosen ? [...names, chosen] : names)].map((name) => (
-    <option key={name} value={name}>
-      {name}
-    </option>
-  ));
+function named(of: readonly ModelInfo[], chosen: string): (readonly [string, string])[] {
+  const names = of.map((each) => each.id);
+  return [...new Set(chosen ? [...names, chosen] : names)].map((name) => [name, name] as const);
 }
 
 function columns(now_s: number): Column<ApiRun>[] {
@@ -236,7 +193,7 @@ function columns(now_s: number): Column<ApiRun>[] {
     { name: "Status", cell: (run) => <span class={`chip ${run.status}`}>{run.plan_only ? "plan only" : statusWord(run.status, run.finish_reason)}</span> },
     { name: "Team", cell: (run) => teamName(run.account?.team_id) || <span class="soft">–</span> },
     { name: "Key", cell: (run) => keyName(run.account?.key_id) || <span class="soft">–</span> },
-    { name: "Cost", numeric: true, cell: (run) => (OVER.has(run.status) ? dollars(run.cost_usd) : "") },
+    { name: "Cost", numeric: true, usd: (run) => run.cost_usd, cell: (run, most) => (OVER.has(run.status) ? dollars(run.cost_usd, most) : "") },
     { name: "Tokens", numeric: true, cell: (run) => (run.usage.total_tokens ? compact(run.usage.total_tokens) : "") },
     { name: "Duration", numeric: true, cell: (run) => seconds(OVER.has(run.status) ? run.wall_s : Math.max(run.wall_s, now_s - run.created)) },
     { name: "Started", numeric: true, cell: (run) => <time title={when(run.created)}>{ago(run.created, now_s)}</time> },

@@ -2,7 +2,7 @@
 import { useSignal } from "@preact/signals";
 import { access, type ApiKey, identify, myKey, type Scope } from "../data/access";
 import { key, useKey } from "../data/api";
-import { Alert, Copy, Dialog, Empty } from "../parts/ui";
+import { Alert, Copy, Dialog, Empty, Form } from "../parts/ui";
 
 const CREATE = "podium keys create NAME --scopes admin";
 
@@ -52,13 +52,7 @@ function KeyForm(props: { message: string; onDone?: () => void }) {
     if (access.value.state === "open") props.onDone?.();
   };
   return (
-    <form
-      class="key fields"
-      onSubmit={(event) => {
-        event.preventDefault();
-        if (text.value.trim()) void submit();
-      }}
-    >
+    <Form class="key fields" onSubmit={() => void (text.value.trim() && submit())}>
       <label>
         API key
         <input type="password" autocomplete="off" spellcheck={false} placeholder="pk_…" value={text.value} onInput={(event) => (text.value = event.currentTarget.value)} />
@@ -73,7 +67,7 @@ function KeyForm(props: { message: string; onDone?: () => void }) {
           Use key
         </button>
       </p>
-    </form>
+    </Form>
   );
 }
 

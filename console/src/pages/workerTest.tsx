@@ -4,7 +4,7 @@ import { may } from "../data/access";
 import { post, words } from "../data/api";
 import { count, dollars, seconds } from "../data/format";
 import type { ModelInfo } from "../data/models";
-import { Alert, Dialog } from "../parts/ui";
+import { Alert, Dialog, Form } from "../parts/ui";
 
 const QUESTION = "Reply with the single word: ready.";
 
@@ -65,13 +65,7 @@ export function WorkerTest(props: { worker: ModelInfo; onClose: () => void; onRu
   return (
     <Dialog title={`Test ${worker.id}`} onClose={props.onClose}>
       {(close) => (
-        <form
-          class="fields"
-          onSubmit={(event) => {
-            event.preventDefault();
-            void test();
-          }}
-        >
+        <Form class="fields" onSubmit={() => void test()}>
           <p class="soft">Sends one request to this worker, as any client would. It costs what such a request costs.</p>
           <label>
             {chats ? "Question" : "Text to embed"}
@@ -108,7 +102,7 @@ export function WorkerTest(props: { worker: ModelInfo; onClose: () => void; onRu
               </>
             ) : null}
           </div>
-        </form>
+        </Form>
       )}
     </Dialog>
   );

@@ -1,5 +1,6 @@
 /** Editor of a plan: the worker and the task of each step, and the steps that it reads. */
 import { type Signal, useSignal } from "@preact/signals";
+import { Select } from "./ui";
 
 export interface PlannedStep {
   worker: string;
@@ -49,14 +50,7 @@ export function PlanEditor(props: { steps: Signal<PlannedStep[]>; workers: strin
             >
               Step {index + 1}
             </span>
-            <label>
-              Worker
-              <select value={step.worker} onChange={(event) => change(index, { worker: event.currentTarget.value })}>
-                {props.workers.map((name) => (
-                  <option key={name}>{name}</option>
-                ))}
-              </select>
-            </label>
+            <Select label="Worker" value={step.worker} options={props.workers.map((name) => [name, name] as const)} onChange={(worker) => change(index, { worker })} />
             <label class="wide">
               Task (leave empty to pass on your question)
               <input value={step.subtask} onInput={(event) => change(index, { subtask: event.currentTarget.value })} />

@@ -1,5 +1,6 @@
 /** Plots over time, drawn as SVG: stacked bars for amounts that add up, and lines for all others. */
 import { useSignal } from "@preact/signals";
+import { largest } from "../data/format";
 import { type Series, type Span, ticks } from "../data/series";
 import { useWidth } from "./ui";
 
@@ -27,7 +28,8 @@ export function Plot(props: { label: string; series: PlotSeries[]; span: Span; i
   const values = props.isStacked ? Array.from({ length: n }, (_, bar) => stack(props.series, bar)).flat() : props.series.flatMap((each) => each.values.map((value) => value ?? 0));
   const marks = ticks(Math.max(0, ...values), Math.min(0, ...values));
   const [least, most] = [marks[0]!, marks.at(-1)!];
-  const left = Math.max(...marks.map((mark) => props.format(mark, most).length)) * CHAR + 10;
+  const format = (value: number) => props.format(value, largest([least, most]));
+  const left = Math.max(...marks.map((mark) => format(mark).length)) * CHAR + 10;
   const slot = Math.max(1, width - left - RIGHT) / n;
   const x = (bar: number) => left + bar * slot;
   const y = (value: number) => ABOVE + ((most - value) / (most - least)) * (HEIGHT - ABOVE - BELOW);
@@ -43,7 +45,7 @@ export function Plot(props: { label: string; series: PlotSeries[]; span: Span; i
           <g key={mark}>
             <line class="grid" x1={left} x2={width - RIGHT} y1={y(mark)} y2={y(mark)} />
             <text x={left - 8} y={y(mark) + 4} text-anchor="end">
-              {props.format(mark, most)}
+              {format(mark)}
             </text>
           </g>
         ))}
@@ -65,7 +67,7 @@ export function Plot(props: { label: string; series: PlotSeries[]; span: Span; i
             const value = each.values[bar];
             return value === null || value === undefined || (props.isStacked && !value && props.series.length > 1) ? null : (
               <span key={each.name}>
-                <Dot hue={each.hue} /> {each.title} <b>{props.format(value)}</b>
+                <Dot hue={each.hue} /> {each.title} <b>{format(value)}</b>
               </span>
             );
           })}

@@ -2,6 +2,7 @@
 import type { Signal } from "@preact/signals";
 import { models, ofKind } from "../data/models";
 import { type Field, namesOf, type Policy, RATES, textOf, TEXTS, USE } from "../data/policy";
+import { Select } from "./ui";
 
 const EFFORTS = ["none", "low", "medium", "high", "max"];
 
@@ -57,17 +58,7 @@ function OneField(props: { field: Field; policy: Signal<Policy> }) {
         </label>
       );
     case "effort":
-      return (
-        <label>
-          {field.title}
-          <select value={String(value ?? "")} onChange={(event) => set(event.currentTarget.value || null)}>
-            <option value="">any</option>
-            {EFFORTS.map((effort) => (
-              <option key={effort}>{effort}</option>
-            ))}
-          </select>
-        </label>
-      );
+      return <Select label={field.title} value={String(value ?? "")} options={[["", "any"], ...EFFORTS.map((effort) => [effort, effort] as const)]} onChange={(effort) => set(effort || null)} />;
     case "names":
       return field.from ? <Choice field={field} value={value} names={offered(field.from)} set={set} /> : <NamesText field={field} value={value} set={set} />;
     case "excluded":

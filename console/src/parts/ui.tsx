@@ -2,7 +2,8 @@
 import { useSignal } from "@preact/signals";
 import type { ComponentChildren } from "preact";
 import { useEffect, useId, useRef } from "preact/hooks";
-import { sum } from "../data/format";
+import { type Scope, type Window, whyNot } from "../data/access";
+import { largest, sum } from "../data/format";
 import { Icon, type IconName } from "./icons";
 
 /** Head of a page: its title, a sentence about it, and its actions. */
@@ -41,9 +42,55 @@ export function Empty(props: { icon: IconName; title: string; children?: Compone
   );
 }
 
+/** What a page shows to a key that may not use it. `cannot` says what the key cannot do without the scope. */
+export function Locked(props: { title: string; scope: Scope; cannot: string; children?: ComponentChildren }) {
+  return (
+    <section>
+      <PageHead title={props.title} />
+      <Empty icon="lock" title={`This key cannot ${props.cannot}`}>
+        {whyNot(props.scope)} {props.children}
+      </Empty>
+    </section>
+  );
+}
+
+/** Form that calls `onSubmit`, and loads no page. */
+export function Form(props: { class: string; onSubmit: () => void; children: ComponentChildren }) {
+  return (
+    <form
+      class={props.class}
+      onSubmit={(event) => {
+        event.preventDefault();
+        props.onSubmit();
+      }}
+    >
+      {props.children}
+    </form>
+  );
+}
+
+/** Choice of one value from a list. The options are values with their texts. */
+export function Select(props: { label: string; isLabelHidden?: boolean; value: string; options: readonly (readonly [string, string])[]; disabled?: boolean; onChange: (value: string) => void }) {
+  return (
+    <label>
+      {props.isLabelHidden ? <span class="hidden">{props.label}</span> : props.label}
+      <select value={props.value} disabled={props.disabled} onChange={(event) => props.onChange(event.currentTarget.value)}>
+        {props.options.map(([value, text]) => (
+          <option key={value} value={value}>
+            {text}
+          </option>
+        ))}
+      </select>
+    </label>
+  );
+}
+
 export interface Column<T> {
   name: string;
-  cell: (row: T) => ComponentChildren;
+  /** Content of the cell. `most` is the largest amount of the column, if it has `usd`. */
+  cell: (row: T, most: number) => ComponentChildren;
+  /** Amount of money in the row. All amounts of a column have the unit of the largest. */
+  usd?: (row: T) => number | null;
   /** Numbers are aligned to the right. */
   numeric?: boolean;
   /** On a phone, the main cell is the title of the row's card, and a column with `""` has no label. */
@@ -52,6 +99,7 @@ export interface Column<T> {
 
 /** Table. On a phone each row becomes a card. The roles are explicit, because the styles of a card would remove them. */
 export function Table<T>(props: { label: string; columns: Column<T>[]; rows: readonly T[]; id: (row: T) => string; classOf?: (row: T) => string }) {
+  const mosts = props.columns.map(({ usd }) => (usd ? largest(props.rows.map(usd)) : 0));
   return (
     <div class="scrolls" role="group" aria-label={props.label} tabIndex={0}>
       <table role="table">
@@ -67,9 +115,9 @@ export function Table<T>(props: { label: string; columns: Column<T>[]; rows: rea
         <tbody role="rowgroup">
           {props.rows.map((row) => (
             <tr role="row" key={props.id(row)} class={props.classOf?.(row)}>
-              {props.columns.map((column) => (
+              {props.columns.map((column, index) => (
                 <td role="cell" key={column.name} data-label={column.name} class={[column.numeric ? "numeric" : "", column.main ? "main" : ""].join(" ")}>
-                  {column.cell(row)}
+                  {column.cell(row, mosts[index]!)}
                 </td>
               ))}
             </tr>
@@ -114,17 +162,21 @@ export function Segments<T extends string>(props: { label: string; options: read
   );
 }
 
-/** Bar that shows how much of a limit is used. Without a limit there is only the amount. */
-export function Meter(props: { label: string; used: number; held?: number; limit: number | null }) {
+/** Bar that shows how much of a limit is used. Without a limit there is only the amount.
+ *
+ * @param most largest of the amounts that are shown beside it.
+ */
+export function Meter(props: { label: string; used: number; held?: number; limit: number | null; most?: number }) {
   const held = props.held ?? 0;
+  const most = largest([props.most ?? 0, props.used, held, props.limit]);
   const share = props.limit ? Math.min(1, (props.used + held) / props.limit) : props.limit === 0 ? 1 : 0;
   const level = share >= 1 ? "full" : share >= 0.8 ? "high" : "";
   return (
     <div class="meter-box">
       <span>
-        {sum(props.used)}
-        {props.limit === null ? null : <span class="soft"> of {sum(props.limit)}</span>}
-        {held ? <span class="soft">, {sum(held)} reserved</span> : null}
+        {sum(props.used, most)}
+        {props.limit === null ? null : <span class="soft"> of {sum(props.limit, most)}</span>}
+        {held ? <span class="soft">, {sum(held, most)} reserved</span> : null}
       </span>
       {props.limit === null ? null : (
         <span class={`meter ${level}`} role="meter" aria-label={props.label} aria-valuemin={0} aria-valuemax={100} aria-valuenow={Math.round(100 * share)}>
@@ -133,6 +185,13 @@ export function Meter(props: { label: string; used: number; held?: number; limit
       )}
     </div>
   );
+}
+
+/** Spending in a day or month, and its limit. */
+export function Spending(props: { label: string; window: Window | undefined; most?: number }) {
+  const { window } = props;
+  if (!window) return null;
+  return <Meter label={props.label} most={props.most} used={Number(window.spent_usd)} held={Number(window.held_usd)} limit={window.limit_usd === null ? null : Number(window.limit_usd)} />;
 }
 
 /** Button that copies a text, and says that it did. Browsers offer no clipboard to pages without TLS of other machines. */

@@ -50,7 +50,7 @@ def sums(lines: list[NodeCost]) -> tuple[Decimal | None, Decimal | None]:
     return smallest, total([_times(line.usd_per_h, line.at_most) for line in lines])
 
 
-def _times(usd: Decimal | None, count: int) -> Decimal | None:
+def _times(usd: Decimal | None, count: int | Decimal) -> Decimal | None:
     return None if usd is None else usd * count
 
 
@@ -97,7 +97,7 @@ def shares(text: str, kinds: Mapping[str, object]) -> dict[str, Decimal]:
 
 def provider_usd_per_thousand(files: ClusterFiles, mix: Mapping[str, Decimal]) -> Decimal | None:
     """Return providers' dollars for a thousand requests of a mix, or None if a price is unknown."""
-    return total([_times_share(provider_usd(files, kind), share * 1000) for kind, share in mix.items()])
+    return total([_times(provider_usd(files, kind), share * 1000) for kind, share in mix.items()])
 
 
 def provider_usd(files: ClusterFiles, kind: str) -> Decimal | None:
@@ -125,10 +125,6 @@ def unknown_workers(files: ClusterFiles) -> list[Finding]:
         for call in calls
         if call.worker not in names
     ]
-
-
-def _times_share(usd: Decimal | None, share: Decimal) -> Decimal | None:
-    return None if usd is None else usd * share
 
 
 def machines_per_thousand(usd_per_h: Decimal | None, rps: Decimal) -> Decimal | None:

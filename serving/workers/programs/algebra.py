@@ -37,6 +37,22 @@ def polynomial_answer(match: re.Match[str]) -> ExactAnswer:
     return ExactAnswer(f"The derivative of {text} is {result}.", result)
 
 
+def check_solution(match: re.Match[str]) -> ExactAnswer:
+    """Answer whether the solution of an equation (group `e`) is right, with the value of both sides."""
+    text = match["e"].strip()
+    letter = match["letter"] or _only_letter(text)
+    sides = [_polynomial(side, letter) for side in text.split("=")]
+    if len(sides) != 2:
+        raise NotForProgram("An equation must have exactly one equals sign.")
+    found: dict[Any, int] = load("sympy").roots(sides[0] - sides[1], cubics=False, quartics=False)
+    if not found or not all(
+        each.is_rational and sides[0].eval(each) == sides[1].eval(each) for each in found
+    ):
+        raise NotForProgram("Not all solutions of the equation can be checked exactly.")
+    parts = [f"for {letter} = {each}, both sides are {sides[0].eval(each)}" for each in sorted(found)]
+    return ExactAnswer(f"The solution of {text} is right: {'; '.join(parts)}.")
+
+
 def _only_letter(text: str) -> str:
     letters = set(re.findall(r"[a-z]", text.casefold()))
     if len(letters) != 1 or letters & {"e", "i"}:

@@ -272,6 +272,7 @@ class Almanac(ProgramWorker):
     """Program that answers questions about general knowledge."""
 
     topic = "general knowledge: colours, animals, the body, places, planets, inventors, authors, groups and comparisons"
+    ignores_pronouns = True
 
     def answer(self, question: PlainQuestion) -> ExactAnswer:
         text = question.text

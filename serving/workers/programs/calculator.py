@@ -9,9 +9,8 @@ import re
 from collections.abc import Callable
 from decimal import Decimal, localcontext
 from fractions import Fraction
-from typing import Any
 
-from serving.workers.programs.algebra import polynomial_answer
+from serving.workers.programs.algebra import check_solution, polynomial_answer
 from serving.workers.programs.expressions import (
     NUMBER,
     approximate,
@@ -22,6 +21,7 @@ from serving.workers.programs.expressions import (
 )
 from serving.workers.programs.numerals import NUMERALS
 from serving.workers.programs.prices import PRICES
+from serving.workers.programs.primes import PRIMES
 from serving.workers.programs.program import (
     ExactAnswer,
     NotForProgram,
@@ -29,7 +29,6 @@ from serving.workers.programs.program import (
     ProgramWorker,
     Rule,
     answer_by,
-    load,
     pattern,
     read_question,
 )
@@ -214,30 +213,6 @@ def _parity(match: re.Match[str]) -> ExactAnswer:
     return ExactAnswer(f"{'Yes' if is_so else 'No'}, {number} is {kind}.", "Yes" if is_so else "No")
 
 
-def _prime(match: re.Match[str]) -> ExactAnswer:
-    factorint: Any = load("sympy").factorint
-
-    number = whole_number(match[1])
-    factors: dict[int, int] = factorint(number) if number > 1 else {}
-    if number > 1 and factors == {number: 1}:
-        return ExactAnswer(f"Yes, {number:,} is a prime number.", "Yes")
-    why = f": it is {_product(factors)}" if factors else ""
-    return ExactAnswer(f"No, {number:,} is not a prime number{why}.", "No")
-
-
-def _product(factors: dict[int, int]) -> str:
-    return " × ".join(f"{prime}^{count}" if count > 1 else f"{prime}" for prime, count in factors.items())
-
-
-def _prime_factors(match: re.Match[str]) -> ExactAnswer:
-    factorint: Any = load("sympy").factorint
-
-    if (number := whole_number(match[1])) < 2:
-        raise NotForProgram("Numbers below 2 have no prime factors.")
-    product = _product(factorint(number))
-    return ExactAnswer(f"The prime factors of {number:,}: {number} = {product}.", product)
-
-
 def _common(match: re.Match[str]) -> ExactAnswer:
     numbers = [whole_number(part) for part in SPLIT.split(match["list"])]
     is_divisor = match["what"].casefold() in (
@@ -357,13 +332,14 @@ RULES: tuple[Rule, ...] = (
     (pattern(rf"which number is (?P<how>{'|'.join([*SIZES, *ORDER])})[:,]? (?P<list>{NUMBER}(?:(?:, or| or|,) {NUMBER})+)"), _which),
     (pattern(rf"is (.+?) (equal to|the same as|(?:{'|'.join(SIZES)}) than) (.+)"), _is_more),
     (pattern(rf"(?:is )?(?:the number )?{_N}(?: is)? (?:an )?(?:even|odd)(?: number)?(?: or (?:an )?(?:even|odd)(?: number)?)?"), _parity),
-    (pattern(rf"is (?:the number )?{_N} (?:a )?prime(?: number)?"), _prime),
-    (pattern(rf"{WHAT}prime (?:factors|factori[sz]ation) of {_N}"), _prime_factors),
+    *PRIMES,
     (pattern(rf"{WHAT}(?P<what>gcd|hcf|gcf|lcm|greatest common (?:divisor|factor)|highest common factor|(?:least|lowest) common multiple) of (?P<list>{LIST})"), _common),
     (pattern(rf"(?:what|which) (?:whole )?number (?:comes |is )?(?:right |just |directly |immediately )?(before|after|follows) {_N}"), _neighbour),
     (pattern(rf"(?:what|which) (?:whole )?number (?:comes|is|lies) between {_N} and {_N}"), _between),
     (pattern(rf"(?:what is |round ){_N}(?: rounded)? (?:to )?((?:the )?nearest (?:whole number|integer|ten|hundred|thousand|tenth|hundredth)|{NUMBER} decimal(?: place)?s?)"), _round_answer),
     (pattern(r"(?P<what>solve|factor(?:i[sz]e)?|expand|simplify|differentiate|(?:what is |find )?the derivative of|find)(?: the equation| the polynomial)?:? (?P<letter>(?!))?(?P<e>[-+*/^().=0-9a-z ²³−]*?[a-df-hj-z][-+*/^().=0-9a-z ²³−]*?)(?: (?:for|with respect to) [a-z])?"), polynomial_answer),
+    (pattern(r"check (?:solve|find)(?: the equation)?:? (?P<letter>(?!))?(?P<e>[-+*/^().=0-9a-z ²³−]+)"), check_solution),
+    (pattern(r"check (?:solve|find)(?: for)? (?P<letter>[a-z])(?: in| if| when|:|,)* (?P<e>[-+*/^().=0-9a-z ²³−]+)"), check_solution),
     (pattern(r"(?P<what>find|solve)(?: for)? (?P<letter>[a-z])(?: in| if| when|:|,)* (?P<e>[-+*/^().=0-9a-z ²³−]+)"), polynomial_answer),
     *NUMERALS,
     *SERIES,

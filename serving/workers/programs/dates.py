@@ -119,6 +119,10 @@ _OTHER_TIMES = (
 )
 
 
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
 class Calendar(ProgramWorker):
     """Program that answers questions about dates and times."""
 
@@ -126,7 +130,10 @@ class Calendar(ProgramWorker):
     packages = ("babel", "countryinfo", "pycountry")
 
     def __init__(
-        self, name: str, price: Price | None = FREE, clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+        self,
+        name: str,
+        price: Price | None = FREE,
+        clock: Callable[[], datetime] = _now,
     ) -> None:
         super().__init__(name, price)
         self.clock = clock

@@ -16,7 +16,7 @@ from serving.workers.programs.program import ExactAnswer, NotForProgram, Rule, p
 _SIGN = r"[$€£]"
 _UNITS = r"dollars?|euros?|pounds?|bucks|quid|eur|usd|gbp|francs?|yen|rupees"
 _OTHER = r"(?!(?:and|not|but|except|without|more|less|than|twice|double|half|each|every|per|times|minus|plus|percent|of|tip|gratuity|discount|savings?|change|difference|reduction|deposit|profit|loss|share|rest|tax|vat|fee|service|sale|after|before|with|including|now|final|reduced|discounted|original|old|new|another|other|from|what|how|if|i|we|you|he|she|they|have|has|had|got|gets?|earns?|makes?|owes?|saved?|saves|spends?|spent|gives?|gave|needs?|wants?|won)\b)"
-_NP = rf"(?:{_OTHER}[a-z][a-z'-]*(?: of(?= [a-z]))? ?){{1,6}}?"
+_NP = rf"(?:{_OTHER}[a-z][a-z'-]*+(?: of(?= [a-z]))? ?){{1,6}}?"
 _MONEY = (
     rf"(?:{_SIGN} ?)?(?:{NUMBER})(?: ?(?:{_UNITS})\b|(?:{_SIGN}))?(?: a (?:month|year|week)| before tax)?"
 )

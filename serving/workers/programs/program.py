@@ -7,26 +7,30 @@ other workers.
 
 import asyncio
 import re
-import threading
 import unicodedata
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, ClassVar
 
 from conductor.errors import WorkerRefused
 from conductor.model.call import Call
+from conductor.model.deltas import open_reply
 from conductor.model.messages import Message, Text
-from conductor.model.reply import Delta, FinishReason, Reply, open_reply
+from conductor.model.reply import Delta, FinishReason, Reply
 from conductor.model.usage import FREE, Price, Usage
 from conductor.plan.prompts import ANSWER, read_assignment
+from serving.workers.programs.follow_ups import MOST_TURNS, refers_back, whole_question
+from serving.workers.programs.process import NotForProgram, ProgramProcess
 
 MOST_TEXT_CHARS = 20_000
 """Maximum length in characters of a text that a program reads."""
 MOST_CHARS = 400
-"""Maximum length of a question in characters. The limit bounds the time for matching each pattern below."""
+"""Maximum length of a question in characters."""
 TOKEN = re.compile(r"\s*\S+|\s+$")
 """Pattern of a token, the unit of output limits: a word with the whitespace before it."""
 
@@ -51,7 +55,8 @@ _BEFORE = re.compile(
     re.IGNORECASE,
 )
 _AFTER = re.compile(
-    r"[\s,.;!?]*(?<!\w)(?:please|pls|thanks|thank you|thx|ty|cheers|lol|haha|and i (?:just )?(?:couldn't|can't|could not) (?:remember|think of it)|i forgot|for me|right now|exactly|in total|(?:do )?you know)[\s.!?]*$",
+    r"[\s,.;!?]*(?<!\w)(?:please|pls|thanks|thank you|thx|ty|cheers|lol|haha|and i (?:just )?(?:couldn't|can't|could not) (?:remember|think of it)|i forgot|for me|right now|exactly|in total|(?:do )?you know"
+    r"|(?:and )?(?:then )?(?:write|say|make|give me) (?:me )?(?:a|one) (?:short |full |complete )?sentence (?:about|with|for|of|on) (?:it|that|this|the (?:result|answer|number)))[\s.!?]*$",
     re.IGNORECASE,
 )
 _CLOSING = re.compile(r"(?:[ .?;,]|(?<![\d)])!)+$")
@@ -102,10 +107,6 @@ _ASKS = (
         "what is ",
     ),
 )
-
-
-class NotForProgram(Exception):
-    """The program cannot answer the question. The message is the reason, as a sentence for the record of the run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,10 +184,23 @@ def _without_politeness(text: str) -> str:
     return text
 
 
-def questions_of(call: Call) -> list[PlainQuestion]:
-    """Return the user's own words and any subtask, in that order, because a conductor may change a number.
-    Raise NotForProgram for what a program cannot do.
+@dataclass(frozen=True, slots=True)
+class AskedTexts:
+    """Texts of a call from which a program reads its question.
+
+    Args:
+        own: the user's own words and any subtask, in that order, because a conductor may change a number.
+        outputs: outputs of earlier steps.
+        turns: messages of the user, the newest last.
     """
+
+    own: tuple[str, ...]
+    outputs: tuple[str, ...]
+    turns: tuple[str, ...]
+
+
+def texts_of(call: Call) -> AskedTexts:
+    """Return the texts of a call. Raise NotForProgram for what a program cannot do."""
     if call.site.operation != "chat" or call.grammar is not None or call.answer_format is not None:
         raise NotForProgram("The program cannot write plans, create embeddings or return structured answers.")
     last = next((message for message in reversed(call.messages) if message.role != "system"), None)
@@ -197,8 +211,10 @@ def questions_of(call: Call) -> list[PlainQuestion]:
     own, added = _split(last)
     outputs, subtask = read_assignment(added, call.mark_key)
     subtask = "" if subtask == ANSWER else subtask
-    texts = list(dict.fromkeys(each for each in (own, subtask) if each.strip()))
-    return [read_question(text, outputs) for text in texts]
+    texts = tuple(dict.fromkeys(each for each in (own, subtask) if each.strip()))
+    users = [message for message in call.messages if message.role == "user"]
+    turns = tuple(_split(each)[0][: MOST_TEXT_CHARS + 1] for each in users[-MOST_TURNS:])
+    return AskedTexts(texts, tuple(outputs), turns)
 
 
 def _split(message: Message) -> tuple[str, str]:
@@ -209,6 +225,9 @@ def _split(message: Message) -> tuple[str, str]:
     return "".join(texts), ""
 
 
+_PROCESS, _THREAD = ProgramProcess(), ThreadPoolExecutor(1, "programs")
+
+
 class ProgramWorker:
     """Base class of workers that are programs. A subclass sets the class variables and implements `answer`."""
 
@@ -217,13 +236,18 @@ class ProgramWorker:
     """Subject of the program's answers. Refusals name it."""
     packages: ClassVar[tuple[str, ...]] = ()
     """Packages that the program needs. They are imported at its first question."""
+    follows_up: ClassVar[bool] = True
+    """Whether the program answers questions that only make sense after an earlier one."""
+    ignores_pronouns: ClassVar[bool] = False
+    """Whether the program would answer a question with a pronoun whatever the pronoun stands for."""
     most_chars: ClassVar[int] = MOST_CHARS
     """Maximum length in characters of a text that the program reads."""
+    changes_texts: ClassVar[bool] = False
+    """Whether answers are texts of the user. An "a." in them is no option, and their first letter stays as it is."""
 
     def __init__(self, name: str, price: Price | None = FREE) -> None:
         """Create the worker. Raise ValueError if a package is not installed."""
         self.name, self._price = name, price or FREE
-        self._lock = threading.Lock()
         if missing := [package for package in self.packages if find_spec(package) is None]:
             raise ValueError(
                 f"Worker {name!r} needs packages that are not installed: {', '.join(missing)}. "
@@ -235,13 +259,15 @@ class ProgramWorker:
         raise NotImplementedError
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
-        """Answer `call` in a thread, because the first call loads the packages. Raise WorkerRefused if it
-        cannot.
-        """
+        """Answer `call` in the process of the programs. Raise WorkerRefused if it cannot."""
         return open_reply(self.name, f"{self.name} (program)", self._deltas(call), self._price)
 
     async def _deltas(self, call: Call) -> AsyncGenerator[Delta]:
-        text = await asyncio.to_thread(self._answer, call)
+        try:
+            text = await self._ask(texts_of(call))
+        except NotForProgram as why:
+            message = f"{self.name} is a program that answers only questions about {self.topic}. {why}"
+            raise WorkerRefused(message, worker=self.name, only_this_call=True) from None
         tokens, most = TOKEN.findall(text), call.sampling.max_output_tokens
         stops = [at for stop in call.sampling.stop if stop and (at := text.find(stop)) >= 0]
         is_cut = most is not None and len(tokens) > most
@@ -252,19 +278,42 @@ class ProgramWorker:
         yield Delta(text, model=model)
         yield Delta(finish=FinishReason.LENGTH if is_cut else FinishReason.STOP, usage=Usage(), model=model)
 
-    def _answer(self, call: Call) -> str:
+    async def _ask(self, asked: AskedTexts) -> str:
+        return await asyncio.get_running_loop().run_in_executor(
+            _THREAD, _PROCESS.ask, partial(self.answer_one, asked)
+        )
+
+    def answer_one(self, asked: AskedTexts) -> str:
+        """Return the reply to the first question that the program understands, or raise NotForProgram."""
         reasons: list[str] = []
+        for question in self._questions(asked):
+            try:
+                return self.reply(question)
+            except NotForProgram as reason:
+                reasons.append(str(reason))
+        raise NotForProgram(next(iter(reasons), "The message contains no question."))
+
+    def _questions(self, asked: AskedTexts) -> Iterator[PlainQuestion]:
+        """Yield the questions, and what the last message means after an earlier one: first if it has a pronoun."""
+        own, is_back = [read_question(text, asked.outputs) for text in asked.own], refers_back(asked.turns)
+        if not is_back:
+            yield from own
+        if self.follows_up and (whole := whole_question(asked.turns, self._value_of, self._reply_to)):
+            yield read_question(whole)
+        if is_back and not self.ignores_pronouns:
+            yield from own
+
+    def _value_of(self, text: str) -> str | None:
         try:
-            for question in questions_of(call):
-                try:
-                    return self.reply(question)
-                except NotForProgram as reason:
-                    reasons.append(str(reason))
-        except NotForProgram as reason:
-            reasons.append(str(reason))
-        why = next(iter(reasons), "The message contains no question.")
-        message = f"{self.name} is a program that answers only questions about {self.topic}. {why}"
-        raise WorkerRefused(message, worker=self.name, only_this_call=True)
+            return self._answer_in_form(read_question(text)).value
+        except NotForProgram:
+            return None
+
+    def _reply_to(self, text: str) -> str | None:
+        try:
+            return self.reply(read_question(text))
+        except NotForProgram:
+            return None
 
     def reply(self, question: PlainQuestion) -> str:
         """Return the answer, or its value alone if the user wants nothing else. Raise NotForProgram if there
@@ -287,14 +336,15 @@ class ProgramWorker:
         if question.is_brief and answer.value:
             return answer.value
         is_sentence = re.match(r"[a-z-]+ [a-z]", answer.sentence) and answer.sentence.endswith(".")
-        return answer.sentence[0].upper() + answer.sentence[1:] if is_sentence else answer.sentence
+        if self.changes_texts or not is_sentence:
+            return answer.sentence
+        return answer.sentence[0].upper() + answer.sentence[1:]
 
     def _answer_in_form(self, question: PlainQuestion) -> ExactAnswer:
         """Return the answer, or the letter of the option that is right if the question offers options such as A)."""
         pieces = _OPTIONS.split(question.text)
-        if len(pieces) < 5 or len(question.text) > MOST_CHARS:
-            with self._lock:
-                return self.answer(question)
+        if self.changes_texts or len(pieces) < 5 or len(question.text) > MOST_CHARS:
+            return self.answer(question)
         head, letters = pieces[0].strip(" ,:"), pieces[1::2]
         texts = [text.strip(" ,;.") for text in pieces[2::2]]
         head = re.sub(
@@ -302,8 +352,7 @@ class ProgramWorker:
         )
         for text in (head, f"{head.rstrip('?')}: {', '.join(texts[:-1])} or {texts[-1]}"):
             try:
-                with self._lock:
-                    value = self.answer(read_question(text)).value
+                value = self.answer(read_question(text)).value
             except NotForProgram:
                 continue
             right = [at for at, option in enumerate(texts) if option.casefold() == value.casefold()]

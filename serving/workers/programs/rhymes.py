@@ -172,7 +172,7 @@ _ONE = r"(?:the word )?[\"']?(?P<word>[a-z']+?)[\"']?"
 _OTHER = _ONE.replace("word>", "other>")
 _RHYMING = r"(?:that |which )?(?:rhymes?|rhyming)(?: (?:with|for|to))?"
 RHYMES: tuple[Rule, ...] = (
-    (pattern(rf"(?:which|what)(?: one| word| words?| of these(?: words)?| of the following(?: words)?| of them)*(?P<no> does not| doesn't)? rhymes? with {_ONE}[:,]? (?P<list>[^:?]+)"), _choose),
+    (pattern(rf"(?:which|what)(?: one| words?| of these(?: words)?| of the following(?: words)?| of them)*(?P<no> does not| doesn't)? rhymes? with {_ONE}[:,]? (?P<list>[^:?]+)"), _choose),
     (pattern(rf"(?:do|does) {_ONE} (?:and|rhyme with) {_OTHER}(?: rhyme)?"), _check),
     (pattern(rf"(?:(?:what|which|give me|name|tell me|say|find|write|list|think of|give|can you think of|do you know)(?: me)? ?)?(?:(?P<n>an?|some|{NUMBER}) )?(?:words?|rhymes?)? ?{_RHYMING} {_ONE}"), _find),
     (pattern(rf"(?:what is |give me |name |tell me |find |say |write )?(?:(?P<n>an?|some|{NUMBER}) )?rhymes? (?:for|with|of|to) {_ONE}"), _find),

@@ -84,6 +84,14 @@ def csv_to_json(text: str) -> str:
     return json.dumps([dict(zip(header, row, strict=True)) for row in rows], indent=2, ensure_ascii=False)
 
 
+def count_rows(text: str) -> tuple[int, bool]:
+    """Return the number of rows of CSV, or of objects of a JSON list, and whether they have a name."""
+    header, rows = (
+        _objects(text) if text.lstrip().startswith(("[", "{")) else (_rows(text)[0], _rows(text)[1:])
+    )
+    return len(rows), any(name.casefold() in ("name", "first name", "person") for name in header)
+
+
 def _is_objects(value: Any) -> TypeGuard[list[dict[str, Any]]]:
     return (
         bool(value) and type(value) is list and all(type(each) is dict for each in cast("list[Any]", value))

@@ -22,6 +22,7 @@ from serving.workers.programs.program import (
 )
 from serving.workers.programs.tables import (
     amount_in,
+    count_rows,
     csv_to_json,
     format_json,
     json_to_csv,
@@ -156,6 +157,15 @@ def _count(command: Command) -> str:
     count = counts[name]()
     spaces = ", spaces included" if name == "character" else ""
     return f"The text has {count:,} {name}{'' if count == 1 else 's'}{spaces}."
+
+
+def _count_rows(command: Command) -> str:
+    n_rows, has_names = count_rows(command.text)
+    what = command.match["what"].casefold()
+    if what in ("people", "persons", "names") and not has_names:
+        raise NotForProgram("The table has no column of names.")
+    one = {"people": "person", "entries": "entry"}.get(what, what.removesuffix("s"))
+    return f"The table has {n_rows:,} {one if n_rows == 1 else what}."
 
 
 def _sentences(text: str) -> list[str]:
@@ -316,6 +326,7 @@ RULES: tuple[tuple[re.Pattern[str], Callable[[Command], str]], ...] = (
     (pattern(rf"(?:convert|change|write|turn|make|put|transform|rewrite){_PLAIN}(?: to| into| in| all)? ?(?:all )?(?P<case>upper ?-?case|lower ?-?case|title ?-?case|sentence ?-?case|capitals|capital letters|all caps|caps|small letters)(?: letters)?"), _case),
     (pattern(rf"(?P<case>upper ?-?case|lower ?-?case|title ?-?case){_PLAIN}"), _case),
     (pattern(rf"(?:how many|count(?: the)?(?: number of)?|what is the number of) (?P<what>words?|characters?|letters?|sentences?|lines?)(?: are| are there| does| do| there are)?(?: in| of)?{_PLAIN}(?: have| has| contain)?"), _count),
+    (pattern(r"(?:and )?how many (?P<what>people|persons|names|rows|entries|records|objects)(?: are)?(?: there)? in (?:it|this|that|the|them)(?: list| table| csv| json)?"), _count_rows),
     (pattern(rf"(?:extract|find|list|get|pull out|give me|show)(?: me)?(?: all)?(?: of)?(?: the)? (?P<what>e-?mails?(?: addresses)?|email address|urls?|links?|web addresses|numbers?|dates?|hashtags?)(?: from| in| out of| mentioned in| contained in)?{_PLAIN}"), _extract),
     (pattern(rf"(?:convert|turn|change|transform){_PLAIN}(?: from)?(?: csv)?(?: to| into| as) (?:a |an )?json(?: array| list| format| objects?)?(?: objects)?|csv to json"), lambda c: csv_to_json(c.text)),
     (pattern(rf"(?:convert|turn|change|transform){_PLAIN}(?: from)?(?: json)?(?: to| into| as) (?:a )?csv(?: format| file)?(?:,? (?:with|including) (?:a |the )?headers?(?: line| row)?)?|json to csv"), lambda c: json_to_csv(c.text)),
@@ -330,6 +341,7 @@ class TextTools(ProgramWorker):
 
     topic = "sorting, counting, converting, extracting from and summarising a given text"
     most_chars = MOST_TEXT_CHARS
+    changes_texts = True
 
     def answer(self, question: PlainQuestion) -> ExactAnswer:
         reasons: list[str] = []
@@ -355,7 +367,9 @@ def _splits(question: PlainQuestion) -> list[tuple[str, str]]:
         splits.append((head, text.strip()) if found else ("", ""))
     first, _, last = raw.rpartition("\n")
     splits.append((last, first.strip()))
-    if numbers := re.fullmatch(r"(\D+?) (-?\d[\d.,]*(?:(?:,| and|, and)? -?\d[\d.,]*)+)", raw):
+    if numbers := re.fullmatch(
+        r"(\D+?) (-?\d(?:[\d.,]*\d)?(?:(?:,| and|, and)? -?\d(?:[\d.,]*\d)?)+[.,]?)", raw
+    ):
         splits.append((numbers[1], numbers[2]))
     if quoted := re.fullmatch(r"([^\"]*)\"([^\"]+)\"([^\"]*)", raw):
         splits.append((f"{quoted[1].strip()} {quoted[3].strip()}".strip(), quoted[2]))

@@ -3,26 +3,28 @@
 from pathlib import Path
 
 import pytest
-import torch
-from peft import LoraConfig, PeftModel, get_peft_model
-from safetensors.torch import save_file
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from cluster.local import conductor_model, model
+from tests.lazy import lazy
+
+torch = lazy("torch")
+peft = lazy("peft")
+transformers = lazy("transformers")
+save_file = lazy("safetensors.torch:save_file")
 
 
 @pytest.fixture
 def made(tmp_path: Path) -> tuple[Path, Path]:
     """A base model of a few thousand weights and an adapter for it, as PEFT writes them."""
     torch.manual_seed(0)
-    base = LlamaForCausalLM(
-        LlamaConfig(vocab_size=50, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1)
+    base = transformers.LlamaForCausalLM(
+        transformers.LlamaConfig(vocab_size=50, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1)
     )  # fmt: skip
     base.save_pretrained(tmp_path / "base")
     for name in set(model.NEEDED_FILES) - {"config.json", "generation_config.json", "model.safetensors"}:
         (tmp_path / "base" / name).write_text("{}")
-    adapted = get_peft_model(
-        base, LoraConfig(r=8, lora_alpha=4, target_modules="all-linear", task_type="CAUSAL_LM")
+    adapted = peft.get_peft_model(
+        base, peft.LoraConfig(r=8, lora_alpha=4, target_modules="all-linear", task_type="CAUSAL_LM")
     )
     for name, weight in adapted.named_parameters():
         if "lora_B" in name:
@@ -36,10 +38,10 @@ def test_the_merged_model_says_what_the_base_says_with_the_adapter(made: tuple[P
     conductor_model.make(base, adapter, tmp_path / "merged")
     ids = torch.arange(20).reshape(2, 10)
     with torch.no_grad():
-        merged = LlamaForCausalLM.from_pretrained(tmp_path / "merged")(input_ids=ids).logits
-        plain = LlamaForCausalLM.from_pretrained(base)
+        merged = transformers.LlamaForCausalLM.from_pretrained(tmp_path / "merged")(input_ids=ids).logits
+        plain = transformers.LlamaForCausalLM.from_pretrained(base)
         without = plain(input_ids=ids).logits
-        beside = PeftModel.from_pretrained(plain, str(adapter))(input_ids=ids).logits
+        beside = peft.PeftModel.from_pretrained(plain, str(adapter))(input_ids=ids).logits
     torch.testing.assert_close(merged, beside, rtol=1e-4, atol=1e-4)
     assert (merged - without).abs().max() > 0.1
 

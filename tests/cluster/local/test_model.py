@@ -6,12 +6,16 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
-import torch
 from gguf import quants
-from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
 from cluster.local import bfloat16, model
+from tests.lazy import lazy
+
+torch = lazy("torch")
+load_file = lazy("safetensors.torch:load_file")
+AutoModelForCausalLM = lazy("transformers:AutoModelForCausalLM")
+AutoTokenizer = lazy("transformers:AutoTokenizer")
+GgufConfig = lazy("transformers:GgufConfig")
 
 WIDTH, HEADS, KV_HEADS, FFN, LAYERS = 128, 4, 2, 64, 2
 BYTES = list(

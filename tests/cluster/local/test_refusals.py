@@ -1,4 +1,4 @@
-"""What ends a start before Ray is started: each check by itself, and one through the command."""
+"""What ends a start before or while Ray is started: each check by itself, and one through the command."""
 
 import asyncio
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cluster.local.child import check
-from cluster.local.processes import HOST, ROOT, ServeError, claim, free_port
+from cluster.local.processes import HOST, ROOT, ServeError, claim, free_port, processes_of
 from cluster.local.server import APP, Server
 from serving import edge
 from serving.database.address import StoreError, sqlite_address
@@ -85,6 +85,15 @@ def test_of_two_servers_started_at_once_on_one_port_one_is_refused() -> None:
         Server(port=port).__enter__()
     with claim(port):
         pass
+
+
+def test_a_start_of_ray_that_takes_too_long_ends_with_a_sentence_and_leaves_nothing(tmp_path: Path) -> None:
+    no_time = {"RAY_gcs_server_port_wait_time_s": "0"}
+    server = Server(settings=f"{ROOT}/cluster/scripted.yaml", port=0, env=no_time, log=tmp_path / "serve.log")
+    with pytest.raises(ServeError, match="this machine is too busy or too slow"):
+        server.__enter__()
+    assert "Traceback" not in server.log.read_text()
+    assert processes_of(server.tag) == []
 
 
 def test_podium_serve_beyond_loopback_without_a_key_ends_before_ray_is_started(store: Path) -> None:

@@ -4,8 +4,9 @@ from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager
 
 from conductor.model.call import Call
+from conductor.model.deltas import open_reply
 from conductor.model.messages import ToolCall
-from conductor.model.reply import Delta, FinishReason, Reply, open_reply
+from conductor.model.reply import Delta, FinishReason, Reply
 from conductor.model.usage import Price, Usage
 
 CALLED = Usage(10, 5)

@@ -138,15 +138,15 @@ async def count_calls_of_a_dead_primary(at_once: int) -> int:
 SECTION = """
 ## Default settings
 
-The table above uses short timeouts. The next table shows streams from workers with default settings. Each faulty worker has a fallback, except in the row that ends with "once". These fallbacks cannot continue a text from its last character (no `prefill`).
+The next table shows what clients of streams see if the workers have default settings instead of short limits. Each faulty worker has a fallback, except in the row that ends with "once". The fallbacks cannot continue an interrupted text from its last character, because they do not support `prefill`.
 
-The last column shows the longest silence after the first word. During the silence, the client gets only heartbeats. If a model stops sending in the middle of its answer, its fallback takes over after `stall_timeout_s` (120 s). After 20 answers of the model, Podium [learns a shorter limit](decisions/0060-a-worker-that-is-down-costs-little.md).
+The last column shows the longest time without text after the first word. During this time, the client gets only heartbeats. If a model stops sending in the middle of its answer, its fallback takes over after `stall_timeout_s`, which is 120 s. Once the model has given 20 answers, Podium [learns a shorter limit](decisions/0060-a-worker-that-is-down-costs-little.md).
 
 {table}
 
-A worker that fails every call has little effect if it has a fallback. In a test with {requests} requests, all were answered. When they were sent one after another, {alone} of them reached the failing worker. When they were sent concurrently, {together} did.
+A worker that fails every call has little effect if it has a fallback. In a test, all {requests} requests to such a worker were answered. When the requests were sent one after another, {alone} of them reached the failing worker before Podium stopped calling it. When all were sent at the same time, {together} reached it.
 
-[What a kill costs](operations/durable-runs.md#what-a-kill-costs) shows what clients see when a part of Podium itself fails.
+[What a kill costs](operations/durable-runs.md#what-a-kill-costs) shows what clients see when one of Podium's own processes fails.
 """
 
 
@@ -170,7 +170,10 @@ def wrong_of(looks: dict[str, Look], alone: int, together: int) -> list[str]:
 
 def table(looks: dict[str, Look]) -> str:
     """Return the table in Markdown."""
-    rows = ["| fault | client sees | first word | silence after it |", "| --- | --- | --: | --: |"]
+    rows = [
+        "| fault | result for the client | first word after | longest silence |",
+        "| --- | --- | --: | --: |",
+    ]
     for name, look in looks.items():
         times = " | ".join(map(_ms, (look.first_word_s, look.silence_s)))
         rows.append(f"| {name} | {in_words(look.outcome)} | {times} |")

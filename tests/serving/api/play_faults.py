@@ -284,25 +284,25 @@ PAGE = """\
 
 This page shows what a client of Chat Completions gets when a provider fails. [Worker failures](operations/worker-failures.md) explains the rules that lead to these results.
 
-A test makes one worker faulty. It plays each fault in four places:
+A test makes one worker faulty, and sends requests to Podium. It repeats this for each fault, with the faulty worker in four roles:
 
-| column | the faulty worker |
+| column | role of the faulty worker |
 | --- | --- |
-| alone | The client calls it by name, and it has no fallback. |
-| backed | The client calls it by name, and it has a fallback. |
-| middle | It runs the second of three steps. |
-| conductor | It writes the plan for two healthy workers. |
+| alone | The client calls the worker by its name. The worker has no fallback. |
+| backed | The client calls the worker by its name. The worker has a fallback. |
+| middle | The worker runs the second of three steps. |
+| conductor | The worker writes the plan for two healthy workers. |
 
-To read the table:
+Read the results as follows:
 
-* Each cell shows the HTTP status, followed by the answer or by the `code` of the error. If a streamed request gets a different result, it comes after a slash. `…` marks where the stream broke.
-* An *early* fault happens before the first word of the answer, and a *late* fault after it.
-* If a call was already billed, Podium returns a 400 instead of a 502 or 503, so that clients do not retry.
-* The last column shows the longest time that any of {at_once} concurrent clients waited for its first word. Use it only to compare rows. In the test, each call had two attempts, and `stall_timeout_s` was {stall_s:.0f} s.
+* Each cell shows the HTTP status that the client gets, followed by the answer or by the `code` of the error. If a request for a stream gets a different result, the cell shows that result after a slash. `…` marks the place where the stream broke.
+* An *early* fault happens before the first word of the answer, and a *late* fault happens after it.
+* If a call of the run was already billed, Podium returns a 400 instead of a 502 or 503, so that clients do not retry.
+* The last column shows the longest time that any of {at_once} concurrent clients waited for the first word of its answer. Use this time only to compare rows, because the test uses short limits: each call has two attempts, and `stall_timeout_s` is {stall_s:.0f} s.
 
 {table}
 
-The test played {cases} faults and compared {requests} results with the expected ones. All were equal, and no call was left open. `make faults` generated this page on {date} ({machine}).
+The test played {cases} faults. All {requests} results were as expected, and no call to a provider stayed open. `make faults` generated this page on {date} ({machine}).
 """
 SHOWN = {
     OTHER_TEXT: "fallback's answer",

@@ -12,8 +12,9 @@ import pytest
 
 from conductor import errors
 from conductor.model.call import Call
+from conductor.model.deltas import open_reply
 from conductor.model.failure import Attempt
-from conductor.model.reply import Delta, Reply, open_reply
+from conductor.model.reply import Delta, Reply
 from conductor.model.usage import Price
 from serving.telemetry.logs import JsonLines
 from tests.serving.api.served import ASK, Json, Served, plan, scripted, served, step, team

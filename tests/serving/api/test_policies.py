@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from conductor.model.call import Call
-from conductor.model.reply import Delta, Reply, open_reply
+from conductor.model.deltas import open_reply
+from conductor.model.reply import Delta, Reply
 from conductor.model.usage import Price
 from serving.accounts.account_policy import AccountPolicy
 from serving.database.address import Address

@@ -14,7 +14,8 @@ from conductor.run.record import Account, Record, RunRecords
 from conductor.run.task import Task
 from serving.accounts.caller import ANYBODY
 from serving.settings.sections import LimitSettings
-from serving.store.memory_store import MemoryStore, weight
+from serving.store.memory_store import MemoryStore
+from serving.store.unflushed_run import weight
 from tests.serving.api.keyed import keyed
 from tests.serving.api.served import Json, scripted, served, team
 

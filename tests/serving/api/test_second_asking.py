@@ -224,7 +224,7 @@ async def test_a_router_that_stops_ends_what_goes_on_without_a_client(store_addr
     stuck: Json = {"text": WORDS, "stall_after_tokens": 3}
     async with replicas(store_address, two_steps(stuck), n=1) as (one,):
         id = await read_and_leave(one.api, "/v1/responses")
-        await until(lambda: one.api.service.sessions.find(id), "its client has left")
+        await until_joined(one, id)
         await asyncio.wait_for(one.api.service.sessions.aclose(), 5)
         await until(lambda: one.api.service.running == 0, "nothing is left")
         assert (await one.api.record(id))["status"] == "cancelled"

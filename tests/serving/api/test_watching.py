@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from conductor.model.call import Call
-from conductor.model.reply import Delta, FinishReason, Reply, open_reply
+from conductor.model.deltas import open_reply
+from conductor.model.reply import Delta, FinishReason, Reply
 from conductor.model.usage import Price, Usage
 from serving.accounts.caller import Scope
 from serving.database.address import Address

@@ -8,8 +8,9 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from conductor.model.call import Call
+from conductor.model.deltas import open_reply
 from conductor.model.messages import ToolCall
-from conductor.model.reply import Delta, FinishReason, Reply, open_reply
+from conductor.model.reply import Delta, FinishReason, Reply
 from conductor.model.usage import Price, Usage
 
 Json = dict[str, Any]

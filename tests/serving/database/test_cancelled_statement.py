@@ -1,12 +1,18 @@
-"""A statement whose caller is cancelled: its thread ends before the loop of the test closes."""
+"""A statement whose caller is cancelled: its thread ends before the loop of the test closes, and no lock stays."""
 
 import asyncio
+import sqlite3
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
 
 import aiosqlite
 import pytest
+
+from serving.database.address import sqlite_address
+from serving.database.database import Database
+from tests.databases import make_file
 
 
 @pytest.mark.parametrize("cancelled_after_s", [0, 0.01])
@@ -27,3 +33,19 @@ def test_a_loop_closes_after_the_thread_of_a_cancelled_statement(tmp_path: Path,
     while set(threading.enumerate()) - before:
         assert time.monotonic() < until_s
         time.sleep(0.01)
+
+
+async def test_a_connection_that_is_closed_in_the_middle_of_a_query_leaves_no_write_lock(tmp_path: Path):
+    make_file(tmp_path / "store.db")
+    async with (
+        Database(sqlite_address(tmp_path / "store.db")) as database,
+        database.engine.connect() as connection,
+    ):
+        driver: aiosqlite.Connection = (await connection.get_raw_connection()).driver_connection
+        await driver.execute("BEGIN IMMEDIATE")
+        under_way = await driver.execute("SELECT 1 UNION ALL SELECT 2")
+        await driver.close()
+        with closing(sqlite3.connect(tmp_path / "store.db", timeout=0)) as other:
+            other.execute("BEGIN IMMEDIATE")
+        await connection.invalidate()
+    assert under_way is not None, "its statement lives as long as it"

@@ -10,8 +10,9 @@ from msgspec.structs import replace
 
 from conductor.errors import AnswerInvalid, BudgetExceeded, WorkerUnavailable
 from conductor.model.call import AnswerFormat, Call, Sampling
+from conductor.model.deltas import open_reply
 from conductor.model.messages import Message, Native, Text, Tool, ToolCall, ToolResult, Toolset
-from conductor.model.reply import CallResult, Delta, FinishReason, open_reply
+from conductor.model.reply import CallResult, Delta, FinishReason
 from conductor.model.usage import Price, Usage
 from conductor.model.worker import PoolMember
 from conductor.run.call_holds import open_call

@@ -10,8 +10,9 @@ import pytest
 from msgspec.structs import replace
 
 from conductor.model.call import Call, CallSite, Sampling
+from conductor.model.deltas import open_reply
 from conductor.model.messages import Message, ToolCall, ToolResult
-from conductor.model.reply import Delta, FinishReason, Reply, open_reply
+from conductor.model.reply import Delta, FinishReason, Reply
 from conductor.model.terms import Terms
 from conductor.model.usage import Price, Usage
 from serving.dispatch.fitting import ModelProfile

@@ -13,8 +13,9 @@ from msgspec.structs import replace
 
 from conductor.errors import BudgetExceeded, StoreUnavailable, WorkerError, WorkerRefused, WorkerUnavailable
 from conductor.model.call import Call
+from conductor.model.deltas import open_reply
 from conductor.model.messages import Message
-from conductor.model.reply import CallResult, Delta, FinishReason, Reply, open_reply
+from conductor.model.reply import CallResult, Delta, FinishReason, Reply
 from conductor.model.usage import FREE, Price, Usage
 from conductor.model.worker import PoolMember, Worker
 from conductor.run.call_bound import call_bound, with_defaults

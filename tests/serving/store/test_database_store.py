@@ -23,9 +23,9 @@ from conductor.run.task import Task
 from serving.accounts.caller import ANYBODY, DEFAULT_SCOPES, Caller
 from serving.database.address import Address, sqlite_address
 from serving.store import journal
+from serving.store.content import for_list, with_question
 from serving.store.database_store import DatabaseStore
 from serving.store.journal import BATCH_S
-from serving.store.numbers import for_list, with_question
 from serving.store.rows import Item
 from serving.store.run_filter import RunFilter
 from serving.store.store import StoreListener

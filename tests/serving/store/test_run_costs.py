@@ -24,9 +24,9 @@ from serving.accounts.caller import ANYBODY, DEFAULT_SCOPES, Caller
 from serving.accounts.money import MAX_PICO
 from serving.database.address import Address
 from serving.settings.sections import LimitSettings
+from serving.store.content import without_content
 from serving.store.database_store import DatabaseStore
 from serving.store.memory_store import MemoryStore
-from serving.store.numbers import without_content
 from serving.store.retention import DAY_US
 from serving.store.run_costs import CostQuery, LedgerSum, RunCostRow, rows_of
 from serving.store.run_filter import RunFilter
@@ -185,7 +185,9 @@ async def test_absurd_amounts_are_summed_too(store_address: Address) -> None:
             for id in ids:
                 await connection.exec_driver_sql(paid.format(id))
         report = await store.costs(CostQuery(0, 99, ("worker",)), ANYBODY)
-    assert [(group.cost, group.saved) for group in report.groups] == [(3 * MAX_PICO, -3 * MAX_PICO)]
+    assert [(group.sums["cost"], group.sums["saved"]) for group in report.groups] == [
+        (3 * MAX_PICO, -3 * MAX_PICO)
+    ]
     assert report.ledger == LedgerSum(3 * MAX_PICO, 0)
 
 
@@ -227,11 +229,12 @@ async def test_both_stores_sum_alike_and_show_a_caller_its_own_team(
             assert by_values == {group.values: group for group in (await memory.costs(query, caller)).groups}
         everything = await store.costs(CostQuery(0, 99, ("model",)), ANYBODY)
         (of_mini,) = everything.groups
-        assert (of_mini.values, of_mini.runs, of_mini.calls, of_mini.unknown_costs) == (("mini",), 5, 7, 1)
-        assert of_mini.cost == 3 * usd(CLAUDE) + usd(SMALL) + 2 * usd(SMALL, Usage(5, 5))
+        sums = of_mini.sums
+        assert (of_mini.values, of_mini.runs, sums["calls"], sums["unknown_costs"]) == (("mini",), 5, 7, 1)
+        assert sums["cost"] == 3 * usd(CLAUDE) + usd(SMALL) + 2 * usd(SMALL, Usage(5, 5))
         assert of_mini.answer_usage.input_tokens == 3 * 10_000 + 2 * 5
         assert everything.ledger is not None
-        assert everything.ledger.difference == -of_mini.cost, "nothing is in the ledger of this test"
+        assert everything.ledger.difference == -sums["cost"], "nothing is in the ledger of this test"
 
 
 async def test_a_run_that_waits_has_its_costs_so_far_and_they_are_replaced(store_address: Address) -> None:
@@ -243,10 +246,8 @@ async def test_a_run_that_waits_has_its_costs_so_far_and_they_are_replaced(store
     async with opened(store_address) as (_, store):
         record = replace(record, owner=store.owner)
         await store.suspend(RunRecords(record), 60)
-        assert [(group.values, group.calls) for group in (await store.costs(everything, ANYBODY)).groups] == [
-            (("a",), 1),
-            (("b",), 1),
-        ]
+        groups = (await store.costs(everything, ANYBODY)).groups
+        assert [(group.values, group.sums["calls"]) for group in groups] == [(("a",), 1), (("b",), 1)]
         assert await store.resume("wf_1") is not None
         ended = run("wf_1", plan(step(0, call("b"))), plan(step(0, call("c")), index=1))
         await store.put(RunRecords(replace(ended, owner=store.owner)))
@@ -274,12 +275,14 @@ async def test_a_lost_run_costs_what_the_ledger_has_until_its_owner_says_more(st
             await connection.exec_driver_sql("UPDATE replica SET lease_until_us = 1")
         assert await other.sweep() == 2
         (lost,) = (await other.costs(everything, ANYBODY)).groups
-        assert (lost.values, lost.runs, lost.calls, lost.cost, lost.unknown_costs) == (("",), 2, 1, 750, 1)
+        sums = [lost.sums[name] for name in ("calls", "cost", "unknown_costs")]
+        assert (lost.values, lost.runs, sums) == (("",), 2, [1, 750, 1])
         ended = run("wf_1", plan(step(0, call("b"))))
         await one.put(RunRecords(replace(ended, owner=one.owner)))  # it was only frozen
         await one.aclose()
         report = await other.costs(everything, ANYBODY)
-        assert [(group.values, group.cost) for group in report.groups] == [(("",), 0), (("b",), usd(CLAUDE))]
+        costs = [(group.values, group.sums["cost"]) for group in report.groups]
+        assert costs == [(("",), 0), (("b",), usd(CLAUDE))]
 
 
 async def test_a_lost_run_keeps_the_rows_from_its_wait_for_tools(store_address: Address) -> None:
@@ -297,7 +300,8 @@ async def test_a_lost_run_keeps_the_rows_from_its_wait_for_tools(store_address: 
             await connection.exec_driver_sql("UPDATE replica SET lease_until_us = 1")
         assert await other.sweep() == 1
         report = await other.costs(CostQuery(0, 99, ("worker",)), ANYBODY)
-        assert [(group.values, group.cost) for group in report.groups] == [(("",), 9), (("a",), usd(CLAUDE))]
+        costs = [(group.values, group.sums["cost"]) for group in report.groups]
+        assert costs == [(("",), 9), (("a",), usd(CLAUDE))]
         assert report.ledger == LedgerSum(usd(CLAUDE) + 9, 0)
 
 

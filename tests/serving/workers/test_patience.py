@@ -11,9 +11,10 @@ from msgspec.structs import replace
 
 from conductor.errors import WorkerUnavailable
 from conductor.model.call import Call
+from conductor.model.deltas import open_reply
 from conductor.model.failure import Attempt
 from conductor.model.messages import Message
-from conductor.model.reply import Delta, FinishReason, Reply, open_reply
+from conductor.model.reply import Delta, FinishReason, Reply
 from conductor.model.terms import AttemptLimits, Pauses, Priority, Terms
 from conductor.model.usage import Price
 from serving.dispatch import target

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from conductor.model.call import Call, Sampling
+from conductor.model.deltas import open_reply
 from conductor.model.messages import Message
-from conductor.model.reply import Delta, FinishReason, Reply, open_reply
+from conductor.model.reply import Delta, FinishReason, Reply
 from conductor.model.usage import Price, Usage
 from conductor.run.call_holds import open_call
 from conductor.run.ledger import BudgetLedger

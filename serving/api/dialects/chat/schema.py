@@ -319,8 +319,7 @@ class UnservedPart(LenientModel):
 
 
 ContentPart = Annotated[
-    TextPart | ImagePart | FilePart | RefusalPart | UnservedPart,
-    Field(discriminator="type"),
+    TextPart | ImagePart | FilePart | RefusalPart | UnservedPart, Field(discriminator="type")
 ]
 
 

@@ -298,16 +298,10 @@ class PassingBlock(LenientModel):
 
 THOUGHTS = ("thinking", "redacted_thinking")
 SERVER_TOOLS = (
-    "server_tool_use",
-    "web_search_tool_result",
-    "web_fetch_tool_result",
-    "code_execution_tool_result",
-    "bash_code_execution_tool_result",
-    "text_editor_code_execution_tool_result",
-    "tool_search_tool_result",
-    "mcp_tool_use",
-    "mcp_tool_result",
-)
+    "server_tool_use", "web_search_tool_result", "web_fetch_tool_result", "code_execution_tool_result",
+    "bash_code_execution_tool_result", "text_editor_code_execution_tool_result", "tool_search_tool_result",
+    "mcp_tool_use", "mcp_tool_result",
+)  # fmt: skip
 """Types of the blocks that a provider's own tools leave in a conversation."""
 
 

@@ -18,18 +18,10 @@ from serving.api.dialects.messages.tools import ToolFields
 from serving.api.dialects.read_body import ExtraFields, LenientModel, MarkFields, read_body
 from serving.api.request import MOST, Effort, Podium, PodiumField
 
-WITHOUT_EFFECT = frozenset(
-    {
-        "container",
-        "context_management",
-        "diagnostics",
-        "inference_geo",
-        "service_tier",
-        "speed",
-        "user_profile_id",
-        "workspace_id",
-    }
-)
+WITHOUT_EFFECT = frozenset({
+    "container", "context_management", "diagnostics", "inference_geo", "service_tier", "speed",
+    "user_profile_id", "workspace_id",
+})  # fmt: skip
 """Known fields that are ignored. Like unknown fields, they are listed in the record. They concern storage,
 price, speed, accounting or hosted tools.
 """

@@ -27,13 +27,9 @@ from serving.api.request import ApiRequest
 
 Json = dict[str, Any]
 IN_DELTA = (
-    "input_tokens",
-    "output_tokens",
-    "cache_creation_input_tokens",
-    "cache_read_input_tokens",
-    "output_tokens_details",
-    "server_tool_use",
-)
+    "input_tokens", "output_tokens", "cache_creation_input_tokens", "cache_read_input_tokens",
+    "output_tokens_details", "server_tool_use",
+)  # fmt: skip
 """Fields of the usage in `message_delta`. They are running totals, and some clients read them only here."""
 
 

@@ -8,7 +8,6 @@ from itertools import chain
 from typing import Any
 
 from conductor.errors import BadTask, NotAllowed, TooLarge, UnknownName, quote
-from conductor.model import call as calls
 from conductor.model.messages import Message
 from conductor.run.record import Record, RunRecords
 from serving.accounts.caller import Caller
@@ -70,7 +69,7 @@ class CallersRuns:
 
         The turns of another key are another conversation, because ids are never shared between keys.
         """
-        id = calls.conversation_of(record.task.sampling)
+        id = record.task.sampling.options.conversation
         if id and record.account.key_id == self._caller.account.key_id:
             return id
         return f"run:{id or record.id}"

@@ -25,19 +25,10 @@ Json = dict[str, Any]
 Parts = list[Text | Image | File]
 Refer = Callable[[str, str], Sequence[Message]]
 """Function that returns the messages of an `item_reference`, given its id and its place in the request."""
-HOSTED = frozenset(
-    {
-        "code_interpreter_call",
-        "file_search_call",
-        "mcp_approval_request",
-        "mcp_approval_response",
-        "mcp_call",
-        "mcp_list_tools",
-        "tool_search_call",
-        "tool_search_output",
-        "web_search_call",
-    }
-)
+HOSTED = frozenset({
+    "code_interpreter_call", "file_search_call", "mcp_approval_request", "mcp_approval_response", "mcp_call",
+    "mcp_list_tools", "tool_search_call", "tool_search_output", "web_search_call",
+})  # fmt: skip
 """Items of other servers' tools. The messages around them have the results."""
 PREFIXES = {"message": "msg", "custom_tool_call": "ctc", "custom_tool_call_output": "ctc"}
 

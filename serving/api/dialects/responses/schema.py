@@ -18,12 +18,7 @@ from serving.errors import explain_fault
 Json = dict[str, Any]
 UNSERVED = ("prompt", "moderation")
 """Unsupported fields, which would change the answer unless they are empty."""
-WITHOUT_EFFECT = {
-    "access_programs",
-    "context_management",
-    "image",
-    "stream_options",
-}
+WITHOUT_EFFECT = {"access_programs", "context_management", "image", "stream_options"}
 """Known fields that are ignored. Like unknown fields, they are listed in the record. They concern price,
 speed or format.
 """

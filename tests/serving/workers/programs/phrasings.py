@@ -1,8 +1,15 @@
 """Phrasings with the answers of programs, for the tests of each program."""
 
+import os
 from collections.abc import Mapping, Sequence
 
-from serving.workers.programs.program import NotForProgram, ProgramWorker, read_question
+from serving.workers.programs.program import (
+    ExactAnswer,
+    NotForProgram,
+    PlainQuestion,
+    ProgramWorker,
+    read_question,
+)
 
 NOT_FOR_ANY = (
     "", " \n ", "?", "Write a poem about the sea.", "Who is the best singer?", "Explain quantum physics to a child.", "it", "Why?",
@@ -54,3 +61,12 @@ def never_fails(program: ProgramWorker) -> None:
     """Assert that the program replies or refuses whatever is asked, with short texts only."""
     for text in (*HOSTILE, *NOT_FOR_ANY):
         assert len(say(program, text)) < 30_000, text[:80]
+
+
+class Place(ProgramWorker):
+    """Program that answers with the id of its process."""
+
+    topic = "processes"
+
+    def answer(self, question: PlainQuestion) -> ExactAnswer:
+        return ExactAnswer(str(os.getpid()))

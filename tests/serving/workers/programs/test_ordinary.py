@@ -1,11 +1,13 @@
 """The programs together answer ordinary questions of six kinds, and none of them answers one wrong."""
 
+import json
 import re
 import unicodedata
 from pathlib import Path
 
 import pytest
 
+from tests.conftest import ROOT
 from tests.serving.workers.programs.phrasings import say
 from tests.serving.workers.programs.test_changed_phrasings import PROGRAMS
 
@@ -31,3 +33,13 @@ def test_ordinary_questions_are_answered_right_or_refused():
         if not all(any(plain(answer) in plain(reply) for answer in answers) for reply in replies):
             wrong[question] = replies
     assert (wrong, n_refused <= MOST_REFUSED) == ({}, True)
+
+
+def test_the_examples_of_the_console_are_answered():
+    page = (ROOT / "console/src/pages/ask.tsx").read_text(encoding="utf-8")
+    (examples,) = re.findall(r"const EXAMPLES = (\[.*?\]);", page, re.DOTALL)
+    replies = {text: [say(each, text) for each in PROGRAMS] for text in json.loads(examples)}
+    assert len(replies) == 3
+    assert [
+        text for text, said in replies.items() if all(each.startswith("refused: ") for each in said)
+    ] == []

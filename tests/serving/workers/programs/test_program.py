@@ -1,3 +1,8 @@
+import os
+import re
+from functools import partial
+from typing import Any, cast
+
 import pytest
 
 from conductor.errors import WorkerRefused
@@ -12,10 +17,16 @@ from conductor.plan.prompts import work
 from serving.pool import build_pool
 from serving.settings.settings import parse
 from serving.workers.programs.calculator import Calculator
-from serving.workers.programs.program import read_question
+from serving.workers.programs.guide import PROGRAMS
+from serving.workers.programs.process import NotForProgram, ProgramProcess
+from serving.workers.programs.program import (
+    AskedTexts,
+    read_question,
+)
 from tests.serving.api.served import scripted, served, team
+from tests.serving.workers.programs.phrasings import Place
 
-pytestmark = pytest.mark.real_time  # a program answers in a thread
+pytestmark = pytest.mark.real_time  # a program answers in a process
 
 CALCULATOR = Calculator("calculator")
 
@@ -206,3 +217,46 @@ async def test_an_answer_in_a_format_comes_from_a_model_after_a_program_has_refu
     assert answer["choices"][0]["message"]["content"] == '{"sum": 5}'
     (attempt,) = answer["podium"]["steps"][0]["attempts"]
     assert (attempt["worker"], attempt["error"]) == ("a", "WorkerRefused")
+
+
+async def test_programs_answer_in_a_process_beside_the_router():
+    async with Place("place").open(asked("Where?")) as reply:
+        async for _ in reply:
+            pass
+    assert int("".join(reply.texts)) != os.getpid()
+
+
+def test_a_question_that_takes_too_long_ends_the_process_and_the_next_one_is_answered():
+    process = ProgramProcess(cpu_s=0.3)
+    with pytest.raises(NotForProgram, match="takes too long"):
+        process.ask(cast("Any", partial(re.fullmatch, "(a+)+", "a" * 40 + "b")))
+    assert (
+        process.ask(partial(CALCULATOR.answer_one, AskedTexts(("what is 2 + 3?",), (), ()))) == "2 + 3 = 5."
+    )
+
+
+def test_a_program_that_fails_is_a_refusal_and_the_next_question_is_answered():
+    process = ProgramProcess()
+    with pytest.raises(NotForProgram, match="The log says why"):
+        process.ask(cast("Any", partial(int, "one")))
+    assert process.ask(partial(str, 5)) == "5"
+
+
+SLOW_ONCE = (
+    "Total these amounts please " + ", ".join(map(str, range(10, 310, 10))) + " and tell me",
+    "numbers " + "1, " * 60 + "1 x",
+    "20 pneumonoultramicroscopicsilicovolcanoconiosis patients",
+    "500 Donaudampfschifffahrtsgesellschaftskapitäne tranken Kaffee",
+    "3 interdisciplinary characterizations of electroencephalographically measured activity?",
+    "forty and twelve q" + "w" * 60 + " zz",
+    "which " + "word " * 60,
+)
+"""Questions for which a pattern of a program once took seconds or hours."""
+
+
+def test_no_ordinary_sentence_takes_a_program_long():
+    process = ProgramProcess()
+    for text in SLOW_ONCE:
+        for program in PROGRAMS:
+            with pytest.raises(NotForProgram, match=r"^(?!The question takes too long)"):
+                process.ask(partial(program("program").answer_one, AskedTexts((text,), (), (text,))))

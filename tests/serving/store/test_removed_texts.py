@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 from conductor.model.value import Value
 from conductor.run.events import Event
 from conductor.run.record import Record
-from serving.store.numbers import EMPTY, LENGTHS
+from serving.store.content import EMPTY, LENGTHS
 
 FACTS = "Failure.facts"
 """`serving/redaction/failures.py` removes their texts."""
