@@ -112,7 +112,10 @@ def tokens_text(tokens: Sequence[int]) -> str:
 
 def read_tokens(text: str) -> list[int]:
     """Return the ids that `tokens_text` wrote. Raise ValueError for others, such as redacted ones."""
-    value: object = json.loads(text)
+    try:
+        value: object = json.loads(text)
+    except RecursionError as exc:
+        raise ValueError("the text is nested too deeply") from exc
     if not isinstance(value, list):
         raise ValueError("the text is not a list")
     return [int(each) for each in cast(list[Any], value)]

@@ -181,6 +181,10 @@ class RateCounter:
         tokens_taken = {rate: amount for rate, amount in taken.items() if rate.kind == "tokens"}
         return RateReservation(await self._levels(rates), tokens_taken, self._now_s())
 
+    async def give_back(self, account: Account, policies: Policies) -> None:
+        """Give back a request of one token that `reserve` has counted."""
+        await self._give_back(dict.fromkeys(rates_of(account, policies), 1))
+
     async def settle(self, reservation: RateReservation, records: RunRecords | None) -> None:
         """Replace the estimated tokens of a request by those of its run, or by 0 without a run. Works once."""
         taken_of = dict(reservation.tokens)

@@ -1,6 +1,8 @@
 """Connections of one router replica to the store: its database connections, its writer and its lease."""
 
 import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from typing import Any
 
 from sqlalchemy import Executable, Row
@@ -8,9 +10,15 @@ from sqlalchemy import Executable, Row
 from serving.accounts.hold_statements import RENEW_S
 from serving.accounts.ledger_store import LedgerStore, new_owner
 from serving.database.address import Address
-from serving.database.database import Database
+from serving.database.database import CONNECT_S, POOL_SIZE, Database
 from serving.database.migrate import open_database
+from serving.database.outages import connections_in_use
 from serving.database.writer import Item, Operation, Result
+
+MOST_READS = POOL_SIZE - 1
+"""Maximum number of queries for stored texts and lists at the same time. One connection is left for budgets and
+changes.
+"""
 
 
 class ReplicaStore:
@@ -22,7 +30,7 @@ class ReplicaStore:
     def __init__(self, address: Address, renew_s: float = RENEW_S) -> None:
         self.address, self.owner = address, new_owner()
         self._renew_s = renew_s
-        self._opening = asyncio.Lock()
+        self._opening, self._reads = asyncio.Lock(), asyncio.Semaphore(MOST_READS)
         self._database: Database | None = None
         self._ledger: LedgerStore | None = None
 
@@ -53,8 +61,21 @@ class ReplicaStore:
         """Return the rows of a query, or none if the SQLite file does not exist, which is not created."""
         if self._database is None and not self.address.may_hold_something:
             return []
-        async with (await self.database()).reading() as connection:
+        database = await self.database()
+        async with self._read_place(), database.reading() as connection:
             return list(await connection.execute(query))
+
+    @asynccontextmanager
+    async def _read_place(self) -> AsyncGenerator[None]:
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                await self._reads.acquire()
+        except TimeoutError:
+            raise connections_in_use(self.address) from None
+        try:
+            yield
+        finally:
+            self._reads.release()
 
     async def write(self, operation: Operation[Item, Result], item: Item) -> Result:
         """Write an item with the writer of this replica, and return the result. See `Writer.do`."""

@@ -77,7 +77,7 @@ UPLOAD = Cost(
 RUN = Cost(
     "run",
     streams="`limits.max_running`",
-    memory="The conversation counts towards `limits.max_running_bytes`.",
+    memory="The conversation counts towards `limits.max_running_bytes`, and so do earlier texts while a request loads them.",
 )
 
 

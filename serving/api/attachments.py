@@ -18,6 +18,7 @@ from serving.accounts.caller import Caller
 from serving.api.request import ApiRequest
 from serving.batches.model import StoredFile
 from serving.batches.store import BatchStore
+from serving.dispatch.slots import FairQueue
 from serving.sessions.service import Service
 
 PDF_MARK, MARK_WITHIN = b"%PDF-", 1024
@@ -80,9 +81,10 @@ async def attach(request: ApiRequest, caller: Caller, store: BatchStore, service
             f"The files of a request may have at most {max_bytes} bytes together (limits.max_body_bytes). Send fewer or smaller files.",
             param="file_id",
         )
+    turns = service.sessions.admission.loads
     held_bytes = len(request.choices) * base64_bytes(n_bytes)
     with service.sessions.admission.memory.hold(caller.account, held_bytes, request.priority):
-        contents = {id: await _read(file, ids[id], store) for id, file in files.items()}
+        contents = {id: await _read(file, ids[id], store, turns, caller) for id, file in files.items()}
     return dataclasses.replace(
         request, conversation=tuple(_fill_message(message, contents) for message in request.conversation)
     )
@@ -95,14 +97,15 @@ async def _find(id: str, place: str, caller: Caller, store: BatchStore) -> Store
     return file
 
 
-async def _read(file: StoredFile, place: str, store: BatchStore) -> File:
-    content = await store.content(file.id)
-    if content is None:
-        raise _not_kept(file.id, place)
-    try:
-        return await asyncio.to_thread(file_of, file.name, content)
-    except ValueError as exc:
-        raise BadTask(f"{place}: {exc}.", param=place) from exc
+async def _read(file: StoredFile, place: str, store: BatchStore, turns: FairQueue, caller: Caller) -> File:
+    async with turns.turn(caller.account):
+        content = await store.content(file.id)
+        if content is None:
+            raise _not_kept(file.id, place)
+        try:
+            return await asyncio.to_thread(file_of, file.name, content)
+        except ValueError as exc:
+            raise BadTask(f"{place}: {exc}.", param=place) from exc
 
 
 def base64_bytes(n_bytes: int) -> int:

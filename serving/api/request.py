@@ -266,18 +266,22 @@ class ApiRequest:
 
     @property
     def _texts(self) -> Iterator[str]:
-        conversations = (self.conversation, *self.more)
         for step in self.podium.plan or ():
             yield from (step.subtask, step.needs)
-        for conversation in conversations:
-            for message in conversation:
-                if message.thoughts:
-                    yield _shape_text(message.thoughts)
-                for part in message.all_parts:
-                    yield from _texts_of(part)
+        for conversation in (self.conversation, *self.more):
+            yield from texts_of(conversation)
         for tool in self.tools.tools:
             yield from (tool.name, tool.description)
             yield from (_shape_text(shape) for shape in (tool.parameters, tool.format) if shape)
+
+
+def texts_of(messages: Iterable[Message]) -> Iterator[str]:
+    """Return the texts that count towards `limits.max_text_bytes`."""
+    for message in messages:
+        if message.thoughts:
+            yield _shape_text(message.thoughts)
+        for part in message.all_parts:
+            yield from _texts_of(part)
 
 
 def _texts_of(part: Part) -> tuple[str, ...]:

@@ -115,7 +115,8 @@ async def _settle(
     service: Service, answer: ToolAnswer, caller: Caller, headers: dict[str, str], rate: RateReservation
 ) -> "Run | _Repeated | None":
     for pause_s in chain(PAUSES_S, repeat(PAUSES_S[-1])):
-        records = await service.find_waiting(answer.run_id) or await service.store.get(answer.run_id)
+        async with service.sessions.admission.loads.turn(caller.account):
+            records = await service.find_waiting(answer.run_id) or await service.store.get(answer.run_id)
         if records is None or not records.has_content or records.record.status in ("expired", "cancelled"):
             return _refuse_late(answer)
         record = records.record

@@ -61,13 +61,21 @@ def unavailable(address: Address, error: BaseException) -> StoreUnavailable:
     )
 
 
+def connections_in_use(address: Address) -> StoreUnavailable:
+    """Return the error if all connections of this process were in use for too long."""
+    return StoreUnavailable(
+        "All connections to the store are in use. Nothing was run. Try again.",
+        detail=f"{address.name}: no free connection",
+    )
+
+
 @contextlib.contextmanager
 def mapped_errors(address: Address) -> Generator[None]:
     """Convert the drivers' errors: StoreUnavailable if away or too busy, StoreError if the operator must act."""
     try:
         yield
-    except NoConnectionLeft as exc:  # all connections of this process were in use for too long
-        raise unavailable(address, exc) from None
+    except NoConnectionLeft:
+        raise connections_in_use(address) from None
     except (DBAPIError, sqlite3.Error, *REFUSED, *AWAY) as exc:
         error = driver_error(exc) if isinstance(exc, DBAPIError) else exc
         for kind, why in REFUSED.items():

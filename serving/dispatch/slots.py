@@ -3,12 +3,14 @@
 import asyncio
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from math import inf
 from statistics import median_low
 from types import MappingProxyType
 
 from conductor.model.terms import Priority
+from conductor.run.record import Account
 from serving.shares import KEPT, RoundRobin, add_to, share
 from serving.traffic import TRAFFIC_S, Traffic
 
@@ -222,6 +224,15 @@ class FairQueue:
             else:
                 queue.leave(payer, key, turn)
             raise
+
+    @asynccontextmanager
+    async def turn(self, account: Account) -> AsyncGenerator[None]:
+        """Wait for a slot, and hold it in the block. Teams take turns, and within a team its keys."""
+        await self.take("interactive", account.tenant, account.key_id)
+        try:
+            yield
+        finally:
+            self.give_back(account.tenant)
 
     def give_back(self, payer: str) -> None:
         """Release a slot of `payer`, and assign it to the next call."""

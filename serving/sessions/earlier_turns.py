@@ -20,7 +20,8 @@ from conductor.plan.prompt_parts import with_stable_system
 from conductor.run.plan_record import StepRecord
 from conductor.run.record import Account, Record
 from conductor.run.turns import StepTurn
-from serving.sessions.run_admission import bytes_of
+from serving.dispatch.slots import FairQueue
+from serving.sessions.run_admission import LOADS_AT_ONCE, bytes_of
 from serving.shares import FairDict, add_to
 from serving.store.prompt_caches import digest_of, digests_of
 from serving.store.store import RecordStore
@@ -95,10 +96,17 @@ class EarlierTurns:
     Args:
         store: run store.
         keep_s: returns for how many seconds turns stay in memory.
+        loads: turns of teams and keys to load runs, or None to share them with no other loads.
     """
 
-    def __init__(self, store: RecordStore, keep_s: Callable[[], float] = lambda: 3600.0) -> None:
+    def __init__(
+        self,
+        store: RecordStore,
+        keep_s: Callable[[], float] = lambda: 3600.0,
+        loads: FairQueue | None = None,
+    ) -> None:
         self._store, self._keep_s = store, keep_s
+        self._loads = loads or FairQueue(LOADS_AT_ONCE)
         self._entries = FairDict[str, _Entry](lambda _, entry: entry.owner)
         self._bytes = Counter[str]()
         """Size of the entries of each key."""
@@ -139,7 +147,7 @@ class EarlierTurns:
             return {}
         messages = with_stable_system(messages)
         by_run = await self._runs_of(calls)
-        loaded = await self._load_missing(by_run, account.key_id)
+        loaded = await self._load_missing(by_run, account)
         results = {result.id: result for message in messages for result in message.tool_results}
         digests, sent_ids, ids = list(digests_of(messages)), blake2b(digest_size=16), dict[str, str]()
         turns, at, oldest = dict[str, StepTurn](), 0, time.time() - content_s
@@ -179,7 +187,7 @@ class EarlierTurns:
         return by_run
 
     async def _load_missing(
-        self, by_run: Mapping[str, Mapping[int, str]], key_id: str
+        self, by_run: Mapping[str, Mapping[int, str]], account: Account
     ) -> dict[str, _ToolRun | None]:
         """Return the runs that are known. Load those that are not in memory, or were not there at their end, oldest
         first.
@@ -189,7 +197,7 @@ class EarlierTurns:
             async with asyncio.timeout(LOADS_S):
                 for id in missing:
                     n_looks = 1 + LOOKS if id == [*by_run][-1] else 1
-                    await self._load(id, key_id, max(by_run[id]), n_looks)
+                    await self._load(id, account, max(by_run[id]), n_looks)
         except (TimeoutError, StoreUnavailable):
             pass  # the client's history is sent
         entries = {id: entry for id in by_run if (entry := self._get(id)) is not None}
@@ -206,17 +214,18 @@ class EarlierTurns:
         entry = self._entries.get(id)
         return None if entry is None or entry.drop_s <= time.monotonic() else entry
 
-    async def _load(self, id: str, key_id: str, number: int, n_looks: int) -> None:
+    async def _load(self, id: str, account: Account, number: int, n_looks: int) -> None:
         """Load a run that has made the tool call `number`."""
         for look in range(n_looks):
             await asyncio.sleep(POLL_S if look else 0)
-            records = await self._store.get(id)
+            async with self._loads.turn(account):
+                records = await self._store.get(id)
             if records is not None and records.record.n_tool_calls > number:
                 run = _tool_run(records.record) if records.has_content else None
-                self._put(id, key_id, run if run and not _is_redacted(run.turns) else None)
+                self._put(id, account.key_id, run if run and not _is_redacted(run.turns) else None)
                 return
         if self._get(id) is None:
-            self._put(id, key_id, None, MISSING_S)  # it may be stored later
+            self._put(id, account.key_id, None, MISSING_S)  # it may be stored later
 
     def _put(self, id: str, key_id: str, run: _ToolRun | None, most_s: float = inf) -> None:
         self._drop(id)

@@ -8,8 +8,8 @@ The queues of the workers are in `serving/dispatch/limiter.py`.
 """
 
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable
-from contextlib import ExitStack, contextmanager
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from math import inf
 from sys import getsizeof
 from typing import Any
@@ -21,7 +21,9 @@ from conductor.run.record import NOBODY, Account, Record
 from conductor.run.task import Task
 from conductor.run.team import Team
 from conductor.run.turns import Given
+from serving.accounts.caller import Caller
 from serving.accounts.rates import RateCounter
+from serving.dispatch.slots import FairQueue
 from serving.pool import Pool
 from serving.sessions.session import RunSpec
 from serving.settings.settings import Settings
@@ -32,6 +34,10 @@ MOST_READERS = 16
 """Maximum number of requests that read the same run at one router."""
 PART = 4
 """The maximum number of readers of a router is `limits.max_running` divided by this."""
+LOADS_AT_ONCE = 4
+"""Number of requests that load stored texts at the same time. One of the places is reserved for teams that load
+nothing.
+"""
 SMALL_BYTES = 65_536
 """Size in bytes up to which a request always fits. `limits.max_running` bounds the sum of such requests."""
 RETRY_AFTER_S = 5.0
@@ -169,11 +175,30 @@ class RunAdmission:
         self._pool, self.rates = pool, rates
         self.slots = RunSlots(pool, lambda: records.n_unwritten)
         self.memory = MemoryBudget(lambda: pool().settings, records.unwritten_bytes)
+        self.loads = FairQueue(LOADS_AT_ONCE)
+        """Turns for work on texts that a request refers to: loading, packing and unpacking them."""
         self._readers = Room(
             "limits.max_running",
             lambda: max(MOST_READERS, pool().settings.limits.max_running // PART),
             "requests that wait for the run of an earlier request",
         )
+
+    @asynccontextmanager
+    async def check_rate(self, caller: Caller) -> AsyncGenerator[None]:
+        """Check the caller's rate limits before the block, which loads what a request refers to. If the block
+        fails, the request is counted. Otherwise it is counted later, with all of its tokens.
+
+        Raises:
+            RateLimited: a limit is reached.
+        """
+        if not caller.policies.limits_rates:
+            yield
+            return
+        reservation = await self.rates.reserve(caller.account, caller.policies, 1)
+        if reservation.refusal is not None:
+            raise reservation.refusal
+        yield
+        await self.rates.give_back(caller.account, caller.policies)
 
     def admit(self, spec: RunSpec, account: Account) -> ExitStack:
         """Admit a new run. Return its slot and memory, to be closed at its end. Raise Overloaded if they, or

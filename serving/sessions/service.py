@@ -76,7 +76,8 @@ class Service:
         )
         self.store = self.sessions.store
         self.prompt_caches = prompt_caches or PromptCaches()
-        self.earlier_turns = EarlierTurns(self.store, lambda: self.settings().conversation.keep_s)
+        keep_s, loads = lambda: self.settings().conversation.keep_s, self.sessions.admission.loads
+        self.earlier_turns = EarlierTurns(self.store, keep_s, loads)
         self._noted = OrderedDict[str, int]()
         """Number of the newest event of each run that was noted last."""
         self.readiness = Readiness()

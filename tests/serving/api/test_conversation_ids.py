@@ -106,7 +106,20 @@ async def test_only_a_session_is_used_of_the_metadata() -> None:
 
 
 @pytest.mark.parametrize(
-    "user_id", ["{", "[1]", "{}", '{"session_id": 1}', "null", "5", "_session_short", "\ud800"]
+    "user_id",
+    [
+        "{",
+        "[1]",
+        "{}",
+        '{"session_id": 1}',
+        "null",
+        "5",
+        "_session_short",
+        "\ud800",
+        "[" * 1900,
+        "[" * 20_000,
+    ],
+    ids=lambda user_id: ascii(user_id[:40]),
 )
 async def test_other_ids_of_users_are_no_sessions(user_id: str) -> None:
     async with served(team()) as api:

@@ -171,7 +171,7 @@ async def postgres_of_its_own() -> AsyncGenerator[Postgres]:
     await asyncio.to_thread(context.__exit__, None, None, None)
 
 
-async def test_who_finds_no_connection_left_is_told_that_the_store_is_away(
+async def test_who_finds_no_connection_left_is_told_that_all_are_in_use(
     store_address: Address, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("serving.database.database.CONNECT_S", 0.5)
@@ -181,5 +181,5 @@ async def test_who_finds_no_connection_left_is_told_that_the_store_is_away(
             for _ in range(20):
                 await held.enter_async_context(database.reading())
 
-        with pytest.raises(StoreUnavailable):
+        with pytest.raises(StoreUnavailable, match="All connections to the store are in use"):
             await take_all()

@@ -25,7 +25,8 @@ WITHOUT_EFFECT = frozenset({
 """Known fields that are ignored. Like unknown fields, they are listed in the record. They concern storage,
 price, speed, accounting or hosted tools.
 """
-MOST_SESSION_CHARS = 200
+MOST_SESSION_CHARS, MOST_USER_ID_CHARS = 200, 2_000
+"""Maximum lengths of a session, and of a `metadata.user_id` that is searched for one."""
 _OLD_SESSION = re.compile(r"_session_([0-9a-fA-F-]{36})$")
 Words = str | Annotated[list[TextBlock], Field(max_length=MOST_BLOCKS, fail_fast=True)]
 
@@ -128,9 +129,11 @@ def session_of(user_id: str) -> str:
 
     Newer versions send JSON with a `session_id`. Older ones send `user_..._session_` and a UUID.
     """
+    if len(user_id) > MOST_USER_ID_CHARS:
+        return ""
     try:
         value: Any = json.loads(user_id)
-    except ValueError:
+    except (ValueError, RecursionError):
         match = _OLD_SESSION.search(user_id)
         return match[1] if match else ""
     session = cast(Json, value).get("session_id") if isinstance(value, dict) else None

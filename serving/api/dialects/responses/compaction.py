@@ -27,9 +27,14 @@ MOST_ITEMS = 4
 """Maximum number of compaction items in a request."""
 
 
+LEVEL = 1
+"""Level of the compression. Higher levels take up to ten times as long for a little less."""
+
+
 def pack(messages: tuple[Message, ...]) -> str:
+    """Return the messages as one text. A long conversation takes a second, so call this in a thread."""
     data = json.dumps(codec.dump(messages), separators=(",", ":")).encode("utf-8", "surrogatepass")
-    return MARK + base64.urlsafe_b64encode(zlib.compress(data, 9)).decode()
+    return MARK + base64.urlsafe_b64encode(zlib.compress(data, LEVEL)).decode()
 
 
 def unpack(content: str, at: str, count: PartCount | None = None) -> tuple[Message, ...]:

@@ -49,7 +49,7 @@ class ResponsesDialect(Dialect):
         tools, left_out = read_tools(
             request.tools, request.tool_choice, parallel=request.parallel_tool_calls is not False
         )
-        transcript = Transcript()
+        transcript = Transcript(packed=None)
         transcript.add(request.input, _later)
         return SentRequest(
             model=request.model,
@@ -78,7 +78,11 @@ class ResponsesDialect(Dialect):
         """Load earlier turns and referenced items; see `Dialect.complete`."""
         body = request.body if isinstance(request, SentRequest) else None
         assert body is not None, "this dialect parsed the request"
-        earlier = await conversation_of(body, CallersRuns(service, caller))
+        if body.refers:
+            async with service.sessions.admission.check_rate(caller):
+                earlier = await conversation_of(body, CallersRuns(service, caller))
+        else:
+            earlier = await conversation_of(body, CallersRuns(service, caller))
         conversation = (*_instructions(body), *earlier.messages)
         return replace(
             request,

@@ -1,8 +1,10 @@
 """Lookup of responses, conversations and items that a request refers to. Responses are rebuilt from records."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, ExitStack
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from conductor.errors import BadTask, NotAllowed, TooLarge, UnknownName, quote
@@ -10,8 +12,8 @@ from conductor.model.messages import Message
 from conductor.run.record import Record, RunRecords
 from serving.accounts.caller import Caller
 from serving.api.dialect import CallId
-from serving.api.dialects.responses.items import Transcript, items_of
-from serving.api.dialects.responses.schema import Referred
+from serving.api.dialects.responses.items import Refer, Transcript, items_of
+from serving.api.dialects.responses.schema import PACKED, Referred
 from serving.api.dialects.responses.segments import (
     as_of,
     echo_of_newest,
@@ -23,23 +25,44 @@ from serving.api.dialects.responses.segments import (
     turns_of,
 )
 from serving.api.dialects.responses.stream import show
-from serving.api.request import ApiRequest, Podium, check_size
+from serving.api.request import ApiRequest, Podium, check_size, texts_of
+from serving.edge.checks import too_much_text
+from serving.sessions.run_admission import bytes_of, bytes_of_record
 from serving.sessions.service import Service
-from serving.store.conversations import Conversation
+from serving.settings.sections import LimitSettings
+from serving.store.conversations import MOST_ITEMS, Conversation
 from serving.store.tool_ids import CallName
 
 Json = dict[str, Any]
 References = Mapping[str, Sequence[Message]]
 UNDER_WAY = ("running", "detached")
+MOST_RESPONSES = 128
+"""Maximum number of responses whose items a request may refer to."""
 LOOKS, POLL_S = 10, 0.05
 """Number and interval of lookups for a response that another replica may be about to store."""
 
 
 class CallersRuns:
-    """Stored runs and conversations that `caller` may continue or read."""
+    """Stored runs and conversations that `caller` may continue or read. Teams take turns to load them, and within
+    a team its keys.
+    """
 
     def __init__(self, service: Service, caller: Caller) -> None:
         self._service, self._caller = service, caller
+
+    @property
+    def limits(self) -> LimitSettings:
+        return self._service.settings().limits
+
+    def turn(self) -> AbstractAsyncContextManager[None]:
+        """Return the block in which the caller has a turn to load or unpack texts."""
+        return self._service.sessions.admission.loads.turn(self._caller.account)
+
+    def memory(self, n_bytes: int) -> AbstractContextManager[None]:
+        """Return the block in which `n_bytes` of loaded texts count towards `limits.max_running_bytes`. It raises
+        Overloaded if they do not fit.
+        """
+        return self._service.sessions.admission.memory.hold(self._caller.account, n_bytes, "interactive")
 
     def conversation_name(self, record: Record) -> str:
         """Return the name of an earlier run's conversation, which its next turn keeps.
@@ -53,7 +76,8 @@ class CallersRuns:
 
     async def find(self, id: str) -> RunRecords | None:
         """Return a run, or None if the caller has no such run."""
-        records = await self._service.records(id, self._caller)
+        async with self.turn():
+            records = await self._service.records(id, self._caller)
         return records if records is not None and self._caller.reads(records.record.account) else None
 
     async def call_id(self, id: str) -> CallId:
@@ -61,11 +85,19 @@ class CallersRuns:
         ids = await self._service.store.call_ids()
         return lambda number: ids.sign(CallName(id, number))
 
-    async def items(self, conversation: str) -> list[Json]:
-        """Return a conversation's items, oldest first, if the caller has it and may store texts."""
+    async def items(self, conversation: str, memory: ExitStack) -> list[Json]:
+        """Return a conversation's items, oldest first, if the caller has it and may store texts. Their size is
+        checked before they are loaded, and counted until `memory` is closed.
+        """
         self.check_keeps()
-        check_room(await self.own_conversation(conversation, "conversation"), "conversation")
-        return await self._service.conversations.items(conversation)
+        async with self.turn():
+            stored = await self.own_conversation(conversation, "conversation")
+            check_room(stored, "conversation")
+            if stored.n_bytes > self.limits.max_body_bytes:
+                message = f"conversation: {quote(conversation)} has more than {self.limits.max_body_bytes} bytes (limits.max_body_bytes). Start a new one with the items that you need."
+                raise TooLarge(message, param="conversation")
+            memory.enter_context(self.memory(stored.n_bytes))
+            return await self._service.conversations.items(conversation, MOST_ITEMS)
 
     async def conversation(self, id: str, param: str = "conversation_id") -> Conversation:
         """Return a conversation. Raise UnknownName if it is missing or another team's."""
@@ -142,25 +174,66 @@ class Referenced:
 
 
 async def conversation_of(request: Referred, earlier: CallersRuns) -> Referenced:
-    """Return the conversation of a request. Raise BadTask if a reference is missing or in progress."""
+    """Return the conversation of a request. Loaded texts count towards the memory for runs meanwhile.
+
+    Raises:
+        BadTask: a reference is missing or in progress.
+        TooLarge: the loaded texts are longer than `limits.max_text_bytes`.
+        Overloaded: there is no memory for them.
+    """
+    with ExitStack() as memory:
+        return await _load(request, earlier, memory)
+
+
+async def _load(request: Referred, earlier: CallersRuns, memory: ExitStack) -> Referenced:
     transcript, name = Transcript(), f"conversation:{request.conversation}" if request.conversation else ""
     if request.conversation and request.previous_response_id is not None:
         message = "conversation cannot be combined with previous_response_id. Send only one of them."
         raise BadTask(message, param="conversation")
     if request.conversation:
-        transcript.add(answerable(await earlier.items(request.conversation)), lambda _item, _at: ())
+        items = answerable(await earlier.items(request.conversation, memory))
+        is_packed = any(item.get("type") in PACKED for item in items)
+        await _add(transcript, items, lambda _item, _at: (), earlier, is_packed=is_packed)
         check_size(transcript.messages, "conversation")
+        _check_text(transcript.messages, earlier)
     if request.previous_response_id is not None:
         record = await _record_before(request.previous_response_id, earlier)
         transcript.messages += turns_of(record, await earlier.call_id(record.id))
+        _check_text(transcript.messages, earlier)
+        memory.enter_context(earlier.memory(bytes_of(transcript.messages)))
         name = earlier.conversation_name(record)
     n_earlier = len(transcript.messages)
-    references = await _find_references(request.input, earlier)
-    transcript.add(request.input, lambda item, at: _find_referenced(references, item, at))
+    references = await _find_references(request.input, earlier, memory)
+
+    def refer(item: str, at: str) -> Sequence[Message]:
+        return _find_referenced(references, item, at)
+
+    await _add(transcript, request.input, refer, earlier, is_packed=request.is_packed)
     check_size(transcript.messages, "input")
     if not transcript.messages:
         raise BadTask("input has no messages. Send at least one.", param="input")
     return Referenced(tuple(transcript.messages), n_earlier, name)
+
+
+async def _add(
+    transcript: Transcript,
+    items: str | Sequence[Json],
+    refer: Refer,
+    earlier: CallersRuns,
+    *,
+    is_packed: bool,
+) -> None:
+    """Add items to a transcript, in a thread if they have to be unpacked."""
+    if not is_packed:
+        return transcript.add(items, refer)
+    async with earlier.turn():
+        return await asyncio.to_thread(transcript.add, items, refer)
+
+
+def _check_text(messages: Iterable[Message], earlier: CallersRuns) -> None:
+    most = earlier.limits.max_text_bytes
+    if sum(map(len, texts_of(messages))) > most:
+        raise too_much_text(most)
 
 
 def answerable(items: Sequence[Json]) -> list[Json]:
@@ -187,26 +260,43 @@ async def _record_before(response: str, earlier: CallersRuns) -> Record:
     return records.record
 
 
-async def _find_references(items: str | Sequence[Json], earlier: CallersRuns) -> References:
-    """Return the messages of each item that `items` refers to, by id. Reasoning items have none."""
+async def _find_references(
+    items: str | Sequence[Json], earlier: CallersRuns, memory: ExitStack
+) -> References:
+    """Return the messages of each item that `items` refers to, by id. Reasoning items have none. Raise TooLarge
+    as soon as too much is loaded.
+    """
     if isinstance(items, str):
         return {}
     by_response = dict[str, list[str]]()
     for id in {str(item.get("id")) for item in items if item.get("type") == "item_reference"}:
         if not id.startswith("rs_") and (response := response_of(id)):
             by_response.setdefault(response, []).append(id)
-    messages = dict[str, Sequence[Message]]()
+    if len(by_response) > MOST_RESPONSES:
+        raise BadTask(
+            f"input: a request may refer to items of at most {MOST_RESPONSES} responses, not {len(by_response)}. "
+            "Send the items themselves, or previous_response_id.",
+            param="input",
+        )
+    messages, most, n_bytes = dict[str, Sequence[Message]](), earlier.limits.max_body_bytes, 0
     for response, ids in by_response.items():
-        messages |= await _find_items(response, ids, earlier)
+        records = await find_response(response, earlier)
+        if records is None:
+            continue
+        n_bytes += bytes_of_record(records.record)
+        if n_bytes > most:
+            message = f"input: the responses that it refers to have more than {most} bytes together (limits.max_body_bytes). Send the items themselves."
+            raise TooLarge(message, param="input")
+        found = await _find_items(records, ids, earlier)
+        messages |= found
+        _check_text(chain.from_iterable(messages.values()), earlier)
+        memory.enter_context(earlier.memory(bytes_of(chain.from_iterable(found.values()))))
         await asyncio.sleep(0)  # lookups of records in memory do not yield to other tasks
     return messages
 
 
-async def _find_items(response: str, ids: Sequence[str], earlier: CallersRuns) -> References:
+async def _find_items(records: RunRecords, ids: Sequence[str], earlier: CallersRuns) -> References:
     """Return the messages of the items of one response, by id. Missing items are omitted."""
-    records = await find_response(response, earlier)
-    if records is None:
-        return {}
     call_id = await earlier.call_id(records.record.id)
     response_items = (*input_items(records, call_id), *show_again(records, call_id)["output"])
     items, messages = {item["id"]: item for item in response_items}, dict[str, Sequence[Message]]()

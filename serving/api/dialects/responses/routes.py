@@ -1,5 +1,6 @@
 """Routes for stored responses, and for counting and compacting a conversation. None starts a run."""
 
+import asyncio
 import time
 import uuid
 from collections.abc import Awaitable, Callable
@@ -128,8 +129,10 @@ async def compact(request: Request) -> Response:
     body = read_body(CompactRequest, await body_in_turn(request), remedy)
     check_name(body.model, service.pool, caller.policies)
     messages = (await conversation_of(body, CallersRuns(service, caller))).messages
+    async with service.sessions.admission.loads.turn(caller.account):
+        content = await asyncio.to_thread(pack, messages)
     id = f"resp_{uuid.uuid4().hex}00"
-    item = {"id": item_id("cmp", id, 0), "type": "compaction", "encrypted_content": pack(messages)}
+    item = {"id": item_id("cmp", id, 0), "type": "compaction", "encrypted_content": content}
     usage = {
         "input_tokens": 0,
         "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},

@@ -22,6 +22,8 @@ WITHOUT_EFFECT = {"access_programs", "context_management", "image", "stream_opti
 """Known fields that are ignored. Like unknown fields, they are listed in the record. They concern price,
 speed or format.
 """
+PACKED = ("compaction", "compaction_summary")
+"""Types of items that contain other messages. Unpacking them takes up to a second, so do it in a thread."""
 LOGPROBS = "message.output_text.logprobs"
 
 
@@ -74,6 +76,18 @@ class Referred(LenientModel):
     conversation: Annotated[
         str | None, BeforeValidator(_conversation_id, json_schema_input_type=str | Json | None)
     ] = None
+
+    @property
+    def is_packed(self) -> bool:
+        """True if an item contains other messages, which takes long to unpack."""
+        return not isinstance(self.input, str) and any(item.get("type") in PACKED for item in self.input)
+
+    @property
+    def refers(self) -> bool:
+        """True if the request refers to texts that have to be loaded or unpacked."""
+        is_earlier = bool(self.conversation) or self.previous_response_id is not None
+        items = [] if isinstance(self.input, str) else self.input
+        return is_earlier or self.is_packed or any(item.get("type") == "item_reference" for item in items)
 
 
 class ResponsesRequest(Referred, SamplerFields, CacheFields, ExtraFields):

@@ -1,0 +1,210 @@
+"""What requests refer to: how much of it is loaded and unpacked, in which order, and who pays for it."""
+
+import asyncio
+import random
+import time
+import zlib
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from conductor.model.messages import Message
+from conductor.run.record import Account, RunRecords
+from serving.accounts.replica_store import MOST_READS, ReplicaStore
+from serving.api.dialects.responses.compaction import pack, unpack
+from serving.api.dialects.responses.earlier import MOST_RESPONSES
+from serving.database.address import Address
+from serving.settings.sections import LimitSettings
+from serving.store.memory_store import MemoryStore
+from tests.databases import Postgres, make_store
+from tests.serving.api.keyed import keyed
+from tests.serving.api.served import Json, Served, scripted, served, team
+from tests.serving.api.test_policies import limit
+from tests.states import until
+
+PATH, COUNT = "/v1/responses", "/v1/responses/input_tokens"
+ANOTHER = Account("key_another", "team_another")
+
+
+class CountingStore(MemoryStore):
+    """A store that counts the runs that are loaded."""
+
+    n_loaded = 0
+
+    async def get(self, id: str) -> RunRecords | None:
+        self.n_loaded += 1
+        return await super().get(id)
+
+
+def one_worker(**limits: int) -> Json:
+    return team(workers=[scripted("a", "One.")], workflows={}, limits=limits)
+
+
+async def respond(api: Served, words: str) -> str:
+    """Store a response to `words`, and return its id."""
+    answer = await api.http.post(PATH, json={"model": "a", "input": words})
+    assert answer.status_code == 200, answer.text
+    return answer.json()["id"]
+
+
+def referring(*responses: str, index: str = "i0") -> Json:
+    """Return a request for the first input of each of `responses`, or for another item."""
+    ids = [f"msg_{each.removeprefix('resp_')}_{index}" for each in responses]
+    return {"model": "a", "input": [{"type": "item_reference", "id": id} for id in ids]}
+
+
+async def test_referenced_items_are_loaded_only_until_their_text_is_too_long() -> None:
+    store = CountingStore(LimitSettings)
+    async with served(one_worker(max_text_bytes=10_000), open_store=lambda _: store) as api:
+        responses = [await respond(api, f"{n} {'x' * 6000}") for n in range(8)]
+        for path in (PATH, COUNT):
+            store.n_loaded = 0
+            answer = await api.http.post(path, json=referring(*responses))
+            assert (answer.status_code, store.n_loaded) == (413, 2)
+            assert "limits.max_text_bytes" in answer.json()["error"]["message"]
+
+
+async def test_small_items_of_long_responses_are_loaded_only_until_these_are_too_long() -> None:
+    store, limits = CountingStore(LimitSettings), {"max_text_bytes": 10_000, "max_body_bytes": 20_000}
+    async with served(one_worker(**limits), open_store=lambda _: store) as api:
+        responses = [await respond(api, f"{n} {'x' * 8000}") for n in range(8)]
+        store.n_loaded = 0
+        answer = await api.http.post(PATH, json=referring(*responses, index="0"))
+        error = answer.json()["error"]
+        assert (answer.status_code, error["param"], store.n_loaded) == (413, "input", 3)
+
+
+async def test_items_of_too_many_responses_are_refused_before_any_is_loaded() -> None:
+    store = CountingStore(LimitSettings)
+    async with served(one_worker(), open_store=lambda _: store) as api:
+        missing = [f"resp_{n:032x}00" for n in range(MOST_RESPONSES + 1)]
+        answer = await api.http.post(PATH, json=referring(*missing))
+        assert (answer.status_code, answer.json()["error"]["param"], store.n_loaded) == (400, "input", 0)
+
+
+async def test_a_conversation_larger_than_a_body_may_be_is_not_loaded() -> None:
+    async with served(one_worker(max_body_bytes=20_000, max_text_bytes=20_000)) as api:
+        conversation = (await api.http.post("/v1/conversations", json={})).json()["id"]
+        item = {"type": "message", "role": "user", "content": "x" * 9000}
+        body = {"model": "a", "input": "Hi.", "conversation": conversation}
+        for n, status in ((2, 200), (1, 413)):
+            for _ in range(n):
+                added = await api.http.post(f"/v1/conversations/{conversation}/items", json={"items": [item]})
+                assert added.status_code == 200
+            counted = await api.http.post(COUNT, json=body)
+            assert counted.status_code == status
+        assert "limits.max_body_bytes" in counted.json()["error"]["message"]
+
+
+async def test_loaded_texts_count_towards_the_memory_for_runs() -> None:
+    async with served(one_worker(max_running_bytes=400_000)) as api:
+        response = await respond(api, "x" * 100_000)
+        conversation = (await api.http.post("/v1/conversations", json={})).json()["id"]
+        item = {"type": "message", "role": "user", "content": "x" * 100_000}
+        await api.http.post(f"/v1/conversations/{conversation}/items", json={"items": [item]})
+        await api.quiet()
+        memory = api.service.sessions.admission.memory
+        bodies = (
+            referring(response),
+            {"previous_response_id": response, "input": "Hi."},
+            {"conversation": conversation, "input": "Hi."},
+        )
+        for body in bodies:
+            assert (await api.http.post(COUNT, json=body)).status_code == 200
+            with memory.occupy(ANOTHER, 350_000):
+                refused = await api.http.post(COUNT, json=body)
+            assert (refused.status_code, refused.json()["error"]["param"]) == (
+                429,
+                "limits.max_running_bytes",
+            )
+
+
+async def test_loads_take_turns_and_one_place_is_left_for_a_team_that_loads_nothing(tmp_path: Path) -> None:
+    async with keyed(tmp_path, one_worker()) as it, AsyncExitStack() as places:
+
+        async def count(who: str) -> int:
+            body = {"previous_response_id": responses[who]}
+            return (await it.ask(who, "POST", COUNT, body)).status_code
+
+        responses = {
+            who: (await it.ask(who, "POST", PATH, {"model": "a", "input": "Hi."})).json()["id"]
+            for who in ("mine", "other team")
+        }
+        await it.api.quiet()
+        assert (
+            await count("other team") == 200
+        )  # the place is left for teams that have loaded something lately
+        mine = Account(it.ids["mine"], it.ids["search"])
+        for _ in range(3):
+            await places.enter_async_context(it.api.service.sessions.admission.loads.turn(mine))
+
+        waiting = asyncio.create_task(count("mine"))
+        loads: Any = it.api.service.sessions.admission.loads
+        await until(lambda: loads.is_waited_for, "the load waits")
+        assert (await count("other team"), waiting.done()) == (200, False)
+        await places.aclose()
+        assert await waiting == 200
+
+
+async def test_requests_that_fail_while_they_load_count_towards_the_rate_limits(tmp_path: Path) -> None:
+    async with keyed(tmp_path, one_worker()) as it:
+        await limit(it, "keys", "mine", requests_per_minute=3)
+        first = await it.ask("mine", "POST", PATH, {"model": "a", "input": "Hi."})
+        body = {"model": "a", "input": "And?", "previous_response_id": first.json()["id"]}
+        again = await it.ask("mine", "POST", PATH, body)
+        assert (again.status_code, again.headers["x-ratelimit-remaining-requests"]) == (200, "1")
+        missing = body | {"previous_response_id": f"resp_{'0' * 34}"}
+        statuses = [(await it.ask("mine", "POST", PATH, missing)).status_code for _ in range(3)]
+        assert statuses == [400, 429, 429]
+
+
+async def test_a_long_conversation_is_compacted_in_a_thread() -> None:
+    random.seed(1)
+    words = " ".join(random.choice(("alpha", "beta", "gamma", "delta", "sum", "of")) for _ in range(600_000))
+    began_s = time.thread_time()
+    zlib.compress(words.encode(), 9)
+    alone_s = time.thread_time() - began_s
+    async with served(one_worker()) as api:
+        began_s = time.thread_time()
+        answer = await api.http.post(f"{PATH}/compact", json={"model": "a", "input": words})
+        took_s = time.thread_time() - began_s
+    assert answer.status_code == 200
+    assert took_s < alone_s / 2, "the thread of the event loop also sends and reads the request"
+
+
+async def test_compacted_items_are_unpacked_in_a_thread() -> None:
+    item = pack(tuple(Message.of("user", "word " * 700) for _ in range(2000)))
+    began_s = time.thread_time()
+    for _ in range(4):
+        unpack(item, "input[0]")
+    alone_s = time.thread_time() - began_s
+    items = [{"type": "compaction", "encrypted_content": item} for _ in range(4)]
+    async with served(one_worker()) as api:
+        began_s = time.thread_time()
+        answer = await api.http.post(PATH, json={"model": "a", "input": items})
+        took_s = time.thread_time() - began_s
+    assert answer.status_code == 413
+    assert took_s < alone_s / 2, "the event loop unpacks nothing"
+
+
+@pytest.fixture
+def on_postgresql(postgres: Postgres, tmp_path: Path) -> Address:
+    return make_store(tmp_path, postgres)
+
+
+async def test_reads_leave_a_connection_for_budgets(on_postgresql: Address) -> None:
+    store = ReplicaStore(on_postgresql)
+    try:
+        database = await store.database()
+        pool: Any = database.engine.pool
+        reads = [asyncio.create_task(store.read(text("SELECT pg_sleep(2)"))) for _ in range(2 * MOST_READS)]
+        await until(lambda: pool.checkedout() == MOST_READS, "all places for reads are taken")
+        async with database.reading() as connection:
+            await connection.execute(text("SELECT 1"))
+        assert not any(each.done() for each in reads)
+        await asyncio.gather(*reads)
+    finally:
+        await store.aclose()
