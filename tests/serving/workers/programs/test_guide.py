@@ -251,4 +251,4 @@ async def test_requests_that_choose_their_workers_call_exactly_these():
     own = BUNDLED.team
     chosen = own.members_for(Task(conversation, workers=("writer",)))
     assert chosen["writer"] == own.pool["writer"]
-    assert own.members_for(Task(conversation))["writer"].worker is own.pool["writer"].led
+    assert own.members_for(Task(conversation))["writer"].worker is own.pool["writer"].planned
