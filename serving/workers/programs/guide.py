@@ -14,6 +14,7 @@ from serving.workers.programs.dates import Calendar
 from serving.workers.programs.follow_ups import refers_back
 from serving.workers.programs.program import (
     MOST_CHARS,
+    AskedTexts,
     NotForProgram,
     PlainQuestion,
     ProgramWorker,
@@ -34,6 +35,9 @@ MORE = (
     "For everything else, add a real model: start with `make serve MODEL=Qwen/Qwen2.5-1.5B-Instruct`, "
     "or set a provider's key, such as `OPENAI_API_KEY`."
 )
+
+UNABLE = "The bundled team has no worker that can answer this reliably."
+UNABLE_AGAIN = f"{UNABLE} {MORE}"
 
 _ASKS = r"(?:what|which|who|whose|whom|where|when|why|how|what's|who's|is|are|was|were|do|does|did|can|could|has|have|will|would|should)"
 _ORDERS = (
@@ -58,8 +62,14 @@ _WISH = re.compile(
     r"\bshould (?:i|we) (?:write|say|text|reply|answer|call)\b|\bin a sentence\b", re.IGNORECASE
 )
 """Request for writing that is an open question. Other open questions may name a poem or a song."""
+_NEW_TOPIC = re.compile(
+    r"\b(?:write|compose|draft|poems?|haikus?|limericks?|songs?|jokes?|riddles?|story|stories|e-?mails?|letters?|messages?|slogans?"
+    r"|thanks|thank you|thx|cheers|hello|hi|hey|bye|goodbye)\b",
+    re.IGNORECASE,
+)
+"""Words of a request for writing or small talk that does not depend on what was said before."""
 _SMALL_TALK = re.compile(
-    r"\b(?:how are you|how's it going|how is it going|how do you do|how was your|how is your|what's up|what is up|are you|were you"
+    r"\b(?:(?:anybody|anyone) (?:there|here)|how are you|how's it going|how is it going|how do you do|how was your|how is your|what's up|what is up|are you(?! (?:sure|certain|serious))|were you"
     r"|your (?:name|day|favou?rite|opinion|age|job|hobb(?:y|ies)|feelings?|family|birthday)|do you (?:like|love|hate|think|feel|have|want|believe"
     r"|dream|enjoy|prefer|sleep|eat|get|remember)|what do you (?:like|think|do|want|feel|prefer)|would you (?:like|rather)|can (?:we|i) (?:talk|chat)"
     r"|(?:can|could|will|would) you help|who (?:are|made|created|built) you|where are you|what are you|tell me about yourself|love you|marry me"
@@ -86,6 +96,16 @@ class Guide(ProgramWorker):
         super().__init__(name, price)
         self._programs = tuple(make(name, price) for make in PROGRAMS)
 
+    def answer_one(self, asked: AskedTexts) -> str:
+        """Return the reply. What follows an answer of the guide's is not left to the writer, unless it is a new topic."""
+        try:
+            return super().answer_one(asked)
+        except NotForProgram:
+            is_new = any(_NEW_TOPIC.search(text) or _SMALL_TALK.search(text) for text in asked.own)
+            if is_new or not asked.before.startswith(UNABLE):
+                raise
+            return UNABLE_AGAIN
+
     def reply(self, question: PlainQuestion) -> str:
         """Return the answers to all parts of the question, or what the team can do. Raise NotForProgram for
         writing and small talk.
@@ -99,7 +119,7 @@ class Guide(ProgramWorker):
         is_talk = _SMALL_TALK.search(text) or not (_QUESTION.search(question.raw) or _QUESTION.match(text))
         if (is_writing or is_talk) and not _CODE.search(text):
             raise NotForProgram("The request is for writing or small talk.")
-        return f"The bundled team has no worker that can answer this reliably. {ABLE} {MORE}"
+        return f"{UNABLE} {ABLE} {MORE}"
 
     def _answers(self, question: PlainQuestion) -> list[str]:
         """Return the answer to each part of the question, or nothing if the programs do not answer all parts."""

@@ -192,11 +192,13 @@ class AskedTexts:
         own: the user's own words and any subtask, in that order, because a conductor may change a number.
         outputs: outputs of earlier steps.
         turns: messages of the user, the newest last.
+        before: the assistant's last message.
     """
 
     own: tuple[str, ...]
     outputs: tuple[str, ...]
     turns: tuple[str, ...]
+    before: str = ""
 
 
 def texts_of(call: Call) -> AskedTexts:
@@ -214,7 +216,8 @@ def texts_of(call: Call) -> AskedTexts:
     texts = tuple(dict.fromkeys(each for each in (own, subtask) if each.strip()))
     users = [message for message in call.messages if message.role == "user"]
     turns = tuple(_split(each)[0][: MOST_TEXT_CHARS + 1] for each in users[-MOST_TURNS:])
-    return AskedTexts(texts, tuple(outputs), turns)
+    before = next((each.text for each in reversed(call.messages) if each.role == "assistant"), "")
+    return AskedTexts(texts, tuple(outputs), turns, before[: MOST_TEXT_CHARS + 1])
 
 
 def _split(message: Message) -> tuple[str, str]:

@@ -252,3 +252,11 @@ async def test_requests_that_choose_their_workers_call_exactly_these():
     chosen = own.members_for(Task(conversation, workers=("writer",)))
     assert chosen["writer"] == own.pool["writer"]
     assert own.members_for(Task(conversation))["writer"].worker is own.pool["writer"].planned
+
+
+@pytest.mark.parametrize(
+    ("second", "worker"),
+    [("I don't like onions", "guide"), ("shorter please", "guide"), ("are you sure?", "guide"), ("My name is Petra.", "guide"), ("Thanks!", "writer"), ("Write a poem about cats", "writer")],
+)  # fmt: skip
+async def test_what_follows_an_honest_answer_is_invented_only_if_it_is_a_new_topic(second: str, worker: str):
+    assert (await ask_turns("writer", "Why do cats purr", second))[0] == worker
