@@ -40,8 +40,8 @@ HEADER = """\
 # Ten questions
 
 This page shows ten answers of {model}, asked one after another by `python -m evaluation.transcript` ({day}), next to those of the same worker when it is called by name.
-The first words came after {first:.2f} s through the conductor and {alone:.2f} s by name (medians; the call by name comes second, when the worker has read the question once).
-Answers have at most 120 tokens, are cut at " ..." here, and differ from run to run. Many are wrong either way, and the `needs` of a step is sometimes wrong.
+Each question was sent twice: first through the conductor, and then directly to the worker that had answered. Because the worker has read the question by then, the second answer begins sooner. The median time until the first word was {first:.2f} s through the conductor, and {alone:.2f} s directly.
+An answer has at most 120 tokens. A " ..." shows that the table contains only its beginning. Answers differ from run to run, many are wrong either way, and the `needs` of a step is sometimes wrong.
 
 | question | plan | answer | first word, s | the same worker by name | first word, s |
 | --- | --- | --- | --: | --- | --: |
