@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from itertools import takewhile
 from math import inf
 from typing import Any
 
@@ -29,6 +30,7 @@ from serving.settings.sections import ConversationSettings
 from serving.settings.settings import Settings
 from serving.settings.workers import VllmSettings
 from serving.store.prompt_caches import PromptCacheRow, head_of, row_id, tail_of
+from serving.workers.cache_marks import least_tokens
 
 PREFIX, KEY_PREFIX = "cv_", "key:"
 """Beginnings of a conversation's id, and of a name that is OpenAI's `prompt_cache_key`."""
@@ -137,7 +139,7 @@ class History:
             },
             answer_tokens=newest.answer_tokens,
             turns=newest.turns,
-            is_tool_loop=messages[-1].role == "tool",
+            is_tool_loop=_ends_with_tool_results(messages),
             stickiness=conversation.stickiness,
             usd_per_s=conversation.speculation_usd_per_s,
             why_ask=_why_ask(newest.worker, team.conductor.member.name, pool, waits=waits),
@@ -149,7 +151,10 @@ class History:
 
         Only Claude models have breakpoints, and only OpenAI's have a `retention`.
         """
-        cache, model = task.sampling.options.prompt_cache, getattr(settings.worker(row.worker), "model", "")
+        cache, worker = task.sampling.options.prompt_cache, settings.worker(row.worker)
+        model: str = getattr(worker, "model", "")
+        if row.tokens < least_tokens(model) and not isinstance(worker, VllmSettings):
+            return False
         retention = cache.retention if cache else ""
         lifetime_s = LIFETIMES_S.get(row.lifetime if "claude" in model.lower() else retention, LIFETIME_S)
         return self.at_us < row.written_us + lifetime_s * 1_000_000
@@ -179,6 +184,12 @@ def _is_continued(row: PromptCacheRow, messages: Sequence[Message]) -> bool:
     compaction.
     """
     return len(messages) > row.n_messages and tail_of(messages[: row.n_messages]) == row.tail
+
+
+def _ends_with_tool_results(messages: Sequence[Message]) -> bool:
+    """Return whether tool results follow the last answer. In Messages, a text of the user's may stand beside them."""
+    newest = takewhile(lambda message: message.role != "assistant", reversed(messages))
+    return any(message.role == "tool" for message in newest)
 
 
 def _bills_less(member: PoolMember, tokens: int) -> bool:

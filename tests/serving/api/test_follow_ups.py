@@ -90,6 +90,37 @@ async def test_a_worker_without_a_lower_price_for_cached_tokens_has_nothing_to_l
     assert "in its cache" not in prompt
 
 
+async def test_a_prompt_that_is_too_short_for_a_cache_has_nothing_to_lose() -> None:
+    settings = settings_for(TO_A, TO_B, conversation={"speculation_usd_per_s": None})
+    async with served(settings) as api:
+        await run(api, "Why is the sky blue?")
+        record = await run(api, "Why is the sky blue?", "And now?")
+        prompt = api.worker("conductor").calls[-1].messages[-1].text
+    assert sources(record) == ["conductor"]
+    assert "in its cache" not in prompt
+
+
+async def test_a_text_beside_tool_results_does_not_end_a_tool_loop() -> None:
+    call = {"type": "tool_use", "id": "toolu_1", "name": "look_up", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "Rome"}
+    messages = [
+        {"role": "user", "content": LONG},
+        {"role": "assistant", "content": "A says."},
+        {"role": "user", "content": "Look it up."},
+        {"role": "assistant", "content": [call]},
+        {"role": "user", "content": [result, {"type": "text", "text": "Be brief."}]},
+    ]
+    tool = {"name": "look_up", "input_schema": {"type": "object"}}
+    settings = settings_for(TO_A, TO_B, a=FREE, b=FREE, conversation={"stickiness": 0})
+    async with served(settings) as api:
+        await run(api, LONG)
+        body = {"model": "mini", "max_tokens": 50, "messages": messages, "tools": [tool]}
+        answer = await api.http.post("/v1/messages", json=body)
+        assert answer.status_code == 200, answer.text
+        record = await api.record(answer.headers["x-podium-workflow-id"])
+    assert sources(record) == ["conversation"]
+
+
 async def test_the_conductor_is_told_of_the_cache_and_its_switch_is_allowed_if_it_gains_enough() -> None:
     policy = {"stickiness": 0.3, "speculation_usd_per_s": None}
     settings = settings_for(TO_A, TO_B, a=B, b=A, conversation=policy)
