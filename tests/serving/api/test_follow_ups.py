@@ -21,6 +21,8 @@ A = {"input_usd_per_mtok": 1.25, "cached_input_usd_per_mtok": 0.125, "output_usd
 B = {"input_usd_per_mtok": 3, "cached_input_usd_per_mtok": 0.3, "cache_write_usd_per_mtok": 3.75, "output_usd_per_mtok": 15}  # fmt: skip
 FREE = {"input_usd_per_mtok": 0, "output_usd_per_mtok": 0}
 LONG = "A long document. " * 5_000
+SHORT = "A short document. " * 150
+"""About 700 tokens. No provider caches fewer than 1,024 tokens for these models."""
 TO_A, TO_B = plan(step("a", "")), plan(step("b", ""))
 
 
@@ -93,8 +95,8 @@ async def test_a_worker_without_a_lower_price_for_cached_tokens_has_nothing_to_l
 async def test_a_prompt_that_is_too_short_for_a_cache_has_nothing_to_lose() -> None:
     settings = settings_for(TO_A, TO_B, conversation={"speculation_usd_per_s": None})
     async with served(settings) as api:
-        await run(api, "Why is the sky blue?")
-        record = await run(api, "Why is the sky blue?", "And now?")
+        await run(api, SHORT)
+        record = await run(api, SHORT, "And now?")
         prompt = api.worker("conductor").calls[-1].messages[-1].text
     assert sources(record) == ["conductor"]
     assert "in its cache" not in prompt
