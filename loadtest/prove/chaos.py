@@ -100,6 +100,7 @@ def engine_settings() -> Json:
         "max_output_tokens": ENGINE_WORDS,
         "max_concurrency": 1000,
         "fallbacks": ["slow"],
+        "try_first": [],
     }
     return worker | more
 

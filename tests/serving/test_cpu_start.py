@@ -4,6 +4,7 @@ import json
 import os
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -21,20 +22,20 @@ def model(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_nothing_is_compiled_without_a_compiler(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_compiled_without_a_compiler(model: Path) -> None:
     compiler = model / "g++"
     compiler.touch(0o755)
     for disabled in (None, "1"):
-        monkeypatch.setattr(os, "environ", {"PATH": str(model)})
-        cpu_start.prepare({"model": str(model)})
-        assert os.environ.get("TORCH_COMPILE_DISABLE") == disabled
+        with patch.dict(os.environ, {"PATH": str(model)}, clear=True):
+            cpu_start.prepare({"model": str(model)})
+            assert os.environ.get("TORCH_COMPILE_DISABLE") == disabled
         compiler.unlink(missing_ok=True)
 
 
-def test_an_executor_that_the_settings_name_stays(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "environ", {})
+def test_an_executor_that_the_settings_name_stays(model: Path) -> None:
     arguments: dict[str, Any] = {"model": str(model), "distributed_executor_backend": "mp"}
-    cpu_start.prepare(arguments)
+    with patch.dict(os.environ, clear=True):
+        cpu_start.prepare(arguments)
     assert arguments["distributed_executor_backend"] == "mp"
 
 

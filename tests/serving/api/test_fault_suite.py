@@ -83,7 +83,7 @@ def test_the_page_is_written_only_where_all_is_as_expected(tmp_path: Path):
     )
     assert not page.exists()
     assert play_faults.finish(outcomes, page, 4) == 0
-    assert f"compared {len(outcomes)} results" in page.read_text("utf-8")
+    assert f"All {len(outcomes)} results were as expected" in page.read_text("utf-8")
 
 
 def test_its_second_half_too(tmp_path: Path):
