@@ -58,7 +58,7 @@ def test_what_broke_with_its_router_is_lost_and_nothing_that_a_client_left() -> 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_router_that_is_killed_among_200_workflows_loses_no_record() -> None:
-    command = [sys.executable, "-m", "loadtest.prove.chaos", "--rounds", "1", "--kinds", "router"]
+    command = [sys.executable, "-m", "podium.cli", "prove", "chaos", "--rounds", "1", "--kinds", "router"]
     process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500)
     assert process.returncode == 0, process.stdout + process.stderr
     assert process.stdout.startswith("router | 200 | "), process.stdout
