@@ -60,7 +60,7 @@ def has(module: str, name: str) -> bool:
     return name in names or "__getattr__" in names or file_of(f"{module}.{name}") is not None
 
 
-def imported(tree: ast.Module) -> Iterator[tuple[int, str, str]]:
+def imports_in(tree: ast.Module) -> Iterator[tuple[int, str, str]]:
     """Yield the line, the module and the name of each import from this repository."""
     for node in ast.walk(tree):
         match node:
@@ -77,7 +77,7 @@ def missing(path: Path) -> list[str]:
     """Return a line for each name that the file imports and that is not there."""
     return [
         f"{path.relative_to(ROOT) if path.is_relative_to(ROOT) else path}:{line}: {module} has no {name}"
-        for line, module, name in sorted(imported(ast.parse(path.read_text())))
+        for line, module, name in sorted(imports_in(ast.parse(path.read_text())))
         if module.partition(".")[0] in PACKAGES and name != "*" and not has(module, name)
     ]
 

@@ -187,7 +187,7 @@ def _is_continued(row: PromptCacheRow, messages: Sequence[Message]) -> bool:
 
 
 def _ends_with_tool_results(messages: Sequence[Message]) -> bool:
-    """Return whether tool results follow the last answer. In Messages, a text of the user's may stand beside them."""
+    """Return whether tool results follow the last answer. In Messages, user text may follow them."""
     newest = takewhile(lambda message: message.role != "assistant", reversed(messages))
     return any(message.role == "tool" for message in newest)
 

@@ -1,4 +1,4 @@
-"""Guide: the honest last resort of the bundled team.
+"""Guide: the program that answers when no other worker of the bundled team can.
 
 It answers a request of several questions if the other programs answer all of them. For any other question, it says what
 the team can do and how to add a model. It rejects requests for writing and small talk, which the bundled model can do.
@@ -97,7 +97,7 @@ class Guide(ProgramWorker):
         self._programs = tuple(make(name, price) for make in PROGRAMS)
 
     def answer_one(self, asked: AskedTexts) -> str:
-        """Return the reply. What follows an answer of the guide's is not left to the writer, unless it is a new topic."""
+        """Return the reply. After an answer of the guide, only a new topic goes to the writer."""
         try:
             return super().answer_one(asked)
         except NotForProgram:
