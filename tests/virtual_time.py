@@ -29,6 +29,8 @@ SLICE_S = 0.05
 """Steps in which time passes at its real pace. Threads see it pass."""
 DELIVERIES = (aiosqlite.core.set_result, aiosqlite.core.set_exception)
 """How a thread of SQLite gives its result to the loop."""
+BUSY_S = 20
+"""Real seconds without an idle turn after which time jumps anyway. A task that never rests may wait for a timer."""
 THREAD_S = 60
 """How long a loop waits for threads before it closes, in real seconds."""
 
@@ -83,13 +85,15 @@ class VirtualTimeLoop(CarefulLoop):
     Sockets with both ends in this loop need no time, because the kernel delivers within `send`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, busy_s: float = BUSY_S) -> None:
         super().__init__()
+        self._busy_s = busy_s
         self._now_s = _monotonic()
         self._epoch_ns = _time_ns() - int(self._now_s * 1e9)
         self._newest_ns = 0
         self._began_s = WeakKeyDictionary[asyncio.Future[Any], float]()
         self._idle_turns = 0
+        self._busy_since_s = time.perf_counter()
         self._poll = self._selector.select  # type: ignore[attr-defined]
         self._selector.select = self._select  # type: ignore[attr-defined]
         global _loop
@@ -125,7 +129,9 @@ class VirtualTimeLoop(CarefulLoop):
         ready = self._poll(0)
         if ready or timeout == 0:
             self._idle_turns = 0
+            self._jump_if_always_busy()
             return ready
+        self._busy_since_s = time.perf_counter()
         began_s = max((began for future, began in self._began_s.items() if not future.done()), default=None)
         if began_s is not None:
             return self._wait(timeout, began_s + STILL_S - time.perf_counter())
@@ -136,6 +142,10 @@ class VirtualTimeLoop(CarefulLoop):
             self._idle_turns = 0
             self._now_s += timeout + ROUNDING_S
         return []
+
+    def _jump_if_always_busy(self) -> None:
+        if self._scheduled and time.perf_counter() - self._busy_since_s > self._busy_s:  # type: ignore[attr-defined]
+            self._now_s = max(self._now_s, self._scheduled[0].when() + ROUNDING_S)  # type: ignore[attr-defined]
 
     def _wait(self, timeout: float | None, still_s: float) -> list[Any]:
         if still_s > 0:

@@ -308,6 +308,7 @@ def test_a_name_is_looked_through_as_a_text_is_and_no_value_is_lost() -> None:
     assert not [secret for secret in (one, other) if secret in output]
 
 
+@pytest.mark.real_time
 async def test_teams_take_turns_with_long_work_and_everything_else_has_its_turn_in_between() -> None:
     ended, turns = list[str](), 0
 

@@ -9,7 +9,8 @@ from fractions import Fraction
 from typing import Any
 
 from serving.workers.programs.expressions import Expression
-from serving.workers.programs.program import ExactAnswer, NotForProgram, load
+from serving.workers.programs.process import NotForProgram
+from serving.workers.programs.rules import ExactAnswer, load
 
 MOST_DEGREE, MOST_COEFFICIENT_BITS = 8, 200
 

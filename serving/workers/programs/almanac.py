@@ -12,15 +12,10 @@ from serving.workers.programs.expressions import NUMBER, read_number
 from serving.workers.programs.facts import Fact, almanac
 from serving.workers.programs.groups import NAMES, memberships
 from serving.workers.programs.names import NAMES_OF
-from serving.workers.programs.program import (
-    ExactAnswer,
-    NotForProgram,
-    PlainQuestion,
-    ProgramWorker,
-    Rule,
-    answer_by,
-    pattern,
-)
+from serving.workers.programs.process import NotForProgram
+from serving.workers.programs.program import ProgramWorker
+from serving.workers.programs.question import PlainQuestion
+from serving.workers.programs.rules import ExactAnswer, Rule, answer_by, pattern
 from serving.workers.programs.scales import SCALES
 from serving.workers.programs.selection import SELECTIONS, items_of
 from serving.workers.programs.sequences import analogy

@@ -22,16 +22,8 @@ from serving.workers.programs.expressions import (
 from serving.workers.programs.numerals import NUMERALS
 from serving.workers.programs.prices import PRICES
 from serving.workers.programs.primes import PRIMES
-from serving.workers.programs.program import (
-    ExactAnswer,
-    NotForProgram,
-    PlainQuestion,
-    ProgramWorker,
-    Rule,
-    answer_by,
-    pattern,
-    read_question,
-)
+from serving.workers.programs.process import NotForProgram
+from serving.workers.programs.program import ProgramWorker
 from serving.workers.programs.puzzles import (
     LIST,
     ORDER,
@@ -42,6 +34,8 @@ from serving.workers.programs.puzzles import (
     numbers_of,
     whole_number,
 )
+from serving.workers.programs.question import PlainQuestion, read_question
+from serving.workers.programs.rules import ExactAnswer, Rule, answer_by, pattern
 from serving.workers.programs.selection import and_list
 from serving.workers.programs.sequences import SERIES
 from serving.workers.programs.shapes import SHAPES

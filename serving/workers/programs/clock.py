@@ -3,7 +3,8 @@
 import re
 
 from serving.workers.programs.expressions import NUMBER, read_number
-from serving.workers.programs.program import ExactAnswer, NotForProgram, Rule, pattern
+from serving.workers.programs.process import NotForProgram
+from serving.workers.programs.rules import ExactAnswer, Rule, pattern
 
 _DAY = 24 * 60
 _HOURS = "one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve"

@@ -12,17 +12,10 @@ from difflib import get_close_matches
 from functools import cache
 from typing import Any
 
-from serving.workers.programs.program import (
-    ExactAnswer,
-    NotForProgram,
-    PlainQuestion,
-    ProgramWorker,
-    Rule,
-    answer_by,
-    load,
-    pattern,
-    with_one_name,
-)
+from serving.workers.programs.process import NotForProgram
+from serving.workers.programs.program import ProgramWorker
+from serving.workers.programs.question import PlainQuestion
+from serving.workers.programs.rules import ExactAnswer, Rule, answer_by, load, pattern, with_one_name
 
 _CAPITALS = {
     "KZ": "Astana", "BI": "Gitega", "LK": "Sri Jayawardenepura Kotte", "US": "Washington, D.C.", "VA": "Vatican City",

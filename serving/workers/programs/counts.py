@@ -4,7 +4,8 @@ import re
 from fractions import Fraction
 
 from serving.workers.programs.expressions import NUMBER, compute, show
-from serving.workers.programs.program import ExactAnswer, NotForProgram, Rule, pattern
+from serving.workers.programs.process import NotForProgram
+from serving.workers.programs.rules import ExactAnswer, Rule, pattern
 
 _PLAIN_COUNTS = {
     ("month", "year"): 12, ("year", "decade"): 10, ("year", "century"): 100, ("year", "millennium"): 1000,

@@ -11,7 +11,8 @@ from functools import cache
 from importlib.resources import files
 
 from serving.workers.programs.expressions import NUMBER, read_number, show
-from serving.workers.programs.program import ExactAnswer, NotForProgram, Rule, pattern
+from serving.workers.programs.process import NotForProgram
+from serving.workers.programs.rules import ExactAnswer, Rule, pattern
 
 MOST_AMOUNT = 10**15
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from datetime import date, timedelta
 
-from serving.workers.programs.program import NotForProgram
+from serving.workers.programs.process import NotForProgram
 
 FIRST_YEAR, LAST_YEAR = 1600, 9999
 

@@ -31,16 +31,10 @@ from serving.workers.programs.date_text import (
     write_date,
 )
 from serving.workers.programs.expressions import NUMBER, UNITS, read_number
-from serving.workers.programs.program import (
-    ExactAnswer,
-    NotForProgram,
-    PlainQuestion,
-    ProgramWorker,
-    Rule,
-    answer_by,
-    load,
-    pattern,
-)
+from serving.workers.programs.process import NotForProgram
+from serving.workers.programs.program import ProgramWorker
+from serving.workers.programs.question import PlainQuestion
+from serving.workers.programs.rules import ExactAnswer, Rule, answer_by, load, pattern
 
 MOST_DAYS = 1_000_000
 

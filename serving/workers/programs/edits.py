@@ -5,7 +5,8 @@ punctuation, unscrambling, and repeating a text as it is.
 import re
 from collections.abc import Callable
 
-from serving.workers.programs.program import ExactAnswer, NotForProgram, Rule, pattern, with_one_name
+from serving.workers.programs.process import NotForProgram
+from serving.workers.programs.rules import ExactAnswer, Rule, pattern, with_one_name
 from serving.workers.programs.wordnet import PARTS_OF_SPEECH, senses
 
 MOST_TEXT = 200

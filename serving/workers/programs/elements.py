@@ -3,7 +3,8 @@
 import re
 
 from serving.workers.programs.facts import almanac
-from serving.workers.programs.program import ExactAnswer, NotForProgram, Rule, pattern, with_one_name
+from serving.workers.programs.process import NotForProgram
+from serving.workers.programs.rules import ExactAnswer, Rule, pattern, with_one_name
 
 _ALIASES = {"aluminum": "aluminium", "sulphur": "sulfur", "cesium": "caesium"}
 

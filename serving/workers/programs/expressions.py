@@ -11,7 +11,7 @@ from decimal import Decimal, localcontext
 from fractions import Fraction
 from typing import Any
 
-from serving.workers.programs.program import NotForProgram
+from serving.workers.programs.process import NotForProgram
 
 MOST_TOKENS, MOST_DEPTH, MOST_DIGITS, MOST_BITS, MOST_FACTORIAL = 120, 20, 40, 3000, 200
 SHOWN_DIGITS = 12

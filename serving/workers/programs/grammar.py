@@ -10,8 +10,9 @@ from itertools import chain
 from typing import Any
 
 from serving.workers.programs.letters import GIVE
-from serving.workers.programs.program import ExactAnswer, NotForProgram, Rule, load, pattern, with_one_name
+from serving.workers.programs.process import NotForProgram
 from serving.workers.programs.rhymes import other_words, pronunciations_of
+from serving.workers.programs.rules import ExactAnswer, Rule, load, pattern, with_one_name
 from serving.workers.programs.selection import article_of, items_of
 from serving.workers.programs.wordnet import senses
 

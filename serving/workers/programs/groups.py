@@ -5,7 +5,8 @@ from collections.abc import Iterator
 
 from serving.workers.programs.expressions import NUMBER, read_number
 from serving.workers.programs.facts import Group, almanac
-from serving.workers.programs.program import ExactAnswer, NotForProgram, Rule
+from serving.workers.programs.process import NotForProgram
+from serving.workers.programs.rules import ExactAnswer, Rule
 from serving.workers.programs.selection import and_list, article_of
 
 MOST_NAMED = 20

@@ -12,15 +12,10 @@ from serving.workers.programs.calculator import Calculator
 from serving.workers.programs.countries import Atlas
 from serving.workers.programs.dates import Calendar
 from serving.workers.programs.follow_ups import refers_back
-from serving.workers.programs.program import (
-    MOST_CHARS,
-    AskedTexts,
-    NotForProgram,
-    PlainQuestion,
-    ProgramWorker,
-    pattern,
-    read_question,
-)
+from serving.workers.programs.process import NotForProgram
+from serving.workers.programs.program import ProgramWorker
+from serving.workers.programs.question import MOST_CHARS, AskedTexts, PlainQuestion, read_question
+from serving.workers.programs.rules import pattern
 from serving.workers.programs.text_tools import TextTools
 from serving.workers.programs.units import UnitConverter
 from serving.workers.programs.words import Dictionary

@@ -6,7 +6,8 @@ No meaning and no lexicon is needed. Words that the question only describes, suc
 import re
 
 from serving.workers.programs.expressions import NUMBER, read_number
-from serving.workers.programs.program import ExactAnswer, NotForProgram, Rule, pattern, with_one_name
+from serving.workers.programs.process import NotForProgram
+from serving.workers.programs.rules import ExactAnswer, Rule, pattern, with_one_name
 
 MOST_TIMES, MOST_ITEMS = 50, 100
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz"

@@ -16,7 +16,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from serving.workers.programs.program import ExactAnswer, NotForProgram, Rule, pattern
+from serving.workers.programs.process import NotForProgram
+from serving.workers.programs.rules import ExactAnswer, Rule, pattern
 
 FILE = Path(__file__).with_name("names.tsv.xz")
 _PERSON_FILE = "18"

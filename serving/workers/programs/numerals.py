@@ -3,7 +3,8 @@
 import re
 
 from serving.workers.programs.expressions import NUMBER, TENS, UNITS, read_number
-from serving.workers.programs.program import ExactAnswer, NotForProgram, Rule, pattern
+from serving.workers.programs.process import NotForProgram
+from serving.workers.programs.rules import ExactAnswer, Rule, pattern
 
 _SCALES = ((10**9, "billion"), (10**6, "million"), (10**3, "thousand"), (100, "hundred"))
 _ROMAN = (

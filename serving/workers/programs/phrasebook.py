@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from serving.workers.programs.expressions import NUMBER, read_number
-from serving.workers.programs.program import ExactAnswer, NotForProgram, Rule, load, pattern, with_one_name
+from serving.workers.programs.process import NotForProgram
+from serving.workers.programs.rules import ExactAnswer, Rule, load, pattern, with_one_name
 from serving.workers.programs.wordnet import senses
 
 FILE = Path(__file__).with_name("phrasebook.txt")

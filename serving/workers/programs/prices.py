@@ -11,7 +11,8 @@ from fractions import Fraction
 
 from serving.workers.programs.counts import amount_of
 from serving.workers.programs.expressions import NUMBER, read_number, show
-from serving.workers.programs.program import ExactAnswer, NotForProgram, Rule, pattern
+from serving.workers.programs.process import NotForProgram
+from serving.workers.programs.rules import ExactAnswer, Rule, pattern
 
 _SIGN = r"[$€£]"
 _UNITS = r"dollars?|euros?|pounds?|bucks|quid|eur|usd|gbp|francs?|yen|rupees"

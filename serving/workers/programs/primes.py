@@ -5,8 +5,9 @@ import re
 from typing import Any
 
 from serving.workers.programs.expressions import NUMBER
-from serving.workers.programs.program import ExactAnswer, NotForProgram, Rule, load, pattern
+from serving.workers.programs.process import NotForProgram
 from serving.workers.programs.puzzles import WHAT, whole_number
+from serving.workers.programs.rules import ExactAnswer, Rule, load, pattern
 
 
 def _prime(match: re.Match[str]) -> ExactAnswer:

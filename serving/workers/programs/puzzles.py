@@ -7,7 +7,8 @@ from collections.abc import Callable
 from fractions import Fraction
 
 from serving.workers.programs.expressions import NUMBER, check_bits, compute, read_number, show
-from serving.workers.programs.program import ExactAnswer, NotForProgram, Rule, pattern
+from serving.workers.programs.process import NotForProgram
+from serving.workers.programs.rules import ExactAnswer, Rule, pattern
 
 MOST_FACTORED = 10**12
 """Largest number that is factored or tested for primality."""

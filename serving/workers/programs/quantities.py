@@ -9,7 +9,7 @@ from fractions import Fraction
 
 from serving.workers.programs.counts import amount_of
 from serving.workers.programs.expressions import NUMBER, read_number
-from serving.workers.programs.program import NotForProgram
+from serving.workers.programs.process import NotForProgram
 
 _PARTS = {
     "half": Fraction(1, 2),

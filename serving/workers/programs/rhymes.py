@@ -15,7 +15,8 @@ from functools import cache
 from pathlib import Path
 
 from serving.workers.programs.expressions import NUMBER, read_number
-from serving.workers.programs.program import ExactAnswer, NotForProgram, Rule, pattern
+from serving.workers.programs.process import NotForProgram
+from serving.workers.programs.rules import ExactAnswer, Rule, pattern
 from serving.workers.programs.selection import and_list, items_of
 from serving.workers.programs.wordnet import senses
 

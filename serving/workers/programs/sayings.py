@@ -4,7 +4,8 @@ import re
 from functools import cache
 from pathlib import Path
 
-from serving.workers.programs.program import ExactAnswer, NotForProgram, Rule, pattern
+from serving.workers.programs.process import NotForProgram
+from serving.workers.programs.rules import ExactAnswer, Rule, pattern
 
 FILE = Path(__file__).with_name("sayings.txt")
 MOST_MISSING = 8

@@ -6,7 +6,8 @@ The scales of `almanac.txt` list things in ascending order. Two things are compa
 import re
 
 from serving.workers.programs.facts import almanac
-from serving.workers.programs.program import ExactAnswer, NotForProgram, Rule, pattern
+from serving.workers.programs.process import NotForProgram
+from serving.workers.programs.rules import ExactAnswer, Rule, pattern
 from serving.workers.programs.selection import items_of
 
 

@@ -4,7 +4,8 @@ import re
 from functools import cache
 
 from serving.workers.programs.facts import almanac
-from serving.workers.programs.program import ExactAnswer, NotForProgram, Rule, pattern
+from serving.workers.programs.process import NotForProgram
+from serving.workers.programs.rules import ExactAnswer, Rule, pattern
 
 MOST_ITEMS = 12
 _ONE = r"(?: one| word| words| item| thing| of these(?: words| things| animals)?| of the following(?: words)?| of them)*"

@@ -9,7 +9,8 @@ from fractions import Fraction
 
 from serving.workers.programs.date_text import MONTHS, WEEKDAYS
 from serving.workers.programs.expressions import read_number, show
-from serving.workers.programs.program import ExactAnswer, NotForProgram, Rule, pattern
+from serving.workers.programs.process import NotForProgram
+from serving.workers.programs.rules import ExactAnswer, Rule, pattern
 
 MOST_ITEMS = 20
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"

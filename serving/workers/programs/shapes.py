@@ -3,8 +3,9 @@
 import re
 
 from serving.workers.programs.expressions import NUMBER, read_number, show
-from serving.workers.programs.program import ExactAnswer, NotForProgram, Rule, pattern
+from serving.workers.programs.process import NotForProgram
 from serving.workers.programs.puzzles import WHAT
+from serving.workers.programs.rules import ExactAnswer, Rule, pattern
 
 _POLYGONS = {
     "triangle": 3, "square": 4, "rectangle": 4, "quadrilateral": 4, "rhombus": 4, "trapezoid": 4, "parallelogram": 4,

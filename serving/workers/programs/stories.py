@@ -8,7 +8,8 @@ import re
 from fractions import Fraction
 
 from serving.workers.programs.expressions import NUMBER, read_number, show
-from serving.workers.programs.program import ExactAnswer, NotForProgram, Rule, pattern
+from serving.workers.programs.process import NotForProgram
+from serving.workers.programs.rules import ExactAnswer, Rule, pattern
 
 MOST_SENTENCES = 6
 _WHO = r"(?:(?:my|his|her|your|the|an?|our) )?[a-z]+(?: (?:and|or) [a-z]+)?"

@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any, TypeGuard, cast
 
-from serving.workers.programs.program import NotForProgram
+from serving.workers.programs.process import NotForProgram
 
 MOST_DEPTH, MOST_CELLS = 40, 20_000
 _JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}:,]|[^\s\[\]{}:,"]+')

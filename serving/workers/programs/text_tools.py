@@ -11,15 +11,10 @@ from dataclasses import dataclass
 
 from serving.workers.programs.date_text import MONTHS, WEEKDAYS
 from serving.workers.programs.expressions import NUMBER, read_number
-from serving.workers.programs.program import (
-    MOST_TEXT_CHARS,
-    ExactAnswer,
-    NotForProgram,
-    PlainQuestion,
-    ProgramWorker,
-    pattern,
-    read_question,
-)
+from serving.workers.programs.process import NotForProgram
+from serving.workers.programs.program import ProgramWorker
+from serving.workers.programs.question import MOST_TEXT_CHARS, PlainQuestion, read_question
+from serving.workers.programs.rules import ExactAnswer, pattern
 from serving.workers.programs.tables import (
     amount_in,
     count_rows,

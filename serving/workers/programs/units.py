@@ -14,17 +14,11 @@ from typing import Any
 from serving.workers.programs.counts import COUNTS, amount_of
 from serving.workers.programs.currencies import CURRENCIES
 from serving.workers.programs.expressions import NUMBER, approximate, show
-from serving.workers.programs.program import (
-    ExactAnswer,
-    NotForProgram,
-    PlainQuestion,
-    ProgramWorker,
-    Rule,
-    answer_by,
-    load,
-    pattern,
-)
+from serving.workers.programs.process import NotForProgram
+from serving.workers.programs.program import ProgramWorker
 from serving.workers.programs.quantities import QuantityReader, Reading, is_only, is_trip, round_to
+from serving.workers.programs.question import PlainQuestion
+from serving.workers.programs.rules import ExactAnswer, Rule, answer_by, load, pattern
 
 MOST_VALUE = 10**30
 

@@ -16,18 +16,11 @@ from serving.workers.programs.expressions import NUMBER, read_number
 from serving.workers.programs.grammar import GRAMMAR, correct, is_spelled
 from serving.workers.programs.letters import GIVE, LETTERS, LIST
 from serving.workers.programs.phrasebook import PHRASES
-from serving.workers.programs.program import (
-    ExactAnswer,
-    NotForProgram,
-    PlainQuestion,
-    ProgramWorker,
-    Rule,
-    answer_by,
-    load,
-    pattern,
-    with_one_name,
-)
+from serving.workers.programs.process import NotForProgram
+from serving.workers.programs.program import ProgramWorker
+from serving.workers.programs.question import PlainQuestion
 from serving.workers.programs.rhymes import RHYMES
+from serving.workers.programs.rules import ExactAnswer, Rule, answer_by, load, pattern, with_one_name
 from serving.workers.programs.sayings import SAYINGS
 from serving.workers.programs.selection import items_of
 from serving.workers.programs.sequences import SERIES, analogy

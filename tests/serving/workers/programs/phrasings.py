@@ -3,13 +3,10 @@
 import os
 from collections.abc import Mapping, Sequence
 
-from serving.workers.programs.program import (
-    ExactAnswer,
-    NotForProgram,
-    PlainQuestion,
-    ProgramWorker,
-    read_question,
-)
+from serving.workers.programs.process import NotForProgram
+from serving.workers.programs.program import ProgramWorker
+from serving.workers.programs.question import PlainQuestion, read_question
+from serving.workers.programs.rules import ExactAnswer
 
 NOT_FOR_ANY = (
     "", " \n ", "?", "Write a poem about the sea.", "Who is the best singer?", "Explain quantum physics to a child.", "it", "Why?",

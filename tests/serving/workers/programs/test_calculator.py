@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from serving.workers.programs.calculator import Calculator
 from serving.workers.programs.expressions import MOST_BITS, compute, read_number, show
-from serving.workers.programs.program import NotForProgram
+from serving.workers.programs.process import NotForProgram
 from tests.serving.workers.programs.phrasings import NOT_FOR_ANY, check, check_refusals, never_fails, say
 
 CALCULATOR = Calculator("calculator")

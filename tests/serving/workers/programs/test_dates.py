@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from serving.workers.programs.date_text import easter, read_date, short_date
 from serving.workers.programs.dates import Calendar
-from serving.workers.programs.program import NotForProgram
+from serving.workers.programs.process import NotForProgram
 from tests.serving.workers.programs.phrasings import NOT_FOR_ANY, check, check_refusals, never_fails, say
 
 CALENDAR = Calendar("calendar", clock=lambda: datetime(2026, 11, 30, 9, 30, tzinfo=UTC))

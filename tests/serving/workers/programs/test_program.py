@@ -19,10 +19,7 @@ from serving.settings.settings import parse
 from serving.workers.programs.calculator import Calculator
 from serving.workers.programs.guide import PROGRAMS
 from serving.workers.programs.process import NotForProgram, ProgramProcess
-from serving.workers.programs.program import (
-    AskedTexts,
-    read_question,
-)
+from serving.workers.programs.question import AskedTexts, read_question
 from tests.serving.api.served import scripted, served, team
 from tests.serving.workers.programs.phrasings import Place
 

@@ -3,7 +3,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.workers.programs.program import read_question
+from serving.workers.programs.question import read_question
 from serving.workers.programs.text_tools import TextTools
 from tests.serving.workers.programs.phrasings import NOT_FOR_ANY, check, check_refusals, never_fails, say
 

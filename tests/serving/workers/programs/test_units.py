@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.workers.programs.currencies import exchange_rates
-from serving.workers.programs.program import NotForProgram
+from serving.workers.programs.process import NotForProgram
 from serving.workers.programs.units import UNITS, UnitConverter, convert
 from tests.serving.workers.programs.phrasings import NOT_FOR_ANY, check, check_refusals, never_fails, say
 

@@ -1,0 +1,24 @@
+"""Virtual time: the clock of the tests."""
+
+import asyncio
+import time
+
+from tests.virtual_time import VirtualTimeLoop
+
+
+def test_a_timer_fires_although_a_task_never_rests():
+    async def work() -> None:
+        while True:
+            await asyncio.sleep(0)
+
+    async def wait_beside_work() -> float:
+        working = asyncio.create_task(work())
+        began_s = asyncio.get_running_loop().time()
+        await asyncio.sleep(3600)
+        working.cancel()
+        return asyncio.get_running_loop().time() - began_s
+
+    began_s = time.perf_counter()
+    with asyncio.Runner(loop_factory=lambda: VirtualTimeLoop(busy_s=0.1)) as runner:
+        assert runner.run(wait_beside_work()) >= 3600
+    assert time.perf_counter() - began_s < 600
