@@ -9,6 +9,7 @@ from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
+from anthropic.resources.messages.messages import DEPRECATED_MODELS
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
@@ -76,3 +77,10 @@ def test_every_page_of_the_docs_says_first_what_its_reader_will_know() -> None:
     pages = [each for each in (ROOT / "docs").rglob("*.md") if not each.match("decisions/0*.md")]
     firsts = {str(page.relative_to(ROOT)): page.read_text("utf-8").split("\n", 2)[2] for page in pages}
     assert [page for page, text in firsts.items() if not text.startswith("This page ")] == []
+
+
+def test_no_page_and_no_settings_file_names_a_model_that_anthropic_has_announced_to_retire() -> None:
+    lines = git("grep", "-hoE", r"\bmodel: *\"?claude-[a-z0-9.-]+", "--", "*.md", "*.yaml")
+    names = {line.split("claude-")[1] for line in lines}
+    assert names
+    assert names.isdisjoint(name.removeprefix("claude-") for name in DEPRECATED_MODELS)

@@ -72,6 +72,6 @@ def test_a_baseline_of_unknown_price_is_told_with_what_sets_one():
 def test_the_log_tells_it_when_a_pool_is_made(caplog: pytest.LogCaptureFixture):
     caplog.set_level(logging.WARNING, "podium")
     build_pool(parse({"workers": [scripted("a", hedge=True, max_concurrency=1)]}), {}, engines={})
-    (record,) = caplog.records
+    (record,) = [each for each in caplog.records if each.name == "podium"]
     assert record.levelno == logging.WARNING
     assert "workers[0].hedge" in record.getMessage()
