@@ -64,7 +64,7 @@ class NewKey(_Body):
 
 
 class KeyChange(_Body):
-    """Change of a key. A field that is left out keeps its value."""
+    """Change of a key. An omitted field keeps its value."""
 
     scopes: frozenset[Scope] = Field(
         default=DEFAULT_SCOPES,

@@ -32,7 +32,7 @@ LAX_NOTE = "The answer does not match the requested format, which is not strict.
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """Invalid answer and its fault. The worker is asked to repair it."""
+    """Invalid answer and its fault, which the next request to the worker quotes."""
 
     text: str
     fault: str

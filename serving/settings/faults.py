@@ -109,7 +109,7 @@ def place_of(loc: Loc) -> str:
 
 
 def say(fault: ErrorDetails, fields: Sequence[str] = ()) -> str:
-    """Return what is wrong after the field. `fields` beside it are for suggestions."""
+    """Return the text that follows the field's name in an error. `fields` are the names to suggest."""
     kind, facts = fault["type"], cast(Mapping[str, Any], fault.get("ctx", {}))
     if kind in BOUNDS:
         fact, words = BOUNDS[kind]

@@ -177,8 +177,8 @@ class Events(Protocol):
         ...
 
     async def wait_while_late(self, id: str) -> None:
-        """Wait while the first write of a run is overdue, for a few seconds. Return at once if the store is
-        away.
+        """Wait while the first write of a run is overdue, for a few seconds. Do not wait if the store is
+        unreachable.
         """
         ...
 

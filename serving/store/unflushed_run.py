@@ -1,4 +1,4 @@
-"""What a router keeps in memory of a run: its unwritten events, its streamed answer, and an estimate of its size."""
+"""Unwritten events of a run, its streamed answer, and an estimate of the memory that both take."""
 
 import asyncio
 import io
