@@ -76,3 +76,14 @@ def test_every_page_of_the_docs_says_first_what_its_reader_will_know() -> None:
     pages = [each for each in (ROOT / "docs").rglob("*.md") if not each.match("decisions/0*.md")]
     firsts = {str(page.relative_to(ROOT)): page.read_text("utf-8").split("\n", 2)[2] for page in pages}
     assert [page for page, text in firsts.items() if not text.startswith("This page ")] == []
+
+
+def test_every_decision_has_its_context_the_decision_and_its_consequences() -> None:
+    decisions = (ROOT / "docs" / "decisions").glob("0*.md")
+    parts = {
+        page.name: re.findall(r"^## (\w+)$", page.read_text("utf-8"), re.MULTILINE) for page in decisions
+    }
+    assert parts
+    assert [
+        name for name, titles in parts.items() if not {"Context", "Decision", "Consequences"} <= {*titles}
+    ] == []

@@ -12,7 +12,7 @@ BAD = {
     "README.md": ODD,
     "CONTRIBUTING.md": ODD,
     "CHANGELOG.md": ODD,
-    "docs/tutorials/first.md": ODD,
+    "docs/tutorials/first-team.md": ODD,
     "serving/docstring.py": f'class Run:\n    id = ""\n    """{ODD}."""\n',
     "conductor/comment.py": f"# {ODD}\n",
     "serving/error.py": f'def check(n):\n    raise ValueError(f"{{n}} runs. {ODD}")\n',
@@ -33,7 +33,7 @@ def root(tmp_path: Path) -> Path:
     for package in OURS:
         (tmp_path / package).mkdir()
         (tmp_path / package / "plain.py").write_text(f'"""{PLAIN}."""\n\nlogger.info("{PLAIN}")\n')
-    for page in (*PAGES, "docs/page.md"):
+    for page in (*PAGES, "docs/budgets.md"):
         (tmp_path / page).parent.mkdir(exist_ok=True)
         (tmp_path / page).write_text(f"# Page\n\n{PLAIN}.\n")
     return tmp_path
