@@ -338,5 +338,5 @@ def _unknown_host(place: ApiSettings) -> str | None:
 
 
 def _worst(prices: list[Price | None]) -> Price | None:
-    known = [price for price in prices if price is not None]
-    return dearest_of(known) if len(known) == len(prices) else None
+    known_prices = [price for price in prices if price is not None]
+    return dearest_of(known_prices) if len(known_prices) == len(prices) else None

@@ -2,7 +2,7 @@
 
 `make check` fails if a package, the messages of all packages, `docs` or a page at the top has more than `MOST` of them per
 1,000 words. Rewrite the sentence: a reader who sees the code for the first time should understand it. `--worst N` lists
-the places.
+the places. The check also fails if a name of the code is a bare participle: use a noun of the field, such as `row`.
 """
 
 import argparse
@@ -39,6 +39,30 @@ KEYWORDS = {"description", "detail", "epilog", "help", "message", "remedy", "sum
 FINDINGS = {"ok", "warning", "wrong"}
 """Functions of `podium doctor` whose arguments are texts."""
 LEVELS = {"debug", "info", "warning", "error", "exception", "critical"}
+PARTICIPLES = {"asked", "found", "given", "held", "kept", "known", "left", "made", "said", "seen", "taken", "told", "wanted", "whose"}  # fmt: skip
+FIXED_NAMES = {
+    "conductor/errors.py": "held",  # in answers with an error
+    "conductor/run/events.py": "given",  # in stored records, as the next two
+    "conductor/run/turns.py": "given said",
+    "conductor/run/lifecycle.py": "given",  # public: `podium.resume_run`
+    "loadtest/prove/records.py": "kept",  # a command's option
+    "loadtest/recording.py": "left",  # in reports, as the next one
+    "loadtest/siege/attack.py": "made",
+    "podium/doctor/finding.py": "said",  # in the JSON of `podium doctor`
+    "serving/accounts/hold.py": "held",  # columns of the database
+    "serving/store/rows.py": "kept",
+    "training/config.py": "kept",  # in settings
+}
+"""Bare participles that are stored, sent, in settings or in output, by file."""
+NAMES_UNCHECKED = (
+    "serving/database/migrations/",  # finished
+    "serving/workers/programs/",  # about 130 such names are left here, and one or two in each of the others
+    "conductor/run/follow_up.py",
+    "serving/dispatch/route.py",
+    "serving/store/conversations.py",
+    "serving/store/database_conversations.py",
+)
+"""Files and folders whose names are not checked."""
 
 
 class Passage(NamedTuple):
@@ -124,6 +148,40 @@ def read(root: Path) -> dict[str, list[Passage]]:
     }
 
 
+def names(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Yield the line and the text of each name that the code introduces."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                yield node.lineno, name
+            case (
+                ast.Name(id=name, ctx=ast.Store())
+                | ast.Attribute(attr=name, ctx=ast.Store())
+                | ast.arg(arg=name)
+            ):
+                yield node.lineno, name
+            case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
+                yield node.lineno, name
+            case _:
+                pass
+
+
+def bare_participles(root: Path) -> list[str]:
+    """Return a line for each name of the packages that is a bare participle."""
+    paths = {
+        str(path.relative_to(root)): path
+        for name in sorted(OURS)
+        for path in sorted((root / name).rglob("*.py"))
+    }
+    return [
+        f"{place}:{line}: the name {name!r} is a participle. Use a noun or a verb of the field."
+        for place, path in paths.items()
+        if not place.startswith(NAMES_UNCHECKED)
+        for line, name in names(ast.parse(path.read_text()))
+        if (bare := name.strip("_").lower()) in PARTICIPLES and bare not in FIXED_NAMES.get(place, "").split()
+    ]
+
+
 def rate(prose: Sequence[Passage]) -> float:
     """Return the phrases per 1,000 words."""
     return (
@@ -147,7 +205,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(
             f"plain English: {each:4.1f} odd phrases per 1,000 words in {name}{'' if each <= MOST else f': at most {MOST:g}'}"
         )
-    return int(max(rates.values()) > MOST)
+    faults = bare_participles(options.root)
+    print(
+        "\n".join(f"plain English: {fault}" for fault in faults)
+        or "plain English: no name is a bare participle"
+    )
+    return int(bool(faults) or max(rates.values()) > MOST)
 
 
 if __name__ == "__main__":

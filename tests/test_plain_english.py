@@ -1,4 +1,4 @@
-"""`make check` fails if the prose of one place has too many odd phrases, wherever that place is."""
+"""`make check` fails if the prose of one place has too many odd phrases, or if a name is a bare participle."""
 
 from pathlib import Path
 
@@ -67,3 +67,25 @@ def test_the_worst_places_are_listed_with_file_and_line(
     (root / "serving" / "log.py").write_text(f'\nlogger.error("{ODD}")\n')
     main(["--root", str(root), "--worst", "1"])
     assert f"log.py:2  {ODD}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "found = 1",
+        "self._kept = 1",
+        "class Given: ...",
+        "def told(): ...",
+        "def check(asked): ...",
+        "for seen in (): ...",
+        "match 1:\n    case int() as whose: ...",
+    ],
+)
+def test_a_name_that_is_a_bare_participle_fails_the_check(root: Path, code: str) -> None:
+    (root / "serving" / "names.py").write_text(f"{code}\n")
+    assert fails(root)
+
+
+def test_names_that_are_stored_may_be_participles(root: Path) -> None:
+    (root / "conductor" / "errors.py").write_text('class Error:\n    held = ""\n')
+    assert not fails(root)

@@ -234,10 +234,10 @@ class PolicyBody(_Body):
     )
 
     @classmethod
-    def of(cls, whose: KeyInfo | TeamInfo) -> Self:
+    def of(cls, account: KeyInfo | TeamInfo) -> Self:
         """Return the response for a key or a team."""
-        in_force = whose.policies.both if isinstance(whose, KeyInfo) else whose.policy
-        return cls(id=whose.id, policy=whose.policy, in_force=in_force)
+        in_force = account.policies.both if isinstance(account, KeyInfo) else account.policy
+        return cls(id=account.id, policy=account.policy, in_force=in_force)
 
 
 class Teams(_Body):

@@ -292,9 +292,9 @@ def _add_ids(digest: blake2b, ids: Iterable[str]) -> None:
 
 def _has_results(turn: StepTurn, numbers: Mapping[int, str], results: Mapping[str, ToolResult]) -> bool:
     """Return whether the client's results of a turn are those that the worker received."""
-    sent = {each.number: each.result.text for each in turn.results}
+    results_before = {each.number: each.result.text for each in turn.results}
     own = {number: results[id].text for number, id in numbers.items() if id in results}
-    return all(sent.get(call.number) == own.get(call.number) for call in turn.calls)
+    return all(results_before.get(call.number) == own.get(call.number) for call in turn.calls)
 
 
 def _is_redacted(turns: Iterable[StepTurn]) -> bool:

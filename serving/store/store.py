@@ -200,7 +200,7 @@ class RequestClaims(Protocol):
         """
         ...
 
-    async def find_answer(self, owner: str, asked: str) -> str | None:
+    async def find_answer(self, owner: str, request_hash: str) -> str | None:
         """Return the id of the run that answered an equal request, or None. See `CachedAnswer.owner`."""
         ...
 

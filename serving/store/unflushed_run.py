@@ -115,7 +115,7 @@ def pack(id: str, run: UnflushedRun) -> tuple[Packed | None, list[Item]]:
     if run.is_kept:
         run.undelivered += items
     packed = Packed(
-        id, run, len(run.undelivered), run.final, run_write(records, tuple(run.rows), kept=run.is_kept)
+        id, run, len(run.undelivered), run.final, run_write(records, tuple(run.rows), is_kept=run.is_kept)
     )
     return packed, items
 
