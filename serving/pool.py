@@ -60,7 +60,6 @@ class Pool:
     limiters: Mapping[str, Limiter]
     """Slots and queue of each worker."""
     health: Mapping[str, WorkerHealth]
-    """Health of each worker."""
     fallbacks: Mapping[str, tuple[Fallback, ...]]
     """Fallbacks of each worker, in the order in which they are tried."""
     engines: Engines

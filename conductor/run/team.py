@@ -79,7 +79,6 @@ class ConductorModel:
 
     @property
     def layout(self) -> Layout:
-        """Layout of its plans."""
         return layout_of(self.format, is_schema=self.constrained == "json_schema", is_thinking=self.thought)
 
     @property

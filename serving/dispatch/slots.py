@@ -187,7 +187,6 @@ class FairQueue:
         """Number of free slots. It is negative if `resize` has left fewer slots than are in use."""
         self._queues: dict[Priority, _Queue] = {"interactive": _Queue(), "batch": _Queue()}
         self._slots_by_payer = Counter[str]()
-        """Slots in use by payer."""
         self._n_interactive = 0
         """Slots given to interactive calls since batch calls started to wait, or last got a slot."""
         self._traffic = Traffic()
