@@ -1,6 +1,6 @@
 #!/bin/sh
 # Start HAProxy with limits that Ray's template has no setting for. Ray calls this as `-db -f CONFIG ...`
-# (RAY_SERVE_HAPROXY_BINARY_PATH names this file); each start edits the configuration. docs/decisions/0016-the-edge.md explains it.
+# (RAY_SERVE_HAPROXY_BINARY_PATH names this file); each start edits the configuration. docs/decisions/0016-edge-checks.md explains it.
 #
 # * HTTP/1.1 only: in HTTP/2 one connection carries 100 requests, which would make limits on connections useless.
 # * Statistics and metrics on loopback: the template's are on every interface, without a password.

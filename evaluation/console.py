@@ -39,10 +39,10 @@ class Terminal:
 
     def table(self, rows: Sequence[dict[str, Any]]) -> None:
         """Print the main figures to standard output."""
-        made = table("strategy", right=HEADS)
+        new_table = table("strategy", right=HEADS)
         for row in rows:
             prompt, completion = row["prompt_tokens"], row["completion_tokens"]
-            made.add_row(
+            new_table.add_row(
                 row["strategy"],
                 percent(row["accuracy"]["mean"]),
                 percent(row["accuracy"]["standard_error"]),
@@ -53,4 +53,4 @@ class Terminal:
                 seconds(row["wall_s"]["p50"]),
                 str(sum(row["errors"].values())),
             )
-        console().print(made)
+        console().print(new_table)

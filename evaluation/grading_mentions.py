@@ -77,8 +77,8 @@ class Candidates:
         self._asks_number = any(self._numbers.values())
 
     def find(self, text: str) -> list[Mention]:
-        """Return the mentions in a `plain` text in order. Of overlapping ones, the first start wins, then the
-        longest.
+        """Return the mentions in a `plain` text in order. If mentions overlap, the one that
+        starts first wins, and then the longest.
         """
         mentions = [
             Mention(item, match.start(), match.end(), right)

@@ -56,10 +56,10 @@ def accuracy_over(axes: Axes, rows: Sequence[Row], field: str, unit: str = "") -
 
 def _label(axes: Axes, names: Sequence[str], x: Sequence[float], y: Sequence[float]) -> None:
     """Label each point. If two labels would overlap, the higher one moves up."""
-    (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
+    (x_min, x_max), (y_min, y_max) = axes.get_xlim(), axes.get_ylim()
     positions: list[tuple[float, float]] = []
     for i in sorted(range(len(names)), key=y.__getitem__):
-        across, up = (x[i] - left) / (right - left), (y[i] - bottom) / (top - bottom) + 0.008
+        across, up = (x[i] - x_min) / (x_max - x_min), (y[i] - y_min) / (y_max - y_min) + 0.008
         while any(abs(up - there) < 0.024 and abs(across - other) < 0.3 for other, there in positions):
             up += 0.008
         positions.append((across, up))

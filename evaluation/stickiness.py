@@ -123,11 +123,11 @@ class Conversations:
 
     def replay(self, conversation: Ints, chosen_Q: Ints, stickiness: float) -> tuple[int, Decimal, int]:
         """Return the number of right answers, the cost, and the number of switches of a conversation."""
-        names, known = list(self.pool), self.questions
+        names, questions = list(self.pool), self.questions
         history, last, spent, rights, switches = self.context_tokens, "", Decimal(0), 0, 0
         cached, outputs = dict[str, int](), list[int]()
         for turn, question in enumerate(conversation):
-            prompt_tokens = history + int(known.tokens_Q[question])
+            prompt_tokens = history + int(questions.tokens_Q[question])
             mean = round(sum(outputs) / len(outputs)) if outputs else 0
             facts = FollowUp(
                 last, prompt_tokens, cached, mean, turn, False, stickiness, None, "", Agreement()
@@ -139,10 +139,10 @@ class Conversations:
                 else:
                     name = last
             worker = names.index(name)
-            shown = int(known.shown_Q_W[question, worker])
+            shown = int(questions.shown_Q_W[question, worker])
             outputs.append(shown + int(self.reasoning_W[worker]))
             spent += cost_usd(name, self.pool, replace(facts, answer_tokens=outputs[-1])) or 0
-            rights += bool(known.right_Q_W[question, worker])
+            rights += bool(questions.right_Q_W[question, worker])
             history, last = prompt_tokens + shown, name
             price = self.pool[name].price
             if price is not None and price.cached < price.input_usd_per_mtok:
@@ -295,7 +295,7 @@ def run(
 
 
 def _table(router: str, rows: Sequence[Mapping[str, Any]]) -> Any:
-    made = table(
+    new_table = table(
         "tokens before",
         "change",
         "stickiness",
@@ -303,7 +303,7 @@ def _table(router: str, rows: Sequence[Mapping[str, Any]]) -> Any:
         title=router,
     )
     for row in rows:
-        made.add_row(
+        new_table.add_row(
             f"{row['context']:,}",
             f"{row['change']:g}",
             f"{row['stickiness']:g}",
@@ -313,7 +313,7 @@ def _table(router: str, rows: Sequence[Mapping[str, Any]]) -> Any:
             f"{row['usd']:.4f}",
             f"{row['switches']:.2f}",
         )
-    return made
+    return new_table
 
 
 if __name__ == "__main__":

@@ -169,11 +169,11 @@ def run(context: Context, options: LoadOptions) -> int:
     load = replace(load, options=requests)
     recording, series, interrupted = _run(load, loop.run, console)
     ran_s = min(recording.ended_s, load.scenario.duration_s)
-    looked_for, found = fill(recording.samples, load.url)
+    looked_for, n_found = fill(recording.samples, load.url)
     figures = summary(recording.samples, ran_s, load.limits_ms, interrupted=interrupted)
     content = _describe(load, served, str(context.obj)) | {
         "interrupted": interrupted,
-        "records": {"looked_for": looked_for, "found": found},
+        "records": {"looked_for": looked_for, "found": n_found},
         "figures": figures,
     }
     console.show_figures(figures)

@@ -216,11 +216,11 @@ async def list_keys(
     """List keys, newest first."""
     now_us = int(time.time() * US)
     async with place.open() as (directory, where):
-        found = await directory.keys(team)
-    shown = [key for key in found if all or key.state(now_us) not in ("revoked", "expired")]
+        all_keys = await directory.keys(team)
+    shown = [key for key in all_keys if all or key.state(now_us) not in ("revoked", "expired")]
     none = (
         "No active keys. Use --all to include revoked and expired keys."
-        if found
+        if all_keys
         else "No keys exist yet. Create one with `podium keys create NAME`."
     )
     _show([_row(key, now_us) for key in shown], f"{none} ({where})", as_json=as_json)

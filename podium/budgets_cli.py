@@ -87,20 +87,20 @@ def pages(client: Client, what: str) -> Generator[Json]:
 def own_rows(client: Client) -> Generator[Json]:
     """Yield the rows of the caller's own key and of its team, one per period."""
     own = client.get("/v1/budget")
-    for whose in ("key", "team"):
-        if own[whose] is not None:
-            yield from _windows(whose, {"id": own[whose]["id"], "name": "own"}, "", own[whose])
+    for owner in ("key", "team"):
+        if own[owner] is not None:
+            yield from _windows(owner, {"id": own[owner]["id"], "name": "own"}, "", own[owner])
 
 
-def _rows(client: Client, whose: str, each: Json, team: str) -> Generator[Json]:
-    budget = client.get(f"/v1/admin/{whose}s/{path_part(each['id'])}/budget")
-    yield from _windows(whose, each, team, budget)
+def _rows(client: Client, owner: str, each: Json, team: str) -> Generator[Json]:
+    budget = client.get(f"/v1/admin/{owner}s/{path_part(each['id'])}/budget")
+    yield from _windows(owner, each, team, budget)
 
 
-def _windows(whose: str, each: Json, team: str, budget: Json) -> Generator[Json]:
+def _windows(owner: str, each: Json, team: str, budget: Json) -> Generator[Json]:
     for period in ("day", "month"):
         yield {
-            "whose": whose,
+            "whose": owner,
             "id": each["id"],
             "name": each["name"],
             "team": team,

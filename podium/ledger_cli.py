@@ -213,7 +213,7 @@ async def _check(address: Address) -> list[str]:
     await check_version(address)
     async with Database(address) as database:
         faults = await find_faults(database)
-        entries, spent, holds, held = await read_totals(database)
-    print(f"Checked {entries} entries (${to_usd(spent):f}) and {holds} open holds (${to_usd(held):f}): "
+        entries, spent, holds, held_sum = await read_totals(database)
+    print(f"Checked {entries} entries (${to_usd(spent):f}) and {holds} open holds (${to_usd(held_sum):f}): "
                 + (f"{len(faults)} faults" if faults else "all sums match"))  # fmt: skip
     return faults

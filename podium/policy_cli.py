@@ -27,16 +27,16 @@ def read_fields(texts: list[str]) -> AccountPolicy:
     from conductor.errors import BadTask
     from serving.accounts.account_policy import AccountPolicy
 
-    known = AccountPolicy.model_fields
+    fields = AccountPolicy.model_fields
     values: dict[str, Any] = {}
     for text in texts:
         name, is_set, value = text.partition("=")
-        if name not in known or not is_set:
+        if name not in fields or not is_set:
             raise BadTask(
-                f"{text!r} is not a valid policy change. Use FIELD=VALUE, where FIELD is one of: {', '.join(known)}.",
+                f"{text!r} is not a valid policy change. Use FIELD=VALUE, where FIELD is one of: {', '.join(fields)}.",
                 param=name,
             )
-        values[name] = _value(name, value, known[name].default)
+        values[name] = _value(name, value, fields[name].default)
     try:
         return AccountPolicy.model_validate(values)
     except ValidationError as exc:

@@ -96,12 +96,12 @@ class RemoteDirectory:
         if limits:
             self._client.post(_budget_path(subject), limits)
 
-    async def change_team_policy(self, reference: str, given: AccountPolicy) -> TeamInfo:
-        self._client.post(f"/v1/admin/teams/{path_part(reference)}/policy", _stated(given))
+    async def change_team_policy(self, reference: str, changes: AccountPolicy) -> TeamInfo:
+        self._client.post(f"/v1/admin/teams/{path_part(reference)}/policy", _stated(changes))
         return await self.team(reference)
 
-    async def change_key_policy(self, reference: str, given: AccountPolicy) -> KeyInfo:
-        self._client.post(f"/v1/admin/keys/{path_part(reference)}/policy", _stated(given))
+    async def change_key_policy(self, reference: str, changes: AccountPolicy) -> KeyInfo:
+        self._client.post(f"/v1/admin/keys/{path_part(reference)}/policy", _stated(changes))
         return await self.key(reference)
 
     def _policy(self, path: str) -> AccountPolicy:
@@ -113,8 +113,8 @@ def _stated(policy: AccountPolicy) -> Json:
 
 
 def _budget_path(subject: str) -> str:
-    whose, _, id = subject.partition(":")
-    return f"/v1/admin/{whose}s/{path_part(id)}/budget"
+    kind, _, id = subject.partition(":")
+    return f"/v1/admin/{kind}s/{path_part(id)}/budget"
 
 
 def _amounts(window: Json) -> tuple[Decimal | None, Decimal, Decimal]:

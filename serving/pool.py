@@ -60,7 +60,6 @@ class Pool:
     limiters: Mapping[str, Limiter]
     """Slots and queue of each worker."""
     health: Mapping[str, WorkerHealth]
-    """Health of each worker."""
     fallbacks: Mapping[str, tuple[Fallback, ...]]
     """Fallbacks of each worker, in the order in which they are tried."""
     engines: Engines
@@ -338,5 +337,5 @@ def _unknown_host(place: ApiSettings) -> str | None:
 
 
 def _worst(prices: list[Price | None]) -> Price | None:
-    known = [price for price in prices if price is not None]
-    return dearest_of(known) if len(known) == len(prices) else None
+    known_prices = [price for price in prices if price is not None]
+    return dearest_of(known_prices) if len(known_prices) == len(prices) else None

@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 from conductor.errors import Overloaded
 from conductor.run.record import Account
 
-KEPT = 0.1
+RESERVED_PART = 0.1
 """Part of a resource that is reserved for keys that have less than their share of it."""
 OF_A_KEY, OF_A_TEAM = (4, "a quarter"), (2, "half")
 """Limits of one key and of one team in a `Room`. Each is a fraction of the whole: its divisor, and its words for
@@ -56,7 +56,7 @@ class Room:
     def __init__(self, setting: str, most: Callable[[], int], what: str) -> None:
         self._setting, self._most, self._what = setting, most, what
         self._of_keys, self._of_teams = Counter[str](), Counter[str]()
-        self.taken = 0
+        self.in_use = 0
 
     def take(self, account: Account, n: int = 1) -> None:
         """Take `n` units of the resource for an account. Release them with `leave`.
@@ -69,7 +69,7 @@ class Room:
         if not n:
             return
         most = self._most()
-        if self.taken and self.taken + n > most:
+        if self.in_use and self.in_use + n > most:
             raise self._error(f"This server has reached its limit of {self._what}")
         owner = account.tenant
         for name, had, (part, word) in (
@@ -81,7 +81,7 @@ class Room:
                     f"This {name} has reached its limit of {self._what}, which is {word} of the server's limit"
                 )
         had = self._of_teams[owner]
-        if owner and had and had >= share(self._of_teams) and self.taken + n > (1 - KEPT) * most:
+        if owner and had and had >= share(self._of_teams) and self.in_use + n > (1 - RESERVED_PART) * most:
             raise self._error(
                 f"This key or its team has used its fair share of the server's limit of {self._what}"
             )
@@ -105,7 +105,7 @@ class Room:
             self.leave(account, n)
 
     def _add(self, account: Account, n: int) -> None:
-        self.taken += n
+        self.in_use += n
         add_to(self._of_keys, account.key_id, n)
         add_to(self._of_teams, account.tenant, n)
 

@@ -84,3 +84,14 @@ def test_no_page_and_no_settings_file_names_a_model_that_anthropic_has_announced
     names = {line.split("claude-")[1] for line in lines}
     assert names
     assert names.isdisjoint(name.removeprefix("claude-") for name in DEPRECATED_MODELS)
+
+
+def test_every_decision_has_its_context_the_decision_and_its_consequences() -> None:
+    decisions = (ROOT / "docs" / "decisions").glob("0*.md")
+    parts = {
+        page.name: re.findall(r"^## (\w+)$", page.read_text("utf-8"), re.MULTILINE) for page in decisions
+    }
+    assert parts
+    assert [
+        name for name, titles in parts.items() if not {"Context", "Decision", "Consequences"} <= {*titles}
+    ] == []

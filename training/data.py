@@ -93,9 +93,9 @@ def _groups(
 
 def _check_ids(questions: Sequence[Question]) -> None:
     """Check that ids are unique, because an answer is graded by its question's id."""
-    seen: dict[str, Question] = {}
+    by_id: dict[str, Question] = {}
     for question in questions:
-        if seen.setdefault(question.id, question) != question:
+        if by_id.setdefault(question.id, question) != question:
             raise SettingsError(
                 f"questions: two different questions have the id {question.id!r}. "
                 "Rename one of the questions, or one of the files after which they are named."

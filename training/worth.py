@@ -66,7 +66,7 @@ class Worths:
         }
 
     def _features(self, question: Question, family: str) -> Floats:
-        """Return one-hot family, size, and size within the family. Those are zero for unknown families."""
+        """Return one-hot family, size, and size within the family. All are zero for unknown families."""
         of_family = np.array([float(each == family) for each in self._families])
         size = (np.array(_sizes(question)) - self._means) / self._deviations
         return np.concatenate([of_family, ACROSS * size, np.outer(size, of_family).ravel()])

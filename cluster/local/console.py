@@ -84,11 +84,11 @@ def build(*, tests: bool = False) -> str:
 
 
 @contextlib.contextmanager
-def building(add_node: Callable[[], None], *, wanted: bool) -> Generator[None]:
-    """Build the console in parallel with the block, if it is wanted and not built yet. A failure is only
+def building(add_node: Callable[[], None], *, is_needed: bool) -> Generator[None]:
+    """Build the console in parallel with the block, if it is needed and not built yet. A failure is only
     printed.
     """
-    if not wanted or not SOURCE.is_dir() or is_built():
+    if not is_needed or not SOURCE.is_dir() or is_built():
         yield
         return
     if reason := _why_not(add_node):

@@ -73,7 +73,7 @@ def proxy_environment(proxy: Proxy | None) -> dict[str, str]:
 
 def fast_environment() -> dict[str, str]:
     """Return the variables for HAProxy. Podium's code then runs in the main event loop of each replica
-    (docs/decisions/0011-the-fast-path.md).
+    (docs/decisions/0011-haproxy-to-the-replica.md).
     """
     return {
         "RAY_SERVE_ENABLE_HA_PROXY": "1",

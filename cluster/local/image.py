@@ -90,9 +90,9 @@ def wheel_version() -> str:
     """
     (name,) = (path.name for path in DIST.glob("podium-*.whl"))
     built, project = name.split("-")[1], tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = project["version"]
-    if built != wanted:
-        raise CommandError(f"The wheel has version {built}, but this is {wanted}. Run `make wheel`.")
+    version = project["version"]
+    if built != version:
+        raise CommandError(f"The wheel has version {built}, but this is {version}. Run `make wheel`.")
     return built
 
 
@@ -102,8 +102,8 @@ def indexes() -> str:
         name: value for name, value in uv.pip_config().items() if name in uv.VARIABLES.keys() - NOT_INDEXES
     }
     pip = {f"PIP_{name.upper().replace('-', '_')}": value for name, value in config.items()}
-    wanted = {uv.VARIABLES[name] for name in uv.VARIABLES.keys() - NOT_INDEXES} | uv.LIKE_PIP.keys()
-    ours = {name: value for name, value in (uv.variables(config) | os.environ).items() if name in wanted}
+    variables = {uv.VARIABLES[name] for name in uv.VARIABLES.keys() - NOT_INDEXES} | uv.LIKE_PIP.keys()
+    ours = {name: value for name, value in (uv.variables(config) | os.environ).items() if name in variables}
     return "".join(f"{name}={shlex.quote(value)}\n" for name, value in sorted((pip | ours).items()))
 
 

@@ -116,8 +116,8 @@ def make_venv() -> None:
     if ask(str(UV), "--version").split()[1:2] != [uv.lock_version("uv").partition("==")[2]]:
         quiet = ["--disable-pip-version-check", "--no-input", "--progress-bar", "off"]
         BUILD.mkdir(exist_ok=True)
-        (wanted := BUILD / "uv.lock").write_text(uv.entry_of("uv"))
-        run([*pip, "install", *quiet, "--require-hashes", "-r", str(wanted)], "installing uv")
+        (requirements := BUILD / "uv.lock").write_text(uv.entry_of("uv"))
+        run([*pip, "install", *quiet, "--require-hashes", "-r", str(requirements)], "installing uv")
 
 
 def bytes_to_add(stage: Stage, done: Collection[Stage]) -> int:
@@ -273,33 +273,35 @@ class SetupOptions:
     site: bool = False
 
 
-def set_up(served: Sequence[str], wanted: SetupOptions) -> None:
+def set_up(served: Sequence[str], options: SetupOptions) -> None:
     """Install all needed stages, make the local models and build the console, as `install` does."""
     say_which_python()
     add(BASE)
-    engine, models = False, list(local_models.LOCAL_MODELS) if wanted.learning else []
-    if served and not wanted.learning:
+    engine, models = False, list(local_models.LOCAL_MODELS) if options.learning else []
+    if served and not options.learning:
         engine, models = ask_needs(served)
-    optional = ((CPU, engine), (DEV, wanted.dev)) if not wanted.learning else ((LEARNING, True),)
+    optional = ((CPU, engine), (DEV, options.dev)) if not options.learning else ((LEARNING, True),)
     stages = [
-        stage for stage, is_wanted in (*optional, (BROWSER, wanted.browser), (SITE, wanted.site)) if is_wanted
+        stage
+        for stage, is_wanted in (*optional, (BROWSER, options.browser), (SITE, options.site))
+        if is_wanted
     ]
     if was_interrupted():  # making the models needs NumPy, which is reinstalled at this moment
         for stage in stages:
             add(stage)
-    if wanted.console:
+    if options.console:
         add(CONSOLE)
         console.build_now()
-    with console.building(lambda: add(CONSOLE), wanted=bool(served)), making_models(models):
+    with console.building(lambda: add(CONSOLE), is_needed=bool(served)), making_models(models):
         for stage in stages:
             add(stage)
 
 
-def install(served: Sequence[str], wanted: SetupOptions) -> int:
+def install(served: Sequence[str], options: SetupOptions) -> int:
     """Run set-up and return the exit code. `served` are settings and overrides, or empty to serve nothing."""
     try:
         with one_at_a_time():
-            set_up(served, wanted)
+            set_up(served, options)
     except (SetupError, ModelError) as error:
         print(f"\nSet-up stopped. {error}", file=sys.stderr)
         return 1

@@ -30,10 +30,10 @@ def missing(names: Sequence[str]) -> list[str]:
     Raises:
         ModelError: the checkout lacks the shipped adapter.
     """
-    wanted = set(names) & set(LOCAL_MODELS)
-    if CONDUCTOR in wanted and not is_ready(CONDUCTOR, DATA / CONDUCTOR):
-        wanted.add(BASE)
-    return [name for name in LOCAL_MODELS if name in wanted and not is_ready(name, DATA / name)]
+    to_make = set(names) & set(LOCAL_MODELS)
+    if CONDUCTOR in to_make and not is_ready(CONDUCTOR, DATA / CONDUCTOR):
+        to_make.add(BASE)
+    return [name for name in LOCAL_MODELS if name in to_make and not is_ready(name, DATA / name)]
 
 
 def main(names: Sequence[str]) -> int:

@@ -148,13 +148,14 @@ def check_nothing_in_the_way(port: int, environment: Mapping[str, str]) -> None:
     ports = [port]
     if environment.get("RAY_SERVE_ENABLE_HA_PROXY") == "1":
         ports += [int(environment.get(name, default)) for name, default in HAPROXY_PORTS.items()]
-    for taken in (p for p in ports if not is_free(p)):
+    for busy_port in (p for p in ports if not is_free(p)):
         holder = next(
-            map(describe, listeners(taken)), "a process of another account, which this account cannot inspect"
+            map(describe, listeners(busy_port)),
+            "a process of another account, which this account cannot inspect",
         )
         raise ServeError(
-            f"Port {taken} is in use by {holder}."
-            + (f"\nOr serve on another port: {other_port(port)}" if taken == port else "")
+            f"Port {busy_port} is in use by {holder}."
+            + (f"\nOr serve on another port: {other_port(port)}" if busy_port == port else "")
         )
     if orphans := orphans_here():
         pids = "\n".join(f"  pid {p.pid}  {command_of(p)}" for p in orphans)

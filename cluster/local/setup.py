@@ -62,8 +62,10 @@ def main() -> int:
     values = {"--model": options.model, "--conductor": options.conductor}
     overrides = [f"{option}={value}" for option, value in values.items() if value]
     served = [options.settings, *overrides] if options.settings else []
-    wanted = SetupOptions(options.dev, options.learning, options.console, options.browser, options.site)
-    return install(served, wanted)
+    setup_options = SetupOptions(
+        options.dev, options.learning, options.console, options.browser, options.site
+    )
+    return install(served, setup_options)
 
 
 if __name__ == "__main__":

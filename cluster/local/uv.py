@@ -156,8 +156,8 @@ def hash_options(extras: Sequence[str]) -> list[str]:
     """Return options of `uv pip install` for extras with hashes. The project and pip's constraints have none,
     so a second command follows.
     """
-    wanted = ["--requirements", "pyproject.toml", *(f"--extra={name}" for name in extras)]
-    return ["--require-hashes", "--constraints", str(LOCK), "--excludes", str(LEFT_OUT), *wanted]
+    packages = ["--requirements", "pyproject.toml", *(f"--extra={name}" for name in extras)]
+    return ["--require-hashes", "--constraints", str(LOCK), "--excludes", str(LEFT_OUT), *packages]
 
 
 def pip_command(verb: str, *arguments: str) -> list[str]:
@@ -185,10 +185,10 @@ def compile_lock(path: Path, *arguments: str, without: Sequence[str] = ()) -> st
 
 def keep_hashes(before: str, now: str) -> str:
     """Return the lock `now` with hashes that `before` has for the same versions on other platforms."""
-    known = {entry[1]: entry[2] for entry in ENTRY.finditer(before)}
+    hashes_before = {entry[1]: entry[2] for entry in ENTRY.finditer(before)}
 
     def merge(entry: re.Match[str]) -> str:
-        hashes = sorted({*HASH.findall(entry[2]), *HASH.findall(known.get(entry[1], ""))})
+        hashes = sorted({*HASH.findall(entry[2]), *HASH.findall(hashes_before.get(entry[1], ""))})
         return f"{entry[1]} \\\n" + " \\\n".join(f"    --hash={each}" for each in hashes) + "\n"
 
     return ENTRY.sub(merge, now)
@@ -201,10 +201,10 @@ def make_lock() -> None:
     text = compile_lock(LOCK, "pyproject.toml", *extras, "--excludes", str(LEFT_OUT), OLDEST)
     text = re.sub(r"^(torch==\S+\+cpu) ", r"\1 ; sys_platform == 'linux' ", text, flags=re.MULTILINE)
     with TemporaryDirectory() as folder:
-        (wanted := Path(folder) / "torch.in").write_text(lock_version("torch").partition("+")[0])
+        (torch_file := Path(folder) / "torch.in").write_text(lock_version("torch").partition("+")[0])
         mac = ["--python-platform=macos", "--no-deps", "--no-annotate"]
         os.environ.setdefault("MACOSX_DEPLOYMENT_TARGET", "14.0")
-        torch = compile_lock(Path(folder) / "torch.txt", str(wanted), *mac, without=CPU_BUILDS)
+        torch = compile_lock(Path(folder) / "torch.txt", str(torch_file), *mac, without=CPU_BUILDS)
         LOCK.write_text(keep_hashes(before, text + torch.replace(" \\", " ; sys_platform != 'linux' \\", 1)))
         (build := Path(folder) / "build.in").write_text(lock_version("setuptools"))
         for path, more in IMAGE_LOCKS.items():

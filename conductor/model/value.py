@@ -16,7 +16,7 @@ from msgspec.structs import FieldInfo, fields, force_setattr
 class Value(
     msgspec.Struct, frozen=True, tag=True, tag_field="type", omit_defaults=True, forbid_unknown_fields=True
 ):
-    """Immutable value. Its JSON is an object with the name of its class as `type`."""
+    """Immutable value. Its JSON is an object with the name of its class, or the older name in `tag`, as `type`."""
 
 
 class DefaultingValue(Value, frozen=True):

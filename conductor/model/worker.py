@@ -74,7 +74,6 @@ class PoolMember:
     system_prompt: str = ""
     """Text that is put before the user's own system prompt."""
     serves: frozenset[Operation] = frozenset({"chat"})
-    """Operations that it supports."""
     takes: frozenset[str] = frozenset()
     """Names of the `WireOptions` that it and all its fallbacks support."""
     defaults: Sampling = Sampling()

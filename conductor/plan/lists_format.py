@@ -119,9 +119,9 @@ class ListsParser:
             )
         return self._draft.finish() if self._models.elements else None
 
-    def _opens(self, wanted: _List) -> bool:
+    def _opens(self, next_list: _List) -> bool:
         thinking = "<think>" in self._text and "</think>" not in self._text
-        matches = [] if thinking else list(wanted.label.finditer(self._text[-LABEL_CHARS:]))
+        matches = [] if thinking else list(next_list.label.finditer(self._text[-LABEL_CHARS:]))
         return bool(matches) and self._text.endswith(matches[-1].group())
 
     def _check_length(self, closed: _List) -> None:

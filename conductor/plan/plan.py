@@ -155,8 +155,8 @@ def _access(index: int, access: Any) -> tuple[int, ...]:
     return tuple(cast(list[int], reads))
 
 
-def _wrong_type(index: int, name: str, wanted: str) -> InvalidPlan:
-    return InvalidPlan(f"Step {index}'s {name!r} must be {wanted}.", reason=Reason.WRONG_TYPE, step=index)
+def _wrong_type(index: int, name: str, rule: str) -> InvalidPlan:
+    return InvalidPlan(f"Step {index}'s {name!r} must be {rule}.", reason=Reason.WRONG_TYPE, step=index)
 
 
 class Parser(Protocol):

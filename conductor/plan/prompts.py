@@ -201,7 +201,7 @@ def work(
     reads, and its subtask. Outputs and subtask are appended to the user's last message, because some chat
     templates reject two user turns in a row. Only outputs are enclosed in marks, and no sentence is added,
     because small models repeat text that frames their task. The subtasks in `plan`, the steps so far, are shown
-    beside the outputs. Without a subtask and outputs, the prompt is the conversation alone.
+    next to the outputs. Without a subtask and outputs, the prompt is the conversation alone.
     """
     conversation = fit(conversation, member)
     messages = [message for message in conversation if message.role != "system"]

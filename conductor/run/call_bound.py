@@ -87,15 +87,15 @@ def _tool_bound(tool: Tool) -> int:
     return TOKENS_PER_MESSAGE + byte_size(tool.name) + byte_size(tool.description) + schemas
 
 
-def _format_bound(wanted: AnswerFormat | None) -> int:
+def _format_bound(answer_format: AnswerFormat | None) -> int:
     """Count the schema twice: a server may receive it as a parameter and in the prompt."""
-    if wanted is None:
+    if answer_format is None:
         return 0
-    return TOKENS_PER_FORMAT + 2 * _format_size(wanted)
+    return TOKENS_PER_FORMAT + 2 * _format_size(answer_format)
 
 
-def _format_size(wanted: AnswerFormat) -> int:
-    return _json_size(wanted.schema) + byte_size(wanted.description)
+def _format_size(answer_format: AnswerFormat) -> int:
+    return _json_size(answer_format.schema) + byte_size(answer_format.description)
 
 
 def _json_size(value: object) -> int:

@@ -17,7 +17,7 @@ from conductor.model.operation import TokenLogprob
 from conductor.model.reply import CallResult, FinishReason
 from conductor.model.value import DefaultingValue, Value
 from conductor.plan.plan import Step
-from conductor.run.turns import Given
+from conductor.run.turns import ClientReply
 
 Source = Literal[
     "conductor", "repair", "revision", "client", "workflow", "worker", "fallback", "conversation"
@@ -255,7 +255,7 @@ class ResultsGiven(DefaultingValue, frozen=True):
     """Arrival of tool results, `waited_s` after the client got the calls. Maybe in another process."""
 
     at_s: float
-    given: Given
+    given: ClientReply
     owner: str = ""
     waited_s: float = 0.0
 

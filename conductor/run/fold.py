@@ -34,7 +34,7 @@ from conductor.run.events import (
 )
 from conductor.run.plan_record import PlanRecord, StepRecord, StepStatus
 from conductor.run.record import Record
-from conductor.run.turns import Given, Segment, StepTurn
+from conductor.run.turns import ClientReply, Segment, StepTurn
 
 CUT = Failure.of(Interrupted("The process that made this call ended before it received the answer."))
 STREAM_TICK_S = 0.1
@@ -209,7 +209,7 @@ def _give(record: Record, event: ResultsGiven) -> Changes:
     }
 
 
-def _give_step(step: StepRecord, client_reply: Given, at_s: float) -> StepRecord:
+def _give_step(step: StepRecord, client_reply: ClientReply, at_s: float) -> StepRecord:
     if step.status != "waiting":
         return step
     turn = step.turns[-1].after(client_reply, at_s)

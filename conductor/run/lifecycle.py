@@ -26,7 +26,7 @@ from conductor.run.rounds import RoundLoop
 from conductor.run.run import Run, wait_until_done
 from conductor.run.task import Task
 from conductor.run.team import TEAM, Team, estimate_price, find_waiting, team_member
-from conductor.run.turns import Given
+from conductor.run.turns import ClientReply
 
 
 def count_spent(records: RunRecords, team: Team, lost_usd: Decimal) -> tuple[Decimal, Usage]:
@@ -131,7 +131,7 @@ async def resume_run(
     ledger: Ledger | None = None,
     owner: str = "",
     journal: Journal | None = None,
-    given: Given | None = None,
+    given: ClientReply | None = None,
     write_down: WriteDown | None = None,
     paid_usd: Decimal = Decimal(0),
 ) -> AsyncGenerator[Run]:
@@ -180,7 +180,7 @@ async def _running(
     is_continued: bool = False,
     outer: Run | None = None,
     deadline_at_s: float | None = None,
-    client_reply: Given | None = None,
+    client_reply: ClientReply | None = None,
     lost_usd: Decimal = Decimal(0),
 ) -> AsyncGenerator[Run]:
     run = Run(log, None if outer else family.earlier, outer)

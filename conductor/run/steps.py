@@ -17,7 +17,7 @@ from conductor.plan.prompts import WorkerPrompt, with_tools_as_text, work
 from conductor.run.continuing import other_answer
 from conductor.run.events import AnswerDelta, RunFailed, Source
 from conductor.run.run import RunContext
-from conductor.run.turns import Given, GivenResult, StepTurn
+from conductor.run.turns import ClientReply, GivenResult, StepTurn
 
 
 class StepWords:
@@ -189,23 +189,23 @@ def as_sent(conversation: Sequence[Message], earlier_turns: Mapping[str, StepTur
     ids = defaultdict[int, list[str]](list)
     for client_id, turn in earlier_turns.items():
         ids[id(turn)].append(client_id)
-    sent: list[Message] = []
+    messages: list[Message] = []
     rest = deque(conversation)
     while rest:
         message = rest.popleft()
         calls = [call.id for call in message.tool_calls]
         turn = earlier_turns.get(calls[0]) if calls else None
         if turn is None or len(calls) != len(turn.calls) or set(calls) != set(ids[id(turn)]):
-            sent.append(message)
+            messages.append(message)
             continue
         results: list[ToolResult] = []
         while rest and rest[0].role == "tool" and {each.id for each in rest[0].tool_results} <= set(calls):
             results += rest.popleft().tool_results
         numbers = dict(zip(ids[id(turn)], (each.number for each in turn.calls), strict=True))
-        given = Given(tuple(GivenResult(numbers[each.id], each) for each in results))
-        restored, answered, *_ = replace(turn, results=(), said=()).after(given).messages
-        sent += [_with_mark_of(message, restored), *([answered] if results else [])]
-    return sent
+        client_reply = ClientReply(tuple(GivenResult(numbers[each.id], each) for each in results))
+        restored, answered, *_ = replace(turn, results=(), said=()).after(client_reply).messages
+        messages += [_with_mark_of(message, restored), *([answered] if results else [])]
+    return messages
 
 
 def _with_mark_of(message: Message, restored: Message) -> Message:

@@ -34,7 +34,7 @@ from conductor.run.follow_up import FollowUp
 from conductor.run.record import Record
 from conductor.run.run import Run
 from conductor.run.task import Task
-from conductor.run.turns import Given, GivenResult, StepTurn
+from conductor.run.turns import ClientReply, GivenResult, StepTurn
 
 PLAN_TOKENS = 1024
 """Limit of a plan's text in tokens. It is the limit of arXiv 2512.04388 (appendix A.1)."""
@@ -79,7 +79,6 @@ class ConductorModel:
 
     @property
     def layout(self) -> Layout:
-        """Layout of its plans."""
         return layout_of(self.format, is_schema=self.constrained == "json_schema", is_thinking=self.thought)
 
     @property
@@ -260,7 +259,7 @@ class WaitingInner:
     """An inner run that waits for tool results, and the results that have arrived."""
 
     record: Record
-    client_reply: Given
+    client_reply: ClientReply
 
 
 def find_waiting(call: Call, earlier: Mapping[str, Record]) -> WaitingInner | None:
@@ -276,7 +275,7 @@ def find_waiting(call: Call, earlier: Mapping[str, Record]) -> WaitingInner | No
         return None
     results = tuple(GivenResult(int(each.id), each) for message in after for each in message.tool_results)
     user_messages = tuple(message for message in after if message.role != "tool")
-    return WaitingInner(record, Given(results, user_messages))
+    return WaitingInner(record, ClientReply(results, user_messages))
 
 
 def _total(record: Record, finish: FinishReason | None) -> Delta:

@@ -24,8 +24,8 @@ class GivenResult(Value, frozen=True):
     result: ToolResult
 
 
-class Given(JsonValue, frozen=True):
-    """Input from the client to a run that waits.
+class ClientReply(JsonValue, frozen=True, tag="Given"):
+    """Input from the client to a run that waits. Stored records call it `Given`.
 
     Args:
         said: new user messages that the client sent with the results.
@@ -76,7 +76,7 @@ class StepTurn(Value, frozen=True):
         answered = tuple(results[each.number] for each in self.calls if each.number in results)
         return call_message, Message("tool", answered), *self.said
 
-    def after(self, client_reply: Given, at_s: float | None = None) -> "StepTurn":
+    def after(self, client_reply: ClientReply, at_s: float | None = None) -> "StepTurn":
         """Return the turn with its results in `client_reply`, which arrived `at_s` seconds after the start."""
         ids = {each.number: each.call.id for each in self.calls}
         new = tuple(
@@ -105,7 +105,7 @@ class Segment(DefaultingValue, frozen=True):
     text: str = ""
     usage: Usage = Usage()
     cost_usd: Decimal | None = Decimal(0)
-    given: Given | None = None
+    given: ClientReply | None = None
     at_s: float = 0.0
     suspended: float = 0.0
     waited_s: float = 0.0

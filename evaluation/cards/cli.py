@@ -162,8 +162,8 @@ def _run(options: CardOptions, worker_of: Mapping[str, str]) -> int:
             _show(measured, cards)
     if options.into and settings:
         update = changes(measured, cards, settings, replace=options.replace)
-        if update.kept:
-            notes.append(f"Kept unchanged: {', '.join(update.kept)}. Use --replace to overwrite.")
+        if update.unchanged:
+            notes.append(f"Kept unchanged: {', '.join(update.unchanged)}. Use --replace to overwrite.")
         notes.append(_write(options.into, update.fields))
     for note in notes:
         _say(note)

@@ -25,11 +25,11 @@ class Changes:
     """Changes to a settings file.
 
     Args:
-        kept: descriptions of the existing fields that stay unchanged, such as `card of gpt`.
+        unchanged: descriptions of the existing fields that stay unchanged, such as `card of gpt`.
     """
 
     fields: dict[str, dict[str, str | float]] = field(default_factory=dict[str, dict[str, str | float]])
-    kept: list[str] = field(default_factory=list[str])
+    unchanged: list[str] = field(default_factory=list[str])
 
     def set(
         self, worker: str, name: str, old: str | float | None, new: str | float, *, replace: bool
@@ -38,7 +38,7 @@ class Changes:
         if old == new:
             return
         if old and not replace:
-            self.kept.append(f"{name} of {worker}")
+            self.unchanged.append(f"{name} of {worker}")
         else:
             self.fields.setdefault(worker, {})[name] = new
 

@@ -62,13 +62,13 @@ def load(name: str, count: int | None = None, seed: int = 0) -> list[Question]:
 def load_all(names: Sequence[str], count: int | None = None, seed: int = 0) -> list[Question]:
     """Return the questions of all sets, at most `count` of each. Raise EvaluationError for equal ids."""
     questions = [question for name in names for question in load(name, count, seed)]
-    seen: set[str] = set()
+    ids: set[str] = set()
     for question in questions:
-        if question.id in seen:
+        if question.id in ids:
             raise EvaluationError(
                 f"Two questions have the id {question.id!r}. List each question set only once."
             )
-        seen.add(question.id)
+        ids.add(question.id)
     return questions
 
 

@@ -17,9 +17,9 @@ while True:
     ) as stream:
         for text in stream.text_stream:
             print(text, end="", flush=True)
-        said = stream.get_final_message()
-    messages.append({"role": "assistant", "content": said.content})
-    calls = [block for block in said.content if block.type == "tool_use"]
+        answer = stream.get_final_message()
+    messages.append({"role": "assistant", "content": answer.content})
+    calls = [block for block in answer.content if block.type == "tool_use"]
     if not calls:
         break
     results = [

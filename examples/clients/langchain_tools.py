@@ -25,6 +25,6 @@ MODELS = {
 }
 for name, model in MODELS.items():
     history = [HumanMessage("What is the weather in Rome?")]
-    while (said := model.bind_tools([weather]).invoke(history)).tool_calls:
-        history += [said, *map(weather.invoke, said.tool_calls)]
-    print(f"{name}: {said.text}")
+    while (answer := model.bind_tools([weather]).invoke(history)).tool_calls:
+        history += [answer, *map(weather.invoke, answer.tool_calls)]
+    print(f"{name}: {answer.text}")

@@ -18,15 +18,15 @@ messages = [{"role": "user", "content": QUESTION}]
 while True:
     tools = [{"type": "function", "function": WEATHER}]
     answer = client.chat.completions.create(model="podium-mini", messages=messages, tools=tools)
-    said = answer.choices[0].message
-    messages.append(said)
-    if not said.tool_calls:
+    message = answer.choices[0].message
+    messages.append(message)
+    if not message.tool_calls:
         break
     messages += [
         {"role": "tool", "tool_call_id": call.id, "content": weather(call.function.arguments)}
-        for call in said.tool_calls
+        for call in message.tool_calls
     ]
-print("chat:", said.content)
+print("chat:", message.content)
 
 results, before = [{"role": "user", "content": QUESTION}], None
 while results:

@@ -65,7 +65,7 @@ class BenchPart:
 def list_shared_parts(
     client: BenchClient, server: BenchServer, up: FakeOpenAI, say: Callable[[str], None]
 ) -> list[BenchPart]:
-    """Return the parts that share one Serve, in running order. Those that leave much state behind come last."""
+    """Return the parts that share one Serve, in running order. Parts that leave much state behind come last."""
     session, scheduled = client.session, BenchClient(client.session, f"{client.url}/schedulers")
     proxied = BenchClient(session, f"{client.url}/upstream")
     token_ticks = tokens.WARM_UP + tokens.STREAMS

@@ -32,12 +32,14 @@ CHANGED_RPS = 1000
 
 def make_table(title: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
     """Build a table. A column is right-aligned unless its heading starts with `<`."""
-    made = table(title=title)
+    new_table = table(title=title)
     for heading in headings:
-        made.add_column(heading.removeprefix("<"), justify="left" if heading.startswith("<") else "right")
+        new_table.add_column(
+            heading.removeprefix("<"), justify="left" if heading.startswith("<") else "right"
+        )
     for row in rows:
-        made.add_row(*row)
-    return made
+        new_table.add_row(*row)
+    return new_table
 
 
 def percentile_cells(percentiles: Mapping[str, float]) -> str:

@@ -88,7 +88,7 @@ class ConversationClients:
         """Run the client with this number. It begins at a random time in the first period."""
         draws, mark = random.Random(number), f"conv-{number}-"
         messages: list[Json] = [{"role": "user", "content": f"{mark} {draw_words(draws, FIRST_WORDS)}"}]
-        due_s, home, known = draws.uniform(0, self._period_s), "", 0
+        due_s, home, known_tokens = draws.uniform(0, self._period_s), "", 0
         for _ in range(TURNS):
             await asyncio.sleep(self._began_s + due_s - time.monotonic())
             n_before = len(self._calls)
@@ -98,9 +98,11 @@ class ConversationClients:
             if reply is None or call is None:
                 continue
             if home:
-                lost = max(0, known - call.tokens[READ])
-                self.turns.append(AffinityTurn(due_s - self._period_s, call.account == home, known, lost))
-            home, known = home or call.account, call.prompt_tokens // STEP_TOKENS * STEP_TOKENS
+                lost = max(0, known_tokens - call.tokens[READ])
+                self.turns.append(
+                    AffinityTurn(due_s - self._period_s, call.account == home, known_tokens, lost)
+                )
+            home, known_tokens = home or call.account, call.prompt_tokens // STEP_TOKENS * STEP_TOKENS
             more = {"role": "user", "content": draw_words(draws, MORE_WORDS)}
             messages = [*messages, reply, more]
 
@@ -131,13 +133,13 @@ def summarize(
     rows: list[AffinityRow] = []
     for phase, each in phases.items():
         stayed = sum(turn.stayed for turn in each) / max(1, len(each))
-        known, lost = sum(turn.known_tokens for turn in each), sum(turn.lost_tokens for turn in each)
+        known_tokens, lost = sum(turn.known_tokens for turn in each), sum(turn.lost_tokens for turn in each)
         is_right, back = stayed >= LEAST_STAYED[phase] and not failures, ""
         if phase == "after":
             is_right &= back_s is not None and back_s <= BACK_WITHIN_S
             back = "never" if back_s is None else f"{back_s:.1f}"
         rows.append(
-            AffinityRow(phase, len(each), stayed, lost, lost / max(1, known), failures, back, is_right)
+            AffinityRow(phase, len(each), stayed, lost, lost / max(1, known_tokens), failures, back, is_right)
         )
     return rows
 

@@ -14,7 +14,7 @@ from serving.database.database import Database
 
 OPEN_HOLDS = "SELECT count(*) FROM hold WHERE state = 'open'"
 UNDER_WAY = "SELECT count(*) FROM run WHERE ended_us IS NULL"
-HELD = "SELECT coalesce(sum(held), 0) FROM spend_window"
+HELD_SUM = "SELECT coalesce(sum(held), 0) FROM spend_window"
 SPENT = (
     "SELECT coalesce(max(spent + held), 0) FROM spend_window WHERE subject = :subject AND period = 'month'"
 )
@@ -95,7 +95,7 @@ async def audit(database: Database, subject: str, cap_pico: int, answered: Colle
         float(to_usd(max(0, spent - cap_pico))),
         await one(database, DOUBLED),
         len(set(answered) - entered),
-        await one(database, OPEN_HOLDS) + await one(database, HELD),
+        await one(database, OPEN_HOLDS) + await one(database, HELD_SUM),
         len(await find_faults(database)),
         float(to_usd(int(records))),
         float(to_usd(int(ledger))),

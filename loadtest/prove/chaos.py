@@ -62,7 +62,7 @@ KILLED_AFTER_S = 4.0
 SETTLES_WITHIN_S = 60.0
 WITH_ITS_ROUTER = frozenset({"router", NODE})
 """Kinds of victims that take a router with them, and so interrupt the connections of its runs."""
-KEPT = "SELECT status, count(*) FROM run WHERE kept = 1 GROUP BY status"
+DURABLE_RUNS = "SELECT status, count(*) FROM run WHERE kept = 1 GROUP BY status"
 STATUS = "SELECT status FROM run WHERE id = :id"
 UNFINISHED = "SELECT id FROM run WHERE kept = 1 AND made_us > :since AND status <> 'finished'"
 UNFINISHED_RECORDS = LOGS / "chaos-unfinished.jsonl"
@@ -108,7 +108,7 @@ def engine_settings() -> Json:
 async def play_round(cluster: ChaosCluster, database: Database, kind: str, workflows: int) -> ChaosResult:
     """Kill one process of `kind` while `workflows` workflows run."""
     await cluster.wait_until_whole()
-    before, alive = dict(await rows(database, KEPT)), len(processes(cluster, kind))
+    before, alive = dict(await rows(database, DURABLE_RUNS)), len(processes(cluster, kind))
     began_us = time.time_ns() // 1000
     async with open_session() as session:
         load = ChaosLoad(session, cluster.url)
@@ -122,7 +122,7 @@ async def play_round(cluster: ChaosCluster, database: Database, kind: str, workf
     result.still_running = await poll(
         lambda: one(database, UNDER_WAY), lambda n: n == 0, within_s=SETTLES_WITHIN_S, every_s=0.5
     )
-    after = dict(await rows(database, KEPT))
+    after = dict(await rows(database, DURABLE_RUNS))
     result.durable_runs = {
         name: n - before.get(name, 0) for name, n in after.items() if n > before.get(name, 0)
     }

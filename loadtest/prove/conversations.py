@@ -147,8 +147,8 @@ async def run_conversation(
         if route.model:
             database = await stack.enter_async_context(await open_database(address))
             headers = (await make_key(address)).headers
-            wanted = settings(scenario, urls[0], route.count)
-            running = running_routers("conversations", address, wanted, route.count, clock.path)
+            router_settings = settings(scenario, urls[0], route.count)
+            running = running_routers("conversations", address, router_settings, route.count, clock.path)
             routers = await stack.enter_async_context(running)
             urls = [each.url for each in routers]
         session = await stack.enter_async_context(open_session(headers))

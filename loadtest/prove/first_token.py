@@ -159,16 +159,16 @@ async def ask_turns(
         n_before = len(calls)
         mini, _ = await podium.stream({"model": "podium-mini", "messages": messages})
         record = await podium.record(mini.totals["workflow_id"])
-        made = calls[n_before:]
+        new_calls = calls[n_before:]
         worker = worker or record["steps"][-1]["served_by"]
         alone, _ = await podium.stream({"model": worker, "messages": messages})
         messages.append({"role": "assistant", "content": mini.text})
         assert mini.first_token_ms is not None
         assert alone.first_token_ms is not None
-        lost = [each for each in made if not each.is_whole]
-        paid_usd = sum((each.cost_usd for each in made if each.is_whole), Decimal())
+        lost = [each for each in new_calls if not each.is_whole]
+        paid_usd = sum((each.cost_usd for each in new_calls if each.is_whole), Decimal())
         recorded_usd = (
-            Decimal(str(record["cost_usd"])) - paid_usd if made and record["cost_usd"] else Decimal()
+            Decimal(str(record["cost_usd"])) - paid_usd if new_calls and record["cost_usd"] else Decimal()
         )
         turn = MeasuredTurn(
             *(alone.first_token_ms / 1000, mini.first_token_ms / 1000, *course_of(record)),
@@ -187,15 +187,15 @@ async def measure_turns(folder: Path, first_s: float, turns: int, *, is_priced: 
     address = sqlite_address(folder / f"turns-{first_s}-{is_priced}.db")
     key, provider = await make_key(address), CacheProvider(first_s=first_s)
     async with provider.running() as url:
-        wanted = _settings(f"{url}/v1", *[PLAN.format("direct")] * 11, PLAN.format("other"))
-        planner, worker = wanted["workers"]
+        router_settings = _settings(f"{url}/v1", *[PLAN.format("direct")] * 11, PLAN.format("other"))
+        planner, worker = router_settings["workers"]
         free = dict.fromkeys(PRICES[MODEL], 0)
-        wanted["workers"] = [planner] + [
+        router_settings["workers"] = [planner] + [
             worker | {"name": name, "model": model, "price": PRICES[model] if is_priced else free}
             for name, model in (("direct", MODEL), ("other", OTHER_MODEL))
         ]
         async with (
-            running_router("first-token-turns", address, wanted) as router,
+            running_router("first-token-turns", address, router_settings) as router,
             open_session(key.headers) as session,
         ):
             return await ask_turns(BenchClient(session, router.url), "direct", turns, provider.calls)
@@ -206,13 +206,13 @@ def _turns_row(first_s: str, pool: str, turns: Sequence[MeasuredTurn]) -> list[s
     for each in turns:
         by_course[each.course].append(each.mini_s / each.by_name_s)
     ratios = [ratio for each in by_course.values() for ratio in each]
-    kept = [each.is_kept for each in turns if each.course == "speculate"]
+    early_answers = [each.is_kept for each in turns if each.course == "speculate"]
     return [
         *(first_s, pool),
         *(f"{median(each):.3f}" for each in ([t.by_name_s for t in turns], [t.mini_s for t in turns])),
         *(f"{each:.2f}" for each in (median(ratios), percentile(ratios, 95))),
         ", ".join(f"{len(each)} {course} ({median(each):.2f})" for course, each in by_course.items()),
-        f"{sum(kept) / len(kept):.0%}" if kept else "-",
+        f"{sum(early_answers) / len(early_answers):.0%}" if early_answers else "-",
         str(sum(each.lost_tokens for each in turns)),
         f"{sum((each.lost_usd for each in turns), Decimal()):.6f}",
         f"{sum((each.recorded_usd for each in turns), Decimal()):.6f}",

@@ -29,7 +29,7 @@ from serving.database.address import sqlite_address
 FIRST_S, SLOW_S, SHARE = 0.1, 2.0, 0.05
 RATE = 30.0
 SLOTS, FEW_SLOTS = 64, 4
-KNOWN = 100
+WARM_UP = 100
 """Number of requests before the measurement, from which the router learns the worker's speed."""
 MOST_ADDED = 0.05
 MOST_TO_THE_DEAD = 10
@@ -83,7 +83,7 @@ async def measure(
     async with upstream.running() as url, open_session(key.headers) as session:
         settings = _settings(url, slots, hedge=hedge)
         async with running_router(f"hedging-{name}", address, settings) as router:
-            await offer(session, router, BODY, RATE / 2, KNOWN / RATE * 2)
+            await offer(session, router, BODY, RATE / 2, WARM_UP / RATE * 2)
             upstream.calls.clear()
             load = await offer(session, router, _body, rate, requests / rate, seed=2)
             return HedgingRow(name, load, *_count(upstream))

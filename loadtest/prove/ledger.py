@@ -105,8 +105,8 @@ class Clients:
         return sum(len(ids) > 1 for ids in self._named.values())
 
     async def ask(self, number: int) -> None:
-        """Run one client. Half stream, a fifth call the flaky worker, a fifth send one idempotency key to two
-        routers at once.
+        """Run one client. Half of the clients stream. A fifth call the flaky worker. A fifth send the same
+        idempotency key to two routers at the same time.
         """
         stream, model = number % 2 == 1, "flaky" if number % 5 == 0 else "steady"
         if number % 5 != 3:

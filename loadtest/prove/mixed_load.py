@@ -24,7 +24,7 @@ PAUSE_S = 0.05
 HANGS_UP, LEAVES_AFTER_S = 0.15, 0.4
 """Share of the requests whose client disconnects, and the seconds within which it does so."""
 HANGS_AFTER_S = 30.0
-ASKED = {"messages": [{"role": "user", "content": "Why?"}]}
+QUESTION = {"messages": [{"role": "user", "content": "Why?"}]}
 CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
 ENDS = {CHAT: b"data: [DONE]", RESPONSES: b"response.completed", MESSAGES: b"message_stop"}
 """Text at the end of a complete stream, by path."""
@@ -46,15 +46,15 @@ class Kind:
 
 
 KINDS: Mapping[str, Kind] = {
-    "chat": Kind(CHAT, {"model": "quick", **ASKED}),
-    "long chat": Kind(CHAT, {"model": "long", **ASKED}),
-    "plan": Kind(CHAT, {"model": "podium-mini", **ASKED}),
-    "workflow": Kind(CHAT, {"model": "pair", **ASKED}),
+    "chat": Kind(CHAT, {"model": "quick", **QUESTION}),
+    "long chat": Kind(CHAT, {"model": "long", **QUESTION}),
+    "plan": Kind(CHAT, {"model": "podium-mini", **QUESTION}),
+    "workflow": Kind(CHAT, {"model": "pair", **QUESTION}),
     "Responses": Kind(RESPONSES, {"model": "long", "input": "Why?"}),
-    "Messages": Kind(MESSAGES, {"model": "long", "max_tokens": 100, **ASKED}),
-    "provider": Kind(CHAT, {"model": "provider", **ASKED}, is_faulty=True),
-    "provider in a workflow": Kind(CHAT, {"model": "shaky", **ASKED}, is_faulty=True),
-    "wrong": Kind(CHAT, {"model": "nobody", **ASKED}, status=404),
+    "Messages": Kind(MESSAGES, {"model": "long", "max_tokens": 100, **QUESTION}),
+    "provider": Kind(CHAT, {"model": "provider", **QUESTION}, is_faulty=True),
+    "provider in a workflow": Kind(CHAT, {"model": "shaky", **QUESTION}, is_faulty=True),
+    "wrong": Kind(CHAT, {"model": "nobody", **QUESTION}, status=404),
 }
 OTHERS = ("tools", "background")
 

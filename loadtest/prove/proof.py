@@ -44,10 +44,10 @@ async def for_each_store(
 
 def conclude(rows: Sequence[ProofRow], title: str) -> int:
     """Print the table of the rows. Return the exit code: 0 if every row is right, else 1."""
-    made = table(right=columns(rows[0]), title=f"{title}; {machine()}")
+    new_table = table(right=columns(rows[0]), title=f"{title}; {machine()}")
     for row in rows:
-        made.add_row(*cells(row))
-    console().print(made)
+        new_table.add_row(*cells(row))
+    console().print(new_table)
     return 0 if all(row.is_right for row in rows) else 1
 
 
@@ -63,14 +63,14 @@ def cells(row: ProofRow) -> list[str]:
 
 
 def columns(row: Any) -> dict[str, object]:
-    found: dict[str, object] = {}
+    values: dict[str, object] = {}
     for each in fields(row):
         value = getattr(row, each.name)
         if is_dataclass(value):
-            found |= columns(value)
+            values |= columns(value)
         elif not each.name.startswith("_"):
-            found[_heading(each.name)] = value
-    return found
+            values[_heading(each.name)] = value
+    return values
 
 
 def _heading(name: str) -> str:

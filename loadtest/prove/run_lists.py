@@ -62,7 +62,7 @@ class ListQuery:
     """
 
     name: str
-    wanted: RunFilter = ANY_RUN
+    run_filter: RunFilter = ANY_RUN
     caller: Caller = ANYBODY
     page: int = 0
 
@@ -88,7 +88,7 @@ QUESTIONS = (
 async def fill(store: ReplicaStore, n_runs: int) -> None:
     kind = store.address.kind
     record = Record("wf_0", Task(()), 0.0)
-    row = run_row(RunRecords(record), kept=False)
+    row = run_row(RunRecords(record), is_kept=False)
     numbers = f"x'{row.numbers.hex()}'" if kind == "sqlite" else f"'\\x{row.numbers.hex()}'::bytea"
     values = VALUES.format(n="n", made=MADE_US, numbers=numbers)
     series = SERIES[kind].format(most=n_runs)
@@ -105,7 +105,7 @@ async def measure(store: DatabaseStore, question: ListQuery, n_runs: int, n_time
     took: list[float] = []
     for _ in range(n_times):
         began_s = time.perf_counter()
-        await store.newest(PAGE, question.caller, middle if question.page else None, question.wanted)
+        await store.newest(PAGE, question.caller, middle if question.page else None, question.run_filter)
         took.append(1000 * (time.perf_counter() - began_s))
     return took
 

@@ -150,10 +150,10 @@ class CacheProvider:
             content.append({"type": "thinking", "thinking": THOUGHT, "signature": prompt.signature})
         tools, n_turns = cast(list[Json], body.get("tools") or []), count_tool_turns(body["messages"])
         if calls_tool := bool(tools) and n_turns < self._tool_turns:
-            given = {"path": f"src/file_{n_turns}.py"}
+            arguments = {"path": f"src/file_{n_turns}.py"}
             id = f"toolu_{len(self.calls):06}"
             content.append({"type": "text", "text": "I read the next file."})
-            content.append({"type": "tool_use", "id": id, "name": tools[0]["name"], "input": given})
+            content.append({"type": "tool_use", "id": id, "name": tools[0]["name"], "input": arguments})
         else:
             content.append({"type": "text", "text": "".join(TEXT)})
         call.tokens[OUTPUT] = len(json.dumps(content)) // TOKEN_BYTES
@@ -236,8 +236,8 @@ def _pieces(block: Json) -> tuple[Json, list[Json]]:
             signature = {"type": "signature_delta", "signature": block["signature"]}
             return block | {"thinking": "", "signature": ""}, [thought, signature]
         case _:
-            given = {"type": "input_json_delta", "partial_json": json.dumps(block["input"])}
-            return block | {"input": {}}, [given]
+            delta = {"type": "input_json_delta", "partial_json": json.dumps(block["input"])}
+            return block | {"input": {}}, [delta]
 
 
 def _event(kind: str, **fields: Any) -> bytes:

@@ -158,8 +158,8 @@ def _tool(draws: random.Random, number: int) -> Json:
 
 def _with_defaults(block: Json) -> Json:
     """Return a block of an answer as Claude Code sends it back."""
-    given: Any = block.get("input")
-    return block if given is None else block | {"input": {"limit": 100, **given}}
+    arguments: Any = block.get("input")
+    return block if arguments is None else block | {"input": {"limit": 100, **arguments}}
 
 
 def draw_words(draws: random.Random, count: int) -> str:

@@ -211,7 +211,7 @@ def table(results: dict[Case, SiegeResult]) -> str:
             case.kind.replace("_", " "),
             str(case.addresses),
             f"{result.whole} of {result.streams}",
-            f"{result.answered} of {result.asked}",
+            f"{result.answered} of {result.n_requests}",
             f"{result.slowest_gap_s:.2f} s",
             f"{result.worst_chat_s:.2f} s",
             f"{1000 * result.health_p99_s:.0f} ms",

@@ -37,7 +37,7 @@ class SiegeResult:
 
     streams: int
     whole: int
-    asked: int
+    n_requests: int
     answered: int
     slowest_gap_s: float
     health_p99_s: float
@@ -56,7 +56,7 @@ class SiegeResult:
         """Descriptions of the limits that were exceeded."""
         checks = {
             "a stream was incomplete or changed": self.whole != self.streams,
-            "a request got no answer": self.answered != self.asked or not self.asked,
+            "a request got no answer": self.answered != self.n_requests or not self.n_requests,
             f"a stream paused for {self.slowest_gap_s:.1f} s": self.slowest_gap_s >= SLOWEST_GAP_S,
             f"/healthz took {self.health_p99_s:.1f} s (p99)": self.health_p99_s >= HEALTH_P99_S,
             "the memory did not recover": self.memory.after_mb > MOST_GROWTH * self.memory.before_mb,
@@ -124,7 +124,7 @@ class OrdinaryClients:
         return SiegeResult(
             streams=self._streams,
             whole=sum(each.text == self._text for each in results),
-            asked=self._n_requests,
+            n_requests=self._n_requests,
             answered=self._answered,
             slowest_gap_s=max(gaps_ms, default=math.inf) / 1000,
             health_p99_s=percentile(self._probes_s, 99),

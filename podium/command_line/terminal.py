@@ -51,12 +51,12 @@ def table(*headings: str, right: Iterable[str] = (), title: str | None = None) -
     """Create an empty table without borders, whose columns `right` are aligned to the right."""
     from rich.table import Table
 
-    made = Table(box=None, pad_edge=False, header_style="bold", title=title, title_justify="left")
+    new_table = Table(box=None, pad_edge=False, header_style="bold", title=title, title_justify="left")
     for heading in headings:
-        made.add_column(heading, overflow="fold")
+        new_table.add_column(heading, overflow="fold")
     for heading in right:
-        made.add_column(heading, justify="right")
-    return made
+        new_table.add_column(heading, justify="right")
+    return new_table
 
 
 def progress(out: Console, *details: str, transient: bool = False, auto_refresh: bool = True) -> Progress:

@@ -62,8 +62,8 @@ def check_workers(case: ServerCase) -> Finding:
 
 def _explain(message: str, remedy: str) -> Finding:
     """Return a finding from an error's message. Its sentences after the first one, if any, are the remedy."""
-    said, _, more = message.strip().partition(". ")
-    return wrong(f"{said.rstrip('.')}.", more or remedy)
+    sentence, _, more = message.strip().partition(". ")
+    return wrong(f"{sentence.rstrip('.')}.", more or remedy)
 
 
 def check_effect(case: ServerCase) -> Finding:
@@ -120,12 +120,12 @@ def check_clock(case: ServerCase) -> Finding:
         return ok("Not checked, because the database's clock cannot be read. See `store`.")
 
 
-def compare_clocks(ahead_s: float, whose: str, tolerance_s: float = FAR_S) -> Finding:
-    """Check another clock, which is `ahead_s` of this machine's. `whose` is its owner in the message."""
+def compare_clocks(ahead_s: float, owner: str, tolerance_s: float = FAR_S) -> Finding:
+    """Check another clock, which is `ahead_s` of this machine's. The message names its `owner`."""
     if abs(ahead_s) <= tolerance_s:
-        return ok(f"The clocks of this machine and of {whose} differ by at most {tolerance_s:.0f} s.")
+        return ok(f"The clocks of this machine and of {owner} differ by at most {tolerance_s:.0f} s.")
     way = "behind" if ahead_s > 0 else "ahead of"
-    message = f"The clock of this machine is {abs(ahead_s):.0f} s {way} that of {whose}, so keys, budgets and run leases expire at the wrong time."
+    message = f"The clock of this machine is {abs(ahead_s):.0f} s {way} that of {owner}, so keys, budgets and run leases expire at the wrong time."
     return wrong(
         message,
         "Synchronize both machines with `timedatectl set-ntp true` or chrony. For a container, run it on the host.",

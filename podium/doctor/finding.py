@@ -51,18 +51,18 @@ class ServerCase(ServerPlace):
     settings: Settings
 
 
-def ok(said: str) -> Finding:
-    return Finding("ok", said)
+def ok(message: str) -> Finding:
+    return Finding("ok", message)
 
 
-def warning(said: str, remedy: str, *, file: str = "", field: str = "") -> Finding:
+def warning(message: str, remedy: str, *, file: str = "", field: str = "") -> Finding:
     """Create a finding of level `warning`: the server works, but not as well as it could."""
-    return Finding("warning", said, remedy, file, field)
+    return Finding("warning", message, remedy, file, field)
 
 
-def wrong(said: str, remedy: str, *, file: str = "", field: str = "") -> Finding:
+def wrong(message: str, remedy: str, *, file: str = "", field: str = "") -> Finding:
     """Create a finding of level `wrong`: something does not work."""
-    return Finding("wrong", said, remedy, file, field)
+    return Finding("wrong", message, remedy, file, field)
 
 
 def worst(findings: Sequence[Finding]) -> Finding:

@@ -65,17 +65,17 @@ def check_open_files(_: ServerPlace) -> Finding:
 
 def check_gpus(case: ServerCase) -> Finding:
     """Check that this machine has the GPUs that the engines need."""
-    wanted = sum(engine.scale.gpus * max(1, engine.scale.min_replicas) for engine in _engines(case))
-    if not wanted:
+    n_needed = sum(engine.scale.gpus * max(1, engine.scale.min_replicas) for engine in _engines(case))
+    if not n_needed:
         return ok("The settings need no GPU.")
     here = len(list(Path("/dev").glob("nvidia[0-9]*")))
     visible = case.environment.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         here = min(here, len([each for each in visible.split(",") if each.strip()]))
-    message = f"GPUs that the settings need: {wanted}. GPUs of this machine: {here}" + (
+    message = f"GPUs that the settings need: {n_needed}. GPUs of this machine: {here}" + (
         f" (CUDA_VISIBLE_DEVICES is {visible!r})." if visible is not None else "."
     )
-    if here >= wanted:
+    if here >= n_needed:
         return check_build(message, {each.name.lower() for each in metadata.distributions()})
     return wrong(
         message,

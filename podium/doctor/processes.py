@@ -49,16 +49,16 @@ def check_left_session(_: ServerPlace) -> Finding:
     from cluster.local.folder import LOCK, TAG_FILE, folders
     from cluster.local.processes import processes_of
 
-    left: list[str] = []
+    sessions: list[str] = []
     for path in folders():
         with contextlib.suppress(OSError), (path / LOCK).open("a") as lock:
             if _is_held(lock.fileno()) or processes_of((path / TAG_FILE).read_text()):
                 continue
-            left.append(str(path))
-    if not left:
+            sessions.append(str(path))
+    if not sessions:
         return ok("No killed server left a Ray session.")
     return warning(
-        f"Killed servers left Ray sessions, which use disk space and shared memory: {', '.join(left)}.",
+        f"Killed servers left Ray sessions, which use disk space and shared memory: {', '.join(sessions)}.",
         "Remove them with `make stop`, which keeps their logs in build/.",
     )
 

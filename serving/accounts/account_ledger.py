@@ -117,16 +117,16 @@ class AccountLedger:
         cost = _pico(cost_usd)
         if hold.is_free and not cost:
             return
-        known = usage if usage is not None and usage.is_possible else None
+        counts = usage if usage is not None and usage.is_possible else None
         callee = hold.callee
         bill = Bill(
             hold.request.id,
             cost,
             time.time_ns() // 1000,
-            known and known.input_tokens,
-            known and known.output_tokens,
-            known and known.cached_input_tokens,
-            _in_words(callee.price if callee else hold.price, known),
+            counts and counts.input_tokens,
+            counts and counts.output_tokens,
+            counts and counts.cached_input_tokens,
+            _in_words(callee.price if callee else hold.price, counts),
             is_bound,
             callee.worker if callee else None,
             (callee.deployment or None) if callee else None,
@@ -241,9 +241,9 @@ def _in_words(price: Price | None, usage: Usage | None) -> str | None:
 
 
 def _unpriced(refusal: Refusal, what: str) -> BudgetExceeded:
-    whose, span = _owner_and_period(refusal)
+    owner, span = _owner_and_period(refusal)
     return BudgetExceeded(
-        f"The price of {what} or of one of its fallbacks is unknown, so the {whose}'s budget for {span} cannot be enforced. Set `price` in the settings of these workers.",
+        f"The price of {what} or of one of its fallbacks is unknown, so the {owner}'s budget for {span} cannot be enforced. Set `price` in the settings of these workers.",
         **_amounts(refusal),
     )
 
@@ -252,17 +252,17 @@ def _too_much(refusal: Refusal, what: str, cost: str, why: str, *, others_hold: 
     """Return the error for a call that does not fit, even with a short answer. `why` has words about the
     cost; `others_hold` says that only other calls' holds prevent it.
     """
-    whose, span = _owner_and_period(refusal)
+    owner, span = _owner_and_period(refusal)
     amounts = _amounts(refusal)
     remedy = (
         "Open calls hold part of the budget and will release it. Try again soon."
         if others_hold
-        else f"Raise the {whose}'s budget, or wait for the next {refusal.id.period} (UTC)."
+        else f"Raise the {owner}'s budget, or wait for the next {refusal.id.period} (UTC)."
     )
     facts: dict[str, float] = {"retry_after_s": WAIT_S} if others_hold else {}
     state = ", ".join(f"{name}: {amount}" for name, amount in amounts.items())
     return BudgetExceeded(
-        f"A call to {what} {why}, which exceeds the rest of the {whose}'s budget for {span} ({state}). {remedy}",
+        f"A call to {what} {why}, which exceeds the rest of the {owner}'s budget for {span} ({state}). {remedy}",
         retryable=others_hold,
         cost=cost,
         **facts,
@@ -277,9 +277,9 @@ def _owner_and_period(refusal: Refusal) -> tuple[str, str]:
 
 def _amounts(refusal: Refusal) -> dict[str, str]:
     window = refusal.window
-    known = {
+    amounts = {
         "spent": window.spent,
         "held": window.held,
         "limit": MAX_PICO if window.cap is None else window.cap,
     }
-    return {name: f"${to_usd(amount):f}" for name, amount in known.items()}
+    return {name: f"${to_usd(amount):f}" for name, amount in amounts.items()}

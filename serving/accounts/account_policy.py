@@ -189,8 +189,8 @@ class Policies:
             for policy in (self.team, self.key)
         )
 
-    def whose(self, allows: Callable[[AccountPolicy], bool]) -> str | None:
-        """Return whose policy does not satisfy `allows`: `team`, `key`, or None if both satisfy it."""
+    def refusing_owner(self, allows: Callable[[AccountPolicy], bool]) -> str | None:
+        """Return the owner of the policy that does not satisfy `allows`: `team`, `key`, or None if both satisfy it."""
         return "team" if not allows(self.team) else "key" if not allows(self.key) else None
 
 
@@ -277,7 +277,7 @@ def unknown_names(policy: AccountPolicy, settings: Settings) -> Iterator[Unknown
     """Yield each name in `policy` that does not exist in `settings`."""
     workers = [worker.name for worker in settings.workers]
     places = [place for worker in settings.workers for place in places_reached(worker)]
-    known: dict[str, tuple[str, Iterable[str]]] = {
+    names_by_field: dict[str, tuple[str, Iterable[str]]] = {
         "models": (
             "no model, workflow or worker has this name",
             [*settings.models, *settings.workflows, *workers],
@@ -287,7 +287,7 @@ def unknown_names(policy: AccountPolicy, settings: Settings) -> Iterator[Unknown
         "providers": ("no worker has this provider", {place.provider for place in places}),
         "regions": ("no worker has this region", {place.region for place in places if place.region}),
     }
-    for field, (why, names) in known.items():
+    for field, (why, names) in names_by_field.items():
         listed = list(dict.fromkeys(names))
         for name in sorted(set(getattr(policy, field) or ()) - set(listed)):
             there = f" Known: {', '.join(listed[:MOST_LISTED])}." if listed else ""
@@ -318,8 +318,8 @@ def check_tools(tools: Toolset, policies: Policies) -> None:
     """Check that a run may offer `tools`. The NotAllowed names the first that it may not."""
     for tool in tools.tools:
         name = f"{tool.namespace}.{tool.name}" if tool.namespace else tool.name
-        if whose := policies.whose(_allows_tool(name)):
-            raise _refusal("tools", whose, f"does not allow the tool {quote(name)}. Remove the tool")
+        if owner := policies.refusing_owner(_allows_tool(name)):
+            raise _refusal("tools", owner, f"does not allow the tool {quote(name)}. Remove the tool")
 
 
 def not_kept(param: str = "Idempotency-Key") -> NotAllowed:
@@ -333,20 +333,20 @@ def not_kept(param: str = "Idempotency-Key") -> NotAllowed:
 
 def _check_workers(fields: Mapping[str, Sequence[str]], permit: Permit, settings: Settings) -> None:
     """Check that the request names no forbidden worker, except in its plan, which `Team.members_for` checks."""
-    known = {worker.name for worker in settings.workers}
+    worker_names = {worker.name for worker in settings.workers}
     for field, names in fields.items():
         for name in names:
-            if name in known and not permit.allows(name):
+            if name in worker_names and not permit.allows(name):
                 raise unknown_worker(name, field, filter(permit.allows, settings.pool))
 
 
 def _check_steps(planned: Sequence[str], fixed: Sequence[str], policies: Policies) -> None:
     steps = len(planned or fixed)
-    for whose, policy in (("team", policies.team), ("key", policies.key)):
+    for owner, policy in (("team", policies.team), ("key", policies.key)):
         if policy.max_steps is not None and steps > policy.max_steps:
             field = "podium.plan" if planned else "model"
             raise _refusal(
-                field, whose, f"limits the number of steps to {policy.max_steps}, but the plan has {steps}"
+                field, owner, f"limits the number of steps to {policy.max_steps}, but the plan has {steps}"
             )
 
 
@@ -355,17 +355,17 @@ def _allows_tool(name: str) -> Callable[[AccountPolicy], bool]:
 
 
 def _check_limits(rounds: int | None, effort: str | None, keeps: str | None, policies: Policies) -> None:
-    for whose, policy in (("team", policies.team), ("key", policies.key)):
+    for owner, policy in (("team", policies.team), ("key", policies.key)):
         if rounds is not None and policy.max_rounds is not None and rounds > policy.max_rounds:
-            raise _refusal("podium.rounds", whose, f"limits the number of rounds to {policy.max_rounds}")
+            raise _refusal("podium.rounds", owner, f"limits the number of rounds to {policy.max_rounds}")
         most = policy.max_effort
         if effort is not None and most is not None and EFFORTS.index(effort) > EFFORTS.index(most):
-            raise _refusal("reasoning_effort", whose, f"limits the reasoning effort to {most!r}")
+            raise _refusal("reasoning_effort", owner, f"limits the reasoning effort to {most!r}")
         if keeps is not None and not policy.store_content:
             why = f"does not allow storing text, which a run that continues after its request requires. Remove {keeps}"
-            raise _refusal(keeps, whose, why)
+            raise _refusal(keeps, owner, why)
 
 
-def _refusal(field: str, whose: str, why: str) -> NotAllowed:
-    remedy = f"An administrator can change the policy with `podium {whose}s policy`."
-    return NotAllowed(f"{field}: the policy of this {whose} {why}. {remedy}", param=field)
+def _refusal(field: str, owner: str, why: str) -> NotAllowed:
+    remedy = f"An administrator can change the policy with `podium {owner}s policy`."
+    return NotAllowed(f"{field}: the policy of this {owner} {why}. {remedy}", param=field)

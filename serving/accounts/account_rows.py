@@ -40,12 +40,12 @@ def read_key(row: Any) -> KeyInfo:
     return KeyInfo(row.id, row.name, row.hint, scopes, owner, *times, _policy(row.policy, row.id))
 
 
-def _policy(text: str, whose: str) -> AccountPolicy:
-    """Parse a stored policy of the key or team `whose`. Raise StoreError if it is not valid."""
+def _policy(text: str, id: str) -> AccountPolicy:
+    """Parse a stored policy of the key or team `id`. Raise StoreError if it is not valid."""
     try:
         return AccountPolicy.model_validate_json(text)
     except ValidationError as exc:
         fault = exc.errors(include_url=False, include_input=False)[0]
         where = ".".join(map(str, fault["loc"]))
-        message = f"The stored policy of {whose} is not valid: {explain_fault(where or 'it', fault)}."
+        message = f"The stored policy of {id} is not valid: {explain_fault(where or 'it', fault)}."
         raise StoreError(f"{message} To remove the policy, replace it with {{}} in the database.") from exc

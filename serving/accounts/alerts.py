@@ -73,8 +73,8 @@ async def _new_alerts(database: Database, percents: Collection[int], now_us: int
         if not rows:
             return []
         subjects = {row["subject"] for row in rows}
-        known = select(*KEY).where(alert.subject.in_(subjects), alert.made_us >= now_us - KEPT_US)
-        recorded = {tuple(row) for row in await connection.execute(known)}
+        recent_alerts = select(*KEY).where(alert.subject.in_(subjects), alert.made_us >= now_us - KEPT_US)
+        recorded = {tuple(row) for row in await connection.execute(recent_alerts)}
     return [
         {**row, "percent": percent, "made_us": now_us, "next_us": now_us}
         for row in rows

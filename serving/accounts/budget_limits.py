@@ -45,19 +45,19 @@ class Spending:
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class Balance:
     """Amount that is left of the tightest budget, its owner (`key` or `team`) and its period."""
 
     usd: Decimal
-    whose: str
+    owner: str
     period: Period
 
 
-def least_left(budgets: Mapping[str, Iterable[Spending]]) -> Left | None:
+def least_balance(budgets: Mapping[str, Iterable[Spending]]) -> Balance | None:
     """Return what is left of the budget with the smallest rest, of `key` or `team`, or None without a limit."""
     amounts = [
-        Left(each.left_usd, whose, each.period)
-        for whose, windows in budgets.items()
+        Balance(each.left_usd, owner, each.period)
+        for owner, windows in budgets.items()
         for each in windows
         if each.left_usd is not None
     ]

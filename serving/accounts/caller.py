@@ -86,9 +86,9 @@ def join(scopes: Iterable[Scope]) -> str:
 def parse_scopes(text: str) -> frozenset[Scope]:
     """Return the scopes in a text written by `join`. Raise ValueError if one is unknown or none is there."""
     names = [name.strip() for name in text.split(",") if name.strip()]
-    known = [scope.value for scope in Scope]
-    if unknown := [name for name in names if name not in known]:
-        raise ValueError(f"unknown scope {unknown[0]!r}; known scopes are {', '.join(known)}")
+    scope_names = [scope.value for scope in Scope]
+    if unknown := [name for name in names if name not in scope_names]:
+        raise ValueError(f"unknown scope {unknown[0]!r}; known scopes are {', '.join(scope_names)}")
     if not names:
-        raise ValueError(f"at least one scope is required; known scopes are {', '.join(known)}")
+        raise ValueError(f"at least one scope is required; known scopes are {', '.join(scope_names)}")
     return frozenset(Scope(name) for name in names)

@@ -132,8 +132,8 @@ class Directory:
         in_force = api_key.c.revoked_us.is_(None) & (api_key.c.policy != "{}")
         keys = await self._keys(KEYS.where(in_force))
         return [
-            f"{whose} {each.name} ({each.id}): {unknown.message}"
-            for whose, accounts in (("team", map(read_team, teams)), ("key", keys))
+            f"{kind} {each.name} ({each.id}): {unknown.message}"
+            for kind, accounts in (("team", map(read_team, teams)), ("key", keys))
             for each in accounts
             for unknown in unknown_names(each.policy, settings)
         ]

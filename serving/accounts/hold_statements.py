@@ -61,7 +61,7 @@ FORGET_US = 3_600_000_000
 """Microseconds without a renewal after which a replica's row is deleted. Its holds are still swept."""
 SWEEP_LIMIT = 500
 """Maximum number of holds that one transaction of a sweep charges."""
-HELD, WINDOW = hold_table.c, spend_window.c
+HOLDS, WINDOW = hold_table.c, spend_window.c
 OPEN, LOST = literal_column("'open'", Text), literal_column("'lost'", Text)
 """Literals instead of parameters, because the index `hold_open` needs a constant, and `fetch` accepts no
 parameters except its keys."""
@@ -84,30 +84,30 @@ MOVE_WINDOW = (
     )
     .values(held=WINDOW.held + bindparam("more_held"), spent=WINDOW.spent + bindparam("more_spent"))
 )
-KNOWN = select(HELD.id).where(HELD.id.in_(KEYS))
+EXISTING = select(HOLDS.id).where(HOLDS.id.in_(KEYS))
 MAKE_HOLD = insert(hold_table).values({name: bindparam(name) for name in HOLD_COLUMNS})
-MAKE_HOLDS = RowInsert(hold_table, HOLD_COLUMNS, returning=[HELD.id])
+MAKE_HOLDS = RowInsert(hold_table, HOLD_COLUMNS, returning=[HOLDS.id])
 BAR = RowInsert(hold_table, [*HOLD_COLUMNS, "state", "ended_us"])
 """Statement that inserts a hold that has already ended. A late request for the hold, from a broken connection, then
 has no effect.
 """
 LOCK_HOLDS = (
-    select(*hold_table.c[*HOLD_COLUMNS], HELD.state)
-    .where(HELD.id.in_(KEYS), HELD.state.in_([OPEN, LOST]))
-    .order_by(HELD.id)
+    select(*hold_table.c[*HOLD_COLUMNS], HOLDS.state)
+    .where(HOLDS.id.in_(KEYS), HOLDS.state.in_([OPEN, LOST]))
+    .order_by(HOLDS.id)
     .with_for_update()
 )
 LOCK_DEAD = (
     select(*hold_table.c[*HOLD_COLUMNS], NOW_US.label("now_us"))
-    .outerjoin(replica, replica.c.id == HELD.owner)
-    .where(HELD.state == OPEN, or_(replica.c.id.is_(None), replica.c.lease_until_us < NOW_US))
-    .order_by(HELD.made_us)
+    .outerjoin(replica, replica.c.id == HOLDS.owner)
+    .where(HOLDS.state == OPEN, or_(replica.c.id.is_(None), replica.c.lease_until_us < NOW_US))
+    .order_by(HOLDS.made_us)
     .limit(bindparam("most"))
     .with_for_update(of=hold_table, skip_locked=True)
 )
 END_HOLD = (
     update(hold_table)
-    .where(HELD.id == bindparam("of_id"))
+    .where(HOLDS.id == bindparam("of_id"))
     .values(state=bindparam("to"), ended_us=bindparam("at_us"))
 )
 _call, _adjustment = ledger.alias(), ledger.alias()
@@ -148,8 +148,8 @@ class Posting:
 
 def hold(connection: Connection, requests: Sequence[HoldRequest]) -> list[Refusal | None]:
     if connection.dialect.name == "postgresql":
-        held = hold_statements_postgresql.hold_fitting(connection, requests)
-        requests_left = [each for each in requests if each.id not in held]
+        ids_on_hold = hold_statements_postgresql.hold_fitting(connection, requests)
+        requests_left = [each for each in requests if each.id not in ids_on_hold]
         # Create windows before any is locked, so that replicas cannot deadlock.
         MAKE_WINDOWS.execute(connection, list(sums(requests_left)))
     else:
@@ -160,8 +160,8 @@ def hold(connection: Connection, requests: Sequence[HoldRequest]) -> list[Refusa
 
 def _hold_exactly(connection: Connection, requests: Sequence[HoldRequest]) -> dict[str, Refusal | None]:
     """Decide on the requests one after another, so that a refused request does not affect those after it."""
-    known = {id for (id,) in fetch(connection, KNOWN, [each.id for each in requests])}
-    new = [each for each in requests if each.id not in known]
+    existing = {id for (id,) in fetch(connection, EXISTING, [each.id for each in requests])}
+    new = [each for each in requests if each.id not in existing]
     windows = _lock_windows(connection, sums(new))
     refusals = {each.id: refusal for each, refusal in zip(new, decide(new, windows), strict=True)}
     fitting = [each for each in new if refusals[each.id] is None]
@@ -210,8 +210,8 @@ def void(connection: Connection, requests: Sequence[HoldRequest]) -> list[None]:
 def enter(connection: Connection, entries: Sequence[Entry]) -> list[None]:
     requests = {entry.request.id: entry.request for entry in entries}
     MAKE_WINDOWS.execute(connection, list(sums(requests.values())))
-    made = MAKE_HOLDS.execute(connection, [row_of(each) for each in requests.values()])
-    _move(connection, [(requests[id], requests[id].amount, 0) for (id,) in made])
+    new_ids = MAKE_HOLDS.execute(connection, [row_of(each) for each in requests.values()])
+    _move(connection, [(requests[id], requests[id].amount, 0) for (id,) in new_ids])
     _settle(connection, [entry.bill for entry in entries])
     return [None] * len(entries)
 
@@ -276,13 +276,18 @@ def _end(connection: Connection, state: str, holds: Iterable[tuple[str, int]]) -
 
 def _move(connection: Connection, moves: Iterable[tuple[HoldRequest, int, int]]) -> None:
     """Change the held and spent amounts of windows. Each window is updated once, in the order of locking."""
-    held, spent = Counter[WindowId](), Counter[WindowId]()
+    held_change, spent_change = Counter[WindowId](), Counter[WindowId]()
     for request, more_held, more_spent in moves:
         for id in request.windows:
-            held[id] += more_held
-            spent[id] += more_spent
+            held_change[id] += more_held
+            spent_change[id] += more_spent
     names = ("of_subject", "of_period", "of_starts", "more_held", "more_spent")
-    run_each(connection, MOVE_WINDOW, names, ((*id, held[id], spent[id]) for id in sorted(held)))
+    run_each(
+        connection,
+        MOVE_WINDOW,
+        names,
+        ((*id, held_change[id], spent_change[id]) for id in sorted(held_change)),
+    )
 
 
 def _entry(each: Posting) -> tuple[Any, ...]:

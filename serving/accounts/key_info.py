@@ -77,7 +77,7 @@ class KeyInfo:
 
 
 class KeyEdit(TypedDict, total=False):
-    """Change of a key. A field that is left out keeps its value.
+    """Change of a key. An omitted field keeps its value.
 
     Args:
         expires_us: new expiry. None: the key never expires.

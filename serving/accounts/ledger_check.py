@@ -49,9 +49,9 @@ async def find_faults(database: Database) -> list[str]:
     faults: list[str] = []
     async with database.reading() as connection:
         for subject, period, starts, *sums in await connection.execute(text(WINDOWS)):
-            held, holds, spent, entries = (f"${to_usd(int(amount)):f}" for amount in sums)
+            held_total, hold_sum, spent_total, entry_sum = (f"${to_usd(int(amount)):f}" for amount in sums)
             faults.append(
-                f"The totals of {subject} for {period} {starts} differ from its entries: held {held}, sum of open holds {holds}; spent {spent}, sum of entries {entries}."
+                f"The totals of {subject} for {period} {starts} differ from its entries: held {held_total}, sum of open holds {hold_sum}; spent {spent_total}, sum of entries {entry_sum}."
             )
         for id, state, calls, losses, corrections in await connection.execute(text(HOLDS)):
             faults.append(
@@ -65,5 +65,5 @@ async def find_faults(database: Database) -> list[str]:
 async def read_totals(database: Database) -> tuple[int, int, int, int]:
     """Return the number and sum in pico-dollars of all entries, and of all open holds."""
     async with database.reading() as connection:
-        entries, spent, holds, held = (await connection.execute(text(TOTALS))).one()
-        return int(entries), int(spent), int(holds), int(held)
+        entries, spent, holds, held_sum = (await connection.execute(text(TOTALS))).one()
+        return int(entries), int(spent), int(holds), int(held_sum)

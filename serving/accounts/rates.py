@@ -46,11 +46,11 @@ class RateLimit:
     """Rate limit of a key or a team.
 
     Args:
-        whose: owner of the limit, `key` or `team`.
+        owner: owner of the limit, `key` or `team`.
         subject: id of the owner. See `key_subject` and `team_subject`.
     """
 
-    whose: str
+    owner: str
     subject: str
     kind: Kind
     limit: int
@@ -108,7 +108,7 @@ NO_RATES = RateReservation()
 def rates_of(account: Account, policies: Policies) -> list[RateLimit]:
     """Return the rate limits of an account, from the policies of its key and its team."""
     rates: list[RateLimit] = []
-    for whose, subject, policy in (
+    for owner, subject, policy in (
         ("key", key_subject(account.key_id), policies.key),
         ("team", team_subject(account.team_id), policies.team),
     ):
@@ -116,7 +116,7 @@ def rates_of(account: Account, policies: Policies) -> list[RateLimit]:
             ("requests", policy.requests_per_minute),
             ("tokens", policy.tokens_per_minute),
         )
-        rates += [RateLimit(whose, subject, kind, limit) for kind, limit in limits if limit is not None]
+        rates += [RateLimit(owner, subject, kind, limit) for kind, limit in limits if limit is not None]
     return rates
 
 
@@ -130,13 +130,13 @@ def check_possible(
         setting = f"{rate.kind}_per_minute"
         if rate.kind == "requests" and len(answer_tokens) > rate.limit:
             raise BadTask(
-                f"{param}: {len(answer_tokens)} answers count as {len(answer_tokens)} requests, but the {rate.whose} may send {rate.limit:,} per "
+                f"{param}: {len(answer_tokens)} answers count as {len(answer_tokens)} requests, but the {rate.owner} may send {rate.limit:,} per "
                 f"minute ({setting}). Request at most {rate.limit:,} answers.",
                 param=param,
             )
         if rate.kind == "tokens" and text_tokens > rate.limit:
             raise BadTask(
-                f"The request has about {text_tokens:,} tokens of text, but the {rate.whose} may use {rate.limit:,} tokens per "
+                f"The request has about {text_tokens:,} tokens of text, but the {rate.owner} may use {rate.limit:,} tokens per "
                 f"minute ({setting}). Send less text.",
                 param=setting,
             )
@@ -146,7 +146,7 @@ def check_possible(
             and sum(_amounts(answer_tokens, rate)) > rate.limit
         ):
             raise BadTask(
-                f"{param}: {len(answer_tokens)} answers may take {sum(answer_tokens):,} tokens, but the {rate.whose} may use {rate.limit:,} "
+                f"{param}: {len(answer_tokens)} answers may take {sum(answer_tokens):,} tokens, but the {rate.owner} may use {rate.limit:,} "
                 f"per minute ({setting}). Request fewer or shorter answers.",
                 param=param,
             )
@@ -171,15 +171,15 @@ class RateCounter:
         has the error.
         """
         rates = rates_of(account, policies)
-        taken: dict[RateLimit, int] = {}
+        counted: dict[RateLimit, int] = {}
         for rate in rates:
             (amount,) = _amounts([tokens], rate)
             if not await self._count(rate, amount, rate.limit):
-                await self._give_back(taken)
+                await self._give_back(counted)
                 return RateReservation(await self._levels(rates), refusal=await self._refusal(rate, amount))
-            taken[rate] = amount
-        tokens_taken = {rate: amount for rate, amount in taken.items() if rate.kind == "tokens"}
-        return RateReservation(await self._levels(rates), tokens_taken, self._now_s())
+            counted[rate] = amount
+        tokens_counted = {rate: amount for rate, amount in counted.items() if rate.kind == "tokens"}
+        return RateReservation(await self._levels(rates), tokens_counted, self._now_s())
 
     async def give_back(self, account: Account, policies: Policies) -> None:
         """Give back a request of one token that `reserve` has counted."""
@@ -187,23 +187,23 @@ class RateCounter:
 
     async def settle(self, reservation: RateReservation, records: RunRecords | None) -> None:
         """Replace the estimated tokens of a request by those of its run, or by 0 without a run. Works once."""
-        taken_of = dict(reservation.tokens)
+        counted = dict(reservation.tokens)
         reservation.tokens.clear()
         used = records.record.segment_usage.total_tokens if records else 0
         is_late = self._now_s() - reservation.at_s > MINUTE_S
-        for rate, taken in taken_of.items():
-            if used > taken:
-                await self._count(rate, used - taken, NO_LIMIT)
+        for rate, n_counted in counted.items():
+            if used > n_counted:
+                await self._count(rate, used - n_counted, NO_LIMIT)
             elif not is_late:  # tokens that were counted longer ago no longer matter
-                await self._give_back({rate: taken - used})
+                await self._give_back({rate: n_counted - used})
 
     async def aclose(self) -> None:
         if self._url and self._windows is not None:
             connection: Any = cast(Any, self._windows).bridge.get_connection()
             await connection.aclose()
 
-    async def _give_back(self, taken: dict[RateLimit, int]) -> None:
-        for rate, amount in taken.items():
+    async def _give_back(self, counted: dict[RateLimit, int]) -> None:
+        for rate, amount in counted.items():
             _, _, count, _ = await self._window(rate)
             if count > 0:
                 await self._count(rate, -min(amount, count), NO_LIMIT)
@@ -219,8 +219,8 @@ class RateCounter:
     async def _level(self, rate: RateLimit) -> Level:
         window = await self._window(rate)
         before, before_s, count, count_s = window
-        left = rate.limit - math.floor(before * before_s / MINUTE_S + count)
-        return Level(rate, max(0, left), count_s if count else before_s if before else 0.0)
+        remaining = rate.limit - math.floor(before * before_s / MINUTE_S + count)
+        return Level(rate, max(0, remaining), count_s if count else before_s if before else 0.0)
 
     async def _window(self, rate: RateLimit) -> tuple[int, float, int, float]:
         return await self._ask(
@@ -230,8 +230,8 @@ class RateCounter:
     async def _refusal(self, rate: RateLimit, amount: int) -> RateLimited:
         wait_s = wait_until(await self._window(rate), rate.limit, amount)
         message = (
-            f"The {rate.whose} has reached its limit of {rate.limit:,} {rate.kind} per minute. Retry in "
-            f"{math.ceil(wait_s)} s. An administrator can change {rate.kind}_per_minute with `podium {rate.whose}s policy`."
+            f"The {rate.owner} has reached its limit of {rate.limit:,} {rate.kind} per minute. Retry in "
+            f"{math.ceil(wait_s)} s. An administrator can change {rate.kind}_per_minute with `podium {rate.owner}s policy`."
         )
         return RateLimited(message, retry_after_s=wait_s, limit=f"{rate.limit} {rate.kind} per minute")
 

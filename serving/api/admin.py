@@ -275,7 +275,7 @@ def _directory(request: Request) -> Directory:
 
 
 def _note(request: Request, caller: Caller, what: str, **fields: object) -> None:
-    """Log a change, and clear this replica's cache of keys, so that the change applies at once."""
+    """Log a change, and clear this replica's cache of keys, so that the next request sees the change."""
     authenticator: Authenticator = request.app.state.authenticator
     authenticator.forget()
     logger.info(what, extra={FIELDS: {"by_key_id": caller.account.key_id, **fields}})

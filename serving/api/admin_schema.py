@@ -64,7 +64,7 @@ class NewKey(_Body):
 
 
 class KeyChange(_Body):
-    """Change of a key. A field that is left out keeps its value."""
+    """Change of a key. An omitted field keeps its value."""
 
     scopes: frozenset[Scope] = Field(
         default=DEFAULT_SCOPES,
@@ -117,7 +117,6 @@ class TeamBody(_Body):
 
     @classmethod
     def of(cls, team: TeamInfo) -> Self:
-        """Return the response for `team`."""
         return cls(id=team.id, name=team.name, created_at=_time(team.made_us), enabled=team.off_us is None)
 
 
@@ -143,7 +142,6 @@ class Key(_Body):
 
     @classmethod
     def of(cls, key: KeyInfo) -> Self:
-        """Return the response for `key`."""
         return cls(**_fields(key))
 
 
@@ -171,7 +169,6 @@ class WindowBody(_Body):
 
     @classmethod
     def of(cls, spending: Spending) -> Self:
-        """Return the response for `spending`."""
         names = ("limit_usd", "spent_usd", "held_usd", "left_usd", "resets_at")
         return cls(**{name: getattr(spending, name) for name in names})
 
@@ -234,10 +231,9 @@ class PolicyBody(_Body):
     )
 
     @classmethod
-    def of(cls, whose: KeyInfo | TeamInfo) -> Self:
-        """Return the response for a key or a team."""
-        in_force = whose.policies.both if isinstance(whose, KeyInfo) else whose.policy
-        return cls(id=whose.id, policy=whose.policy, in_force=in_force)
+    def of(cls, account: KeyInfo | TeamInfo) -> Self:
+        in_force = account.policies.both if isinstance(account, KeyInfo) else account.policy
+        return cls(id=account.id, policy=account.policy, in_force=in_force)
 
 
 class Teams(_Body):

@@ -136,18 +136,18 @@ class Authenticator:
         self._asked_s, self._forgot_s = float("-inf"), self._clock()
 
     async def _find(self, hash: str) -> KeyInfo | None:
-        asked_s, known = self._keys.get(hash, (float("-inf"), None))
+        asked_s, key_info = self._keys.get(hash, (float("-inf"), None))
         age_s, finder = self._clock() - asked_s, self._finder
         if age_s < RENEWED_S or finder is None:
-            return known
+            return key_info
         looking_up = self._once(hash, lambda: self._look_up(hash, finder))
         if age_s < FRESH_S:
-            return known
+            return key_info
         try:
             return await self._answer(looking_up)
         except StoreUnavailable:
             if self._clock() - asked_s < self._kept_s:
-                return known
+                return key_info
             raise
 
     async def _look_for_keys(self, finder: KeyFinder) -> tuple[float, bool]:

@@ -2,7 +2,7 @@
 
 from fastapi import APIRouter, Request, Response
 
-from serving.accounts.budget_limits import Spending, least_left
+from serving.accounts.budget_limits import Spending, least_balance
 from serving.accounts.directory import Directory
 from serving.accounts.hold import key_subject, team_subject
 from serving.api.admin_schema import BudgetBody, Key, OwnBudget
@@ -29,7 +29,7 @@ async def budget(request: Request, response: Response) -> OwnBudget:
         api_key = Key.of(await directory.key(account.key_id))
         key = await directory.budget(key_subject(account.key_id))
         team = await directory.budget(team_subject(account.team_id)) if account.team_id else []
-    balance = least_left({"key": key, "team": team})
+    balance = least_balance({"key": key, "team": team})
     return OwnBudget(
         api_key=api_key,
         left_usd=balance and balance.usd,

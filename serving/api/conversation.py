@@ -75,7 +75,7 @@ def _with_cache(sampling: Sampling, **changes: Any) -> Sampling:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What is known of the turns before a request.
+    """Stored facts about the turns before a request.
 
     Args:
         turns: see `Team.earlier_turns`.

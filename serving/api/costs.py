@@ -87,8 +87,8 @@ def _fields(text: str) -> tuple[CostField, ...]:
     names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     unknown = [name for name in names if name not in FIELDS]
     if unknown or not names:
-        found = f"{quote(unknown[0])} is not one of them" if unknown else "it is empty"
-        raise BadTask(f"`by` must be a list of {', '.join(FIELDS)}, but {found}.", param="by")
+        fault = f"{quote(unknown[0])} is not one of them" if unknown else "it is empty"
+        raise BadTask(f"`by` must be a list of {', '.join(FIELDS)}, but {fault}.", param="by")
     return cast(tuple[CostField, ...], tuple(names))
 
 

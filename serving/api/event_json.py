@@ -142,9 +142,9 @@ def _wait(event: RunSuspended | ResultsGiven) -> Json:
         case RunSuspended(calls=calls):
             names = [each.call.name for each in calls]
             return {"type": "waits_for_tools", "tools": names, "suspended": event.clock or None}
-        case ResultsGiven(given=resume_input):
+        case ResultsGiven(given=client_reply):
             waited_s = seconds(event.waited_s)
-            return {"type": "resumed", "results": results_json(resume_input), "waited_s": waited_s}
+            return {"type": "resumed", "results": results_json(client_reply), "waited_s": waited_s}
 
 
 def in_words(event: Event) -> str:

@@ -37,7 +37,7 @@ BATCH, USER_DATA = "batch", "user_data"
 SECOND_US = 1_000_000
 PARSED_BYTES = 16_384
 """Bytes of a form to parse at once. The parser takes up to a microsecond per byte."""
-Kept = TypeVar("Kept", StoredFile, Batch)
+Item = TypeVar("Item", StoredFile, Batch)
 
 
 class ExpiresAfter(BaseModel):
@@ -159,16 +159,16 @@ def batches_of(request: Request) -> Batches:
 
 def check_keeps(caller: Caller) -> None:
     """Check that the policy allows storing text, which files and batches need, or raise NotAllowed."""
-    if whose := caller.policies.whose(lambda policy: policy.store_content):
+    if owner := caller.policies.refusing_owner(lambda policy: policy.store_content):
         raise NotAllowed(
-            f"file: the policy of this {whose} does not allow storing text, which files and batches require. "
-            f"An administrator can change it with `podium {whose}s policy`.",
+            f"file: the policy of this {owner} does not allow storing text, which files and batches require. "
+            f"An administrator can change it with `podium {owner}s policy`.",
             param="file",
         )
 
 
 async def page(
-    items: Sequence[Kept], show: Callable[[Kept], Json], limit: int, after: str | None
+    items: Sequence[Item], show: Callable[[Item], Json], limit: int, after: str | None
 ) -> Response:
     """Return one page of a list. Raise UnknownName if `after` is not in it."""
     ids = [item.id for item in items]

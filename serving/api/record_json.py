@@ -14,7 +14,7 @@ from conductor.model.usage import Usage
 from conductor.plan.plan import Step
 from conductor.run.plan_record import PlanRecord, StepRecord
 from conductor.run.record import Account, Record
-from conductor.run.turns import Given, Segment, StepTurn
+from conductor.run.turns import ClientReply, Segment, StepTurn
 from serving.api.authentication import CONSOLE
 from serving.api.error_json import attempt_json, error_json, operator_attempt_json, operator_json
 
@@ -65,9 +65,9 @@ def call_of_tool(pending: PendingCall) -> Json:
     return {"number": pending.number, "name": pending.call.name, "arguments": pending.call.arguments}
 
 
-def results_json(resume_input: Given) -> list[Json]:
+def results_json(client_reply: ClientReply) -> list[Json]:
     """Return the results that a client sent to a waiting run."""
-    return [{"number": each.number, **_result(each.result)} for each in resume_input.results]
+    return [{"number": each.number, **_result(each.result)} for each in client_reply.results]
 
 
 def _result(result: ToolResult | None) -> Json:
@@ -216,8 +216,8 @@ def _saved_usd(record: Record, inner: Inner) -> Decimal | None:
     """Return what caches saved in a run and its inner runs, or None if that is unknown for all calls."""
     insides = [(call, inner.get(call.inner_run or "")) for call in record.calls]
     amounts = [_saved_usd(inside, inner) if inside else call.saved_usd for call, inside in insides]
-    known = [amount for amount in amounts if amount is not None]
-    return sum(known, Decimal(0)) if known else None
+    known_amounts = [amount for amount in amounts if amount is not None]
+    return sum(known_amounts, Decimal(0)) if known_amounts else None
 
 
 def steps(record: Record, inner: Inner = NONE, *, for_operator: bool = False) -> list[Json]:

@@ -321,23 +321,23 @@ FIELDS = {name: name for name in WireOptions.__struct_fields__} | {"top_logprobs
 
 def check_operation(request: ApiRequest, pool: Pool, allowed: Callable[[], Container[str]]) -> None:
     """Check that the named model supports the operation. The BadTask suggests some of the `allowed`."""
-    wanted, name = request.operation, request.model
+    operation, name = request.operation, request.model
     member = pool.members.get(name)
-    if member is None and wanted == "chat":
+    if member is None and operation == "chat":
         return
-    if member is not None and wanted in member.serves:
-        if request.podium.plan is not None and wanted != "chat":
+    if member is not None and operation in member.serves:
+        if request.podium.plan is not None and operation != "chat":
             raise BadTask("podium.plan is only supported for chat requests. Remove it.", param="podium.plan")
         return
     may_ask = allowed()
-    able = [each.name for each in pool.members.values() if wanted in each.serves and each.name in may_ask]
+    able = [each.name for each in pool.members.values() if operation in each.serves and each.name in may_ask]
     remedy = (
         f"Use {', '.join(map(quote, able[:5]))}."
         if able
         else "None of the workers that you may call supports this endpoint (setting `serves`)."
     )
     what = "does not support" if member else "is not a worker, and only workers support"
-    raise BadTask(f"model: {quote(name)} {what} {PATHS[wanted]}. {remedy}", param="model")
+    raise BadTask(f"model: {quote(name)} {what} {PATHS[operation]}. {remedy}", param="model")
 
 
 def check_options(request: ApiRequest, task: Task, members: Iterable[PoolMember]) -> None:

@@ -145,10 +145,10 @@ def _fit_context(
     if not limits:
         return task
     tokens = request.probable_input_tokens if prompt_tokens is None else prompt_tokens
-    asked = task.sampling.max_output_tokens
+    output_limit = task.sampling.max_output_tokens
 
     def fits(member: PoolMember) -> bool:
-        answer_tokens = asked or min(member.max_output_tokens or ANSWER_TOKENS, ANSWER_TOKENS)
+        answer_tokens = output_limit or min(member.max_output_tokens or ANSWER_TOKENS, ANSWER_TOKENS)
         return tokens + answer_tokens <= limits.get(member.name, inf)
 
     fitting = [name for name, member in members.items() if fits(member)]

@@ -18,7 +18,7 @@ from conductor.errors import BadTask, Interrupted, NotAllowed
 from conductor.model.messages import Message, ToolResult
 from conductor.run.record import Record, RunRecords
 from conductor.run.run import Run
-from conductor.run.turns import Given, GivenResult
+from conductor.run.turns import ClientReply, GivenResult
 from serving.accounts.caller import Caller
 from serving.accounts.rates import RateReservation
 from serving.api.dialect import Dialect
@@ -132,38 +132,38 @@ async def _settle(
             if run is not None:
                 return run
         elif match.outcome is Outcome.REPEATED:
-            resume_input = record.segments[match.segment].given
-            assert resume_input is not None, "the segment ended with results"
+            client_reply = record.segments[match.segment].given
+            assert client_reply is not None, "the segment ended with results"
             redact, payer = redactor_of(record.task.permit), caller.account
-            texts = (*answer.results.values(), *(each.result for each in resume_input.results))
-            async with redact_ahead(redact, payer, *texts, answer.messages, resume_input.said):
-                messages, earlier = answer.messages, resume_input.said
+            texts = (*answer.results.values(), *(each.result for each in client_reply.results))
+            async with redact_ahead(redact, payer, *texts, answer.messages, client_reply.said):
+                messages, earlier = answer.messages, client_reply.said
                 if messages and not _is_on_record(record, messages, earlier):  # a new message
                     return None
                 _check_request(record, answer)
-                _check_same(record, answer, resume_input)
+                _check_same(record, answer, client_reply)
             return _Repeated(records, match.segment)
         await asyncio.sleep(pause_s)  # another request has just resumed the run, which is not stored yet
     raise AssertionError("unreachable: the timeout of `attach` ends this loop")
 
 
-def _new_results(record: Record, answer: ToolAnswer) -> Given:
+def _new_results(record: Record, answer: ToolAnswer) -> ClientReply:
     """Return the results that the run is waiting for."""
     pending = {call.number for call in record.pending}
     new = tuple(GivenResult(number, result) for number, result in answer.results.items() if number in pending)
     offered = answer.request.tools
     tools = offered if offered != record.task.tools else None
-    return Given(new, answer.messages, tools, answer.dialect.new_echo(answer.request, record))
+    return ClientReply(new, answer.messages, tools, answer.dialect.new_echo(answer.request, record))
 
 
 def _check_request(record: Record, answer: ToolAnswer) -> None:
     """Check that answer format and storage options are those of the run's start, or raise BadTask."""
     answer.dialect.check_resumes(answer.request, record)
-    wanted, original = answer.request.answer_format, record.task.answer_format
-    if wanted is None or (
+    answer_format, original = answer.request.answer_format, record.task.answer_format
+    if answer_format is None or (
         original
-        and wanted.strict == original.strict
-        and _is_on_record(record, wanted.schema, original.schema)
+        and answer_format.strict == original.strict
+        and _is_on_record(record, answer_format.schema, original.schema)
     ):
         return
     param = answer.dialect.format_field
@@ -174,9 +174,9 @@ def _check_request(record: Record, answer: ToolAnswer) -> None:
     )
 
 
-def _check_same(record: Record, answer: ToolAnswer, resume_input: Given) -> None:
+def _check_same(record: Record, answer: ToolAnswer, client_reply: ClientReply) -> None:
     """Check that repeated results equal the stored, redacted ones, or raise BadTask."""
-    for each in resume_input.results:
+    for each in client_reply.results:
         result = answer.results.get(each.number)
         if result is None:
             continue

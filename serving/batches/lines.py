@@ -99,7 +99,7 @@ def parse_in_steps(content: bytes, endpoint: str, most: int) -> Steps[tuple[Line
     """
     lines = Lines(content)
     errors: list[dict[str, Any]] = []
-    seen = set[str]()
+    custom_ids = set[str]()
     for at, (begin, end) in enumerate(each_line(content), 1):
         if at % STEP_LINES == 0 or end - begin > STEP_BYTES:
             yield
@@ -124,9 +124,9 @@ def parse_in_steps(content: bytes, endpoint: str, most: int) -> Steps[tuple[Line
             errors.append(
                 _error("mismatched_url", f"url must be the batch's endpoint, {endpoint}.", at, "url")
             )
-        elif line.custom_id in seen:
+        elif line.custom_id in custom_ids:
             errors.append(_error("duplicate_custom_id", "custom_id must be unique, but an earlier line has the same one.", at, "custom_id"))  # fmt: skip
-        seen.add(line.custom_id)
+        custom_ids.add(line.custom_id)
         lines.add(begin)
     if not lines and not errors:
         errors.append(_error("empty_file", "The file is empty. Send one JSON object per line.", None))

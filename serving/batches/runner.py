@@ -332,23 +332,23 @@ class _LineRunner:
         self._without_place = set[asyncio.Task[None]]()
         """Tasks of lines that have no slot, because they wait for one or were rejected."""
 
-    async def run(self, lines: Lines, left: "array[int]") -> bool:
-        """Send the lines in `left`, the last first, until all have ended, or the batch was cancelled or
+    async def run(self, lines: Lines, remaining: "array[int]") -> bool:
+        """Send the lines in `remaining`, the last first, until all have ended, or the batch was cancelled or
         expired. Return False if another batch needs the slot.
         """
         began_s, active = asyncio.get_running_loop().time(), set[asyncio.Task[None]]()
         is_through = True
         try:
-            while left or active:
+            while remaining or active:
                 batch = await self._batches.find_own(self._batch.id)
                 ends = batch.status != "in_progress" or self._batches.now_us() >= batch.expires_us
                 if ends or self._batches.is_turn_over(began_s):
                     is_through = ends
-                    del left[:]
+                    del remaining[:]
                     for task in self._without_place:
                         task.cancel()
-                while left and len(active) < self._batches.settings.lines_at_once:
-                    active.add(self._take_in_hand(lines[left.pop()]))
+                while remaining and len(active) < self._batches.settings.lines_at_once:
+                    active.add(self._take_in_hand(lines[remaining.pop()]))
                 if active:
                     done, active = await asyncio.wait(
                         active, timeout=POLL_S, return_when=asyncio.FIRST_COMPLETED

@@ -182,8 +182,8 @@ class Writer:
             self._worker.cancel()
             with suppress(asyncio.CancelledError):
                 await self._worker
-        if left := [job for job in self._jobs if job.operation.is_kept]:
-            logger.error("Store unreachable until shutdown; %d entries were not written", len(left))
+        if unwritten := [job for job in self._jobs if job.operation.is_kept]:
+            logger.error("Store unreachable until shutdown; %d entries were not written", len(unwritten))
         while self._jobs:
             self._jobs.popleft().result.cancel()
         await self._backend.aclose()

@@ -274,8 +274,8 @@ class Engine:
 
 
 def sampling_params(call: EngineCall, room: int, defaults: dict[str, Any]) -> SamplingParams:
-    """Return vLLM's parameters for a call whose answer has room for `room` tokens. What the call does not set has the
-    model's default, from its `generation_config.json` or from `override_generation_config` in the settings. JSON and plans
+    """Return vLLM's parameters for a call whose answer has room for `room` tokens. Parameters that the call does not set have the
+    model's defaults, from its `generation_config.json` or from `override_generation_config` in the settings. JSON and plans
     have no default penalty, because they repeat themselves.
     """
     if _constraint(call) or call.reads_calls:

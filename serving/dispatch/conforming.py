@@ -32,7 +32,7 @@ LAX_NOTE = "The answer does not match the requested format, which is not strict.
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """Invalid answer and its fault. The worker is asked to repair it."""
+    """Invalid answer and its fault, which the next request to the worker quotes."""
 
     text: str
     fault: str
@@ -45,15 +45,15 @@ def ask_for_form(
 
     A `repair` of an invalid answer can call no tools, but they stay, because providers check earlier calls.
     """
-    wanted = call.answer_format
-    assert wanted is not None
-    translated = translate(wanted, call.tools)
+    answer_format = call.answer_format
+    assert answer_format is not None
+    translated = translate(answer_format, call.tools)
     notes = translated.notes
     changes: dict[str, Any] = {"answer_format": translated.native}
     messages = call.messages
     if translated.instructions:
         messages = changes["messages"] = _with_instructions(messages, translated.instructions)
-    if wanted.strict:
+    if answer_format.strict:
         changes["coalesce"] = True
         if call.sampling.stop:  # JSON that was cut matches no schema
             changes["sampling"] = replace(call.sampling, stop=())
@@ -62,13 +62,13 @@ def ask_for_form(
         tools = replace(call.tools, choice=ToolChoice("none"))
         changes |= {
             "tools": tools,
-            "answer_format": translate(wanted, tools).native,
+            "answer_format": translate(answer_format, tools).native,
             "messages": _with_fault(messages, repair),
         }
     return replace(call, **changes), notes
 
 
-async def read_whole(reply: Reply, wanted: AnswerFormat) -> tuple[Reply, str | None]:
+async def read_whole(reply: Reply, answer_format: AnswerFormat) -> tuple[Reply, str | None]:
     """Read an answer to its end. Return a reply that can be read again, and its fault against its format, or
     None.
     """
@@ -79,7 +79,7 @@ async def read_whole(reply: Reply, wanted: AnswerFormat) -> tuple[Reply, str | N
     except WorkerError as exc:
         reply.charge(exc)
         raise
-    text, fault = _judge(reply, wanted)
+    text, fault = _judge(reply, answer_format)
     return (reply, fault) if fault else (_again(reply, text), None)
 
 
@@ -92,14 +92,14 @@ def invalid_answer(reply: Reply, fault: str) -> AnswerInvalid:
     return error
 
 
-def _judge(reply: Reply, wanted: AnswerFormat) -> tuple[str, str | None]:
+def _judge(reply: Reply, answer_format: AnswerFormat) -> tuple[str, str | None]:
     """Return the answer and its fault, or None. If it matches without a Markdown fence, the fence is removed."""
     text = "".join(reply.texts)
     if reply.tool_calls or reply.finish in (FinishReason.LENGTH, FinishReason.CONTENT_FILTER):
         return text, None
-    fault = find_fault(text, wanted)
+    fault = find_fault(text, answer_format)
     inside = without_fences(text) if fault else None
-    if inside is not None and find_fault(inside, wanted) is None:
+    if inside is not None and find_fault(inside, answer_format) is None:
         reply.notes += (FENCE_NOTE,)
         return inside, None
     return text, fault
@@ -144,7 +144,7 @@ def _with_fault(messages: tuple[Message, ...], repair: Repair) -> tuple[Message,
     return (*messages, Message.of("assistant", excerpt or "(nothing)"), Message.of("user", ask))
 
 
-async def note_fault(deltas: AsyncGenerator[Delta], wanted: AnswerFormat) -> AsyncGenerator[Delta]:
+async def note_fault(deltas: AsyncGenerator[Delta], answer_format: AnswerFormat) -> AsyncGenerator[Delta]:
     """Yield the deltas unchanged, and then a note for the record if the answer does not match its format."""
     texts: list[str] = []
     is_whole = False
@@ -153,6 +153,6 @@ async def note_fault(deltas: AsyncGenerator[Delta], wanted: AnswerFormat) -> Asy
             texts.append(delta.text)
             is_whole |= delta.finish is FinishReason.STOP
             yield delta
-    fault = find_fault("".join(texts), wanted) if is_whole else None
+    fault = find_fault("".join(texts), answer_format) if is_whole else None
     if fault:
         yield Delta(notes=(LAX_NOTE.format(fault=fault),))

@@ -124,9 +124,9 @@ class Continuation:
             exc.billed_at_bound, exc.attempts = True, (*reply.attempts, *exc.attempts)
             raise
         deltas = _first(buffered, reply.deltas)
-        wanted = seam.beginning + seam.blanks
+        instructed_text = seam.beginning + seam.blanks
         # More tokens than the limit was raised by.
-        is_much = byte_size(seam.repeated) > BYTES_PER_TOKEN * byte_size(wanted)
+        is_much = byte_size(seam.repeated) > BYTES_PER_TOKEN * byte_size(instructed_text)
         if is_much and self.call.terms.rest_tokens is not None:
             deltas = _unless_full(deltas, reply.worker)
         reply.deltas = await opened.enter_async_context(aclosing(deltas))

@@ -95,9 +95,9 @@ class Dispatcher:
                 note = f"{attempts.route.name} answered in place of {self.name}. Podium chose this fallback {how}."
                 reply.notes = (note, *reply.notes)
             yield reply
-        if (known := RUN_TEXTS.get()) is not None:
+        if (run_texts := RUN_TEXTS.get()) is not None:
             answer = "".join(reply.texts), "".join(reply.thoughts), tuple(reply.tool_calls)
-            await known.learn_in_turns(answer)
+            await run_texts.learn_in_turns(answer)
 
     async def _answer(self, opened: AsyncExitStack, expected: ExitStack, attempts: Attempts) -> Reply:
         opened.callback(_leave, attempts)
@@ -181,7 +181,7 @@ async def _try(
     tries.number += 1
     attempts.had_answer, attempts.wrong, attempts.may_ask_again, attempts.deployment = False, None, None, ""
     _check_allowed(attempts)
-    began_s, wanted = time.monotonic(), call.answer_format
+    began_s, answer_format = time.monotonic(), call.answer_format
     call, notes = _shape(route, call, tries)
     is_continued = tries.form != "plain" or terms.rest_tokens is not None
     continuation = Continuation.of(call, tries.form) if is_continued else None
@@ -218,13 +218,13 @@ async def _try(
         reply.deltas = await stack.enter_async_context(aclosing(cut))
     if continuation:
         await continuation.join(stack, reply)
-    if wanted is None:
+    if answer_format is None:
         return reply
-    if not wanted.strict:
-        noted = note_fault(reply.deltas, wanted)
+    if not answer_format.strict:
+        noted = note_fault(reply.deltas, answer_format)
         reply.notes, reply.deltas = (*notes, *reply.notes), await stack.enter_async_context(aclosing(noted))
         return reply
-    whole, fault = await read_whole(reply, wanted)
+    whole, fault = await read_whole(reply, answer_format)
     await stack.aclose()
     if fault is not None:
         attempts.wrong = Repair("".join(reply.texts), fault)

@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 from conductor.model.terms import Priority
 from conductor.run.record import Account
-from serving.shares import KEPT, RoundRobin, add_to, share
+from serving.shares import RESERVED_PART, RoundRobin, add_to, share
 from serving.traffic import TRAFFIC_S, Traffic
 
 CUT = 0.8
@@ -187,7 +187,6 @@ class FairQueue:
         """Number of free slots. It is negative if `resize` has left fewer slots than are in use."""
         self._queues: dict[Priority, _Queue] = {"interactive": _Queue(), "batch": _Queue()}
         self._slots_by_payer = Counter[str]()
-        """Slots in use by payer."""
         self._n_interactive = 0
         """Slots given to interactive calls since batch calls started to wait, or last got a slot."""
         self._traffic = Traffic()
@@ -197,7 +196,7 @@ class FairQueue:
 
     def take_now(self, priority: Priority, payer: str) -> bool:
         """Take a slot if one is free that is not reserved. Return False otherwise."""
-        if self._free <= self._kept:
+        if self._free <= self._n_reserved:
             return False
         if priority == "interactive":
             self._traffic.note(payer)
@@ -257,7 +256,7 @@ class FairQueue:
 
     def free(self, payer: str) -> int:
         """Return the number of free slots that an interactive call of `payer` may take."""
-        if self._free > self._kept or (self._free > 0 and self._may_have_kept("interactive", payer)):
+        if self._free > self._n_reserved or (self._free > 0 and self._may_use_reserved("interactive", payer)):
             return self._free
         return 0
 
@@ -266,10 +265,10 @@ class FairQueue:
         return any(self._queues.values())
 
     @property
-    def _kept(self) -> int:
-        return max(1, int(KEPT * self._places)) if self._places >= FEWEST else 0
+    def _n_reserved(self) -> int:
+        return max(1, int(RESERVED_PART * self._places)) if self._places >= FEWEST else 0
 
-    def _may_have_kept(self, priority: Priority, payer: str) -> bool:
+    def _may_use_reserved(self, priority: Priority, payer: str) -> bool:
         has = share(self._slots_by_payer)
         if priority == "interactive" and self._slots_by_payer[payer] < has:
             return True
@@ -301,7 +300,7 @@ class FairQueue:
     def _first(self, priority: Priority) -> str | None:
         """Return the next payer of a priority, or None if none waits or may take a free slot."""
         payer = self._queues[priority].first(self._slots_by_payer)
-        if payer is None or self._free > self._kept or self._may_have_kept(priority, payer):
+        if payer is None or self._free > self._n_reserved or self._may_use_reserved(priority, payer):
             return payer
         return None
 

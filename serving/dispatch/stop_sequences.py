@@ -105,8 +105,8 @@ async def _accounts(deltas: AsyncIterator[Delta], deadline_at_s: float | None) -
 
 
 def _find_first(text: str, stops: Sequence[str]) -> tuple[int, str] | None:
-    """Return the index and the text of the stop sequence that is complete first, or None. Of several, the
-    longest counts, so it does not matter how deltas split the text.
+    """Return the index and the text of the stop sequence that is complete first, or None. If several are
+    complete, the longest counts, so it does not matter how deltas split the text.
     """
     ends = [(at + len(stop), at, stop) for stop in stops if (at := text.find(stop)) >= 0]
     return min(ends)[1:] if ends else None

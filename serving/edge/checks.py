@@ -233,11 +233,11 @@ def check_content_type(method: str, fields: Fields, *, is_upload: bool = False) 
     if method not in WITH_BODY or not has_body(fields):
         return
     types = fields.get(TYPE, ())
-    wanted = "multipart/form-data" if is_upload else "application/json"
-    if [value.split(";")[0].strip().lower() for value in types] != [wanted]:
+    media_type = "multipart/form-data" if is_upload else "application/json"
+    if [value.split(";")[0].strip().lower() for value in types] != [media_type]:
         actual = quote(types[0]) if types else "missing"
         raise WrongContentType(
-            f"The Content-Type header is {actual}. Send `Content-Type: {wanted}`.", param="Content-Type"
+            f"The Content-Type header is {actual}. Send `Content-Type: {media_type}`.", param="Content-Type"
         )
 
 

@@ -143,7 +143,7 @@ class WaitingRoom:
         oldest.evict()
 
     def _recount(self, peer: str, before: int, after: int) -> None:
-        """Index addresses by their number of places, so that the one with the most is found at once."""
+        """Index addresses by their number of places, so that eviction finds the one with the most without a search."""
         if before:
             del self._by_count[before][peer]
         if after:

@@ -334,8 +334,8 @@ class EdgeProtocol(HttpToolsProtocol):
         return self._response(TooLarge(message, param="headers"), 431)
 
     def _end(self, answer: bytes) -> None:
-        """Send `answer` and close the connection at once. The client is not sending anything that could reset
-        the connection before it reads the response.
+        """Send `answer` and close the connection. Do not linger, because the client is not sending anything that
+        could reset the connection before it reads the response.
         """
         self._stop_waiting()
         self._is_refused = True
@@ -343,8 +343,8 @@ class EdgeProtocol(HttpToolsProtocol):
         self.transport.close()
 
     def _refuse(self, answer: bytes) -> None:
-        """Send `answer` and close the connection after `LINGER_S` seconds. If it were closed at once, data
-        that the client is still sending could reset it, and the response would be lost.
+        """Send `answer` and close the connection after `LINGER_S` seconds. Before that, data that the
+        client is still sending could reset the connection, and the response would be lost.
         """
         self._is_refused, self._pending_cycle = True, None
         self.pipeline.clear()

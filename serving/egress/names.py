@@ -18,13 +18,13 @@ THREADS = 64
 KEPT_S = 10.0
 """Seconds for which the addresses of a name are cached."""
 
-Found = list[tuple[socket.AddressFamily, str]]
+Addresses = list[tuple[socket.AddressFamily, str]]
 """Addresses of a name, each with its address family."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    addresses: Found
+    addresses: Addresses
     """Addresses of the name. If there are none, `fault` says why."""
     fault: str = ""
     since_s: float = field(default_factory=time.monotonic)
@@ -42,7 +42,7 @@ class NameLookups:
         self._lookups: dict[str, Future[_Answer]] = {}
         """Lookups in progress and recent successful ones, by host name."""
 
-    async def find(self, host: str) -> Found:
+    async def find(self, host: str) -> Addresses:
         """Return the distinct addresses of `host`, or raise OSError. The lookup continues if one caller is
         cancelled.
         """

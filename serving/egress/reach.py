@@ -7,7 +7,7 @@ from ipaddress import ip_address
 
 import psutil
 
-from serving.egress.names import NAMES, Found
+from serving.egress.names import NAMES, Addresses
 from serving.egress.zones import Zone, literal_address, zone_of
 
 
@@ -54,7 +54,7 @@ class Reach:
         for *_, sockaddr in entries:
             self.check(str(sockaddr[0]), host)
 
-    async def resolve(self, host: str) -> Found:
+    async def resolve(self, host: str) -> Addresses:
         """Return the addresses of `host`. Raise AddressForbidden if any of them is not allowed, or OSError if
         there is none.
         """

@@ -101,17 +101,17 @@ class KnownTexts:
         """Redact the long texts in `value` in the background, where teams take turns. Call it before `value` is
         recorded.
         """
-        found = dict[str, None]()
+        long_texts = dict[str, None]()
 
         def find(text: str) -> str:
             if len(text) >= LONG_CHARS:
-                found[text] = None
+                long_texts[text] = None
             return text
 
         map_texts(value, find)
-        if sum(map(len, found)) < LEAST_CHARS:
+        if sum(map(len, long_texts)) < LEAST_CHARS:
             return
-        for text in found:
+        for text in long_texts:
             key = (text, self._hides)
             if key not in _ready:
                 redact = PersonalDataRedactor() if self._hides else redact_secrets  # without earlier limits

@@ -21,15 +21,15 @@ WORDS = frozenset({
 SUBSET = Subset(WORDS, frozenset(FORMATS), takes_type_lists=False, takes_recursion=False)
 
 
-def translate(wanted: AnswerFormat, tools: Toolset) -> Translation:
-    if wanted.schema is None:
-        return in_words(wanted)
+def translate(answer_format: AnswerFormat, tools: Toolset) -> Translation:
+    if answer_format.schema is None:
+        return in_words(answer_format)
     try:
-        narrowed = narrow(wanted.schema, SUBSET)
+        narrowed = narrow(answer_format.schema, SUBSET)
         _close(narrowed.schema, narrowed.lost_keywords)
     except NotExpressible as exc:
-        return in_words(wanted, str(exc))
-    return in_part(wanted, narrowed.schema, narrowed.lost_keywords)
+        return in_words(answer_format, str(exc))
+    return in_part(answer_format, narrowed.schema, narrowed.lost_keywords)
 
 
 def _close(schema: dict[str, Any], lost_keywords: set[str]) -> None:
@@ -55,5 +55,5 @@ def _close(schema: dict[str, Any], lost_keywords: set[str]) -> None:
         part["additionalProperties"] = False
 
 
-def output_format(wanted: AnswerFormat) -> dict[str, object]:
-    return {"type": "json_schema", "schema": wanted.schema}
+def output_format(answer_format: AnswerFormat) -> dict[str, object]:
+    return {"type": "json_schema", "schema": answer_format.schema}

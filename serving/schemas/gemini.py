@@ -20,21 +20,21 @@ WORDS = frozenset({
 SUBSET = Subset(WORDS, takes_recursion=False)
 
 
-def translate(wanted: AnswerFormat, tools: Toolset) -> Translation:
+def translate(answer_format: AnswerFormat, tools: Toolset) -> Translation:
     if tools.offered:
-        return in_words(wanted, "The model accepts no response format together with tools.")
-    if wanted.schema is None:
-        return Translation(wanted, instructions(wanted))
+        return in_words(answer_format, "The model accepts no response format together with tools.")
+    if answer_format.schema is None:
+        return Translation(answer_format, instructions(answer_format))
     try:
-        narrowed = narrow(wanted.schema, SUBSET)
+        narrowed = narrow(answer_format.schema, SUBSET)
     except NotExpressible as exc:
-        return in_words(wanted, str(exc))
-    return in_part(wanted, narrowed.schema, narrowed.lost_keywords)
+        return in_words(answer_format, str(exc))
+    return in_part(answer_format, narrowed.schema, narrowed.lost_keywords)
 
 
 def answer_schema(
-    wanted: AnswerFormat | None, grammar: Grammar | None
+    answer_format: AnswerFormat | None, grammar: Grammar | None
 ) -> tuple[bool, Mapping[str, Any] | None]:
     """Return whether the answer must be JSON, and its schema, if any."""
-    schema = wanted.schema if wanted else grammar.json_schema if grammar else None
-    return wanted is not None or schema is not None, schema
+    schema = answer_format.schema if answer_format else grammar.json_schema if grammar else None
+    return answer_format is not None or schema is not None, schema

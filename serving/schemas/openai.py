@@ -29,26 +29,26 @@ SAYS_WHAT = frozenset(["$ref", "anyOf", "const", "enum", "type"])
 """Keywords that give a value's type. Every subschema of a strict schema must have one of them."""
 
 
-def translate(wanted: AnswerFormat, tools: Toolset) -> Translation:
-    if wanted.schema is None:  # OpenAI rejects this format if the prompt does not mention JSON
-        return Translation(wanted, instructions(wanted))
+def translate(answer_format: AnswerFormat, tools: Toolset) -> Translation:
+    if answer_format.schema is None:  # OpenAI rejects this format if the prompt does not mention JSON
+        return Translation(answer_format, instructions(answer_format))
     try:
-        narrowed = narrow(wanted.schema, SUBSET)
+        narrowed = narrow(answer_format.schema, SUBSET)
         schema = _alone(narrowed.schema, narrowed.lost_keywords)
         _check_strict(schema)
     except NotExpressible as exc:
         note = f"The schema of the answer was sent with `strict: false`. {exc}"
-        return Translation(replace(wanted, strict=False), "", (note,) if wanted.strict else ())
-    if not wanted.strict:
-        return Translation(wanted)
-    return in_part(wanted, schema, narrowed.lost_keywords)
+        return Translation(replace(answer_format, strict=False), "", (note,) if answer_format.strict else ())
+    if not answer_format.strict:
+        return Translation(answer_format)
+    return in_part(answer_format, schema, narrowed.lost_keywords)
 
 
-def translate_compatible(wanted: AnswerFormat, tools: Toolset) -> Translation:
+def translate_compatible(answer_format: AnswerFormat, tools: Toolset) -> Translation:
     """Translate an answer format for other servers with OpenAI's API."""
     if tools.offered:
-        return in_words(wanted, "Few servers accept a response format together with tools.")
-    return Translation(wanted, instructions(wanted))
+        return in_words(answer_format, "Few servers accept a response format together with tools.")
+    return Translation(answer_format, instructions(answer_format))
 
 
 def _alone(schema: dict[str, Any], lost_keywords: set[str]) -> dict[str, Any]:
@@ -79,10 +79,14 @@ def _check_strict(schema: Schema) -> None:
                 raise NotExpressible("A property in the schema is optional.")
 
 
-def response_format(wanted: AnswerFormat) -> dict[str, object]:
-    if wanted.schema is None:
+def response_format(answer_format: AnswerFormat) -> dict[str, object]:
+    if answer_format.schema is None:
         return {"type": "json_object"}
-    schema: dict[str, object] = {"name": wanted.name, "schema": wanted.schema, "strict": wanted.strict}
-    if wanted.description:
-        schema["description"] = wanted.description
+    schema: dict[str, object] = {
+        "name": answer_format.name,
+        "schema": answer_format.schema,
+        "strict": answer_format.strict,
+    }
+    if answer_format.description:
+        schema["description"] = answer_format.description
     return {"type": "json_schema", "json_schema": schema}

@@ -25,41 +25,43 @@ Translate = Callable[[AnswerFormat, Toolset], Translation]
 call."""
 
 
-def in_words(wanted: AnswerFormat, why: str = "") -> Translation:
+def in_words(answer_format: AnswerFormat, why: str = "") -> Translation:
     """Put the whole format into the prompt. `why` is a sentence for the record, if any."""
     notes = (
         (f"The format of the answer was added to the prompt instead of the provider's field. {why}",)
         if why
         else ()
     )
-    return Translation(None, instructions(wanted), notes)
+    return Translation(None, instructions(answer_format), notes)
 
 
-def in_part(wanted: AnswerFormat, schema: Mapping[str, Any], lost_keywords: Collection[str]) -> Translation:
+def in_part(
+    answer_format: AnswerFormat, schema: Mapping[str, Any], lost_keywords: Collection[str]
+) -> Translation:
     """Send `schema` to the provider, and put the whole format into the prompt if keywords were lost."""
-    native = replace(wanted, schema=schema)
+    native = replace(answer_format, schema=schema)
     if not lost_keywords:
         return Translation(native)
     note = f"The schema of the answer was also added to the prompt, because the provider does not support these keywords: {', '.join(sorted(lost_keywords))}."
-    return Translation(native, instructions(wanted), (note,))
+    return Translation(native, instructions(answer_format), (note,))
 
 
-def instructions(wanted: AnswerFormat) -> str:
+def instructions(answer_format: AnswerFormat) -> str:
     alone = "and nothing else: no prose, no Markdown, no code fence"
-    if wanted.schema is None:
+    if answer_format.schema is None:
         return f"Your final answer is one JSON object {alone}."
-    purpose = f" {wanted.description}" if wanted.description else ""
-    schema = json.dumps(wanted.schema, ensure_ascii=False)
+    purpose = f" {answer_format.description}" if answer_format.description else ""
+    schema = json.dumps(answer_format.schema, ensure_ascii=False)
     return f"Your final answer is one JSON value {alone}.{purpose} It must match this JSON Schema:\n{schema}"
 
 
-def translate_for_plugin(wanted: AnswerFormat, tools: Toolset) -> Translation:
+def translate_for_plugin(answer_format: AnswerFormat, tools: Toolset) -> Translation:
     """Translate an answer format for a worker in Python: it gets the format, and the same in the prompt. A program that
     cannot write JSON can refuse the call.
     """
-    return Translation(wanted, instructions(wanted))
+    return Translation(answer_format, instructions(answer_format))
 
 
-def translate_to_words(wanted: AnswerFormat, tools: Toolset) -> Translation:
+def translate_to_words(answer_format: AnswerFormat, tools: Toolset) -> Translation:
     """Translate an answer format for workers that have no field for it: everything goes into the prompt."""
-    return in_words(wanted)
+    return in_words(answer_format)

@@ -59,18 +59,18 @@ def _with(schema: dict[str, Any], patterns: RegexOptions | FancyRegexOptions) ->
     )
 
 
-def find_fault(text: str, wanted: AnswerFormat) -> str | None:
+def find_fault(text: str, answer_format: AnswerFormat) -> str | None:
     """Return an answer's first fault as a sentence for the model that wrote it, or None."""
     try:
         value = read_json(text)
     except _Unreadable as exc:
         return str(exc)
-    if wanted.schema is None:
+    if answer_format.schema is None:
         return None if isinstance(value, Mapping) else "The answer is not a JSON object."
     try:
-        if compile_schema(wanted.schema).is_valid(value):
+        if compile_schema(answer_format.schema).is_valid(value):
             return None
-        return _explain(wanted.schema, value)
+        return _explain(answer_format.schema, value)
     except ValueError as exc:  # too deep
         return f"The answer cannot be checked: {_cut(str(exc))}."
 

@@ -38,16 +38,18 @@ MOST_PROPERTIES, MOST_TOGETHER = 300, 2_000
 ANY_OBJECT: dict[str, Any] = {"type": "object"}
 
 
-def translate(wanted: AnswerFormat, tools: Toolset) -> Translation:
+def translate(answer_format: AnswerFormat, tools: Toolset) -> Translation:
     if tools.offered:
-        return in_words(wanted, "A constraint on the answer would prevent the model from calling tools.")
-    if wanted.schema is None:
-        return Translation(wanted, instructions(wanted))
+        return in_words(
+            answer_format, "A constraint on the answer would prevent the model from calling tools."
+        )
+    if answer_format.schema is None:
+        return Translation(answer_format, instructions(answer_format))
     try:
-        schema = hold_to(wanted.schema)
+        schema = hold_to(answer_format.schema)
     except NotExpressible as exc:
-        return in_words(wanted, str(exc))
-    return Translation(replace(wanted, schema=schema), instructions(wanted))
+        return in_words(answer_format, str(exc))
+    return Translation(replace(answer_format, schema=schema), instructions(answer_format))
 
 
 def hold_to(schema: Schema) -> dict[str, Any]:

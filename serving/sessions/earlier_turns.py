@@ -135,7 +135,7 @@ class EarlierTurns:
     ) -> Mapping[str, StepTurn]:
         """Return the turns that can be sent again, for `Team.earlier_turns`.
 
-        A turn is left out unless it belongs to the same key, and everything before it is as it was.
+        Only turns of the same key are returned, and only if the messages before them have not changed.
 
         Args:
             messages: conversation that the client has sent.
@@ -174,7 +174,7 @@ class EarlierTurns:
         return turns
 
     async def _runs_of(self, calls: Iterable[str]) -> dict[str, dict[int, str]]:
-        """Return the client's ids of tool calls by run and number. Ids of other servers are left out."""
+        """Return the client's ids of tool calls by run and number. Ids of other servers are omitted."""
         try:
             ids = await self._store.call_ids()
         except StoreUnavailable:
@@ -292,9 +292,9 @@ def _add_ids(digest: blake2b, ids: Iterable[str]) -> None:
 
 def _has_results(turn: StepTurn, numbers: Mapping[int, str], results: Mapping[str, ToolResult]) -> bool:
     """Return whether the client's results of a turn are those that the worker received."""
-    sent = {each.number: each.result.text for each in turn.results}
+    results_before = {each.number: each.result.text for each in turn.results}
     own = {number: results[id].text for number, id in numbers.items() if id in results}
-    return all(sent.get(call.number) == own.get(call.number) for call in turn.calls)
+    return all(results_before.get(call.number) == own.get(call.number) for call in turn.calls)
 
 
 def _is_redacted(turns: Iterable[StepTurn]) -> bool:

@@ -232,7 +232,7 @@ class RunExecutor:
             if execution.rate.tokens:
                 await self._admission.rates.settle(execution.rate, records)
             if records.record.status != "waiting":  # `suspend` has stored a run that waits
-                stored_records = execution.journal.kept(records)
+                stored_records = execution.journal.storable(records)
                 await self._end_turn(records, stored_records)
                 await self._store.put(stored_records)
                 if execution.pool is self._pools.current:

@@ -57,7 +57,7 @@ class LiveSettings:
         self._source, self._poll_s, self._complete = source, poll_s, complete
         self._find_policy_faults = find_policy_faults
         self._user_config: Mapping[str, Any] = {}
-        self._wanted = settings
+        self._complete_settings = settings
         """Settings with `user_config` applied, including workers whose keys are missing."""
         self._changing = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
@@ -105,8 +105,8 @@ class LiveSettings:
 
     async def _apply(self, settings: Settings, user_config: Mapping[str, Any]) -> None:
         async with self._changing:
-            wanted = await asyncio.to_thread(self._complete, apply_patch(settings, user_config))
-            pool = self._build(wanted)
+            complete_settings = await asyncio.to_thread(self._complete, apply_patch(settings, user_config))
+            pool = self._build(complete_settings)
             try:
                 if self.is_up:
                     await pool.load_adapters()
@@ -116,7 +116,11 @@ class LiveSettings:
             late = [name for name in AT_START if getattr(settings, name) != getattr(self._settings, name)]
             if late:
                 logger.warning("Changes to %s take effect after a restart.", ", ".join(late))
-            self._settings, self._user_config, self._wanted = settings, user_config, wanted
+            self._settings, self._user_config, self._complete_settings = (
+                settings,
+                user_config,
+                complete_settings,
+            )
             await self._service.swap(pool)
         if self.is_up:
             await self.check_policies()
@@ -141,14 +145,14 @@ class LiveSettings:
 
     async def _follow(self, source: SettingsSource) -> None:
         """Reload when a file has changed, and stayed the same for one poll, so that it is completely written."""
-        applied_stamp = last_stamp = (source.digest, key_stamps(self._wanted))
+        applied_stamp = last_stamp = (source.digest, key_stamps(self._complete_settings))
         while True:
             await asyncio.sleep(self._poll_s)
-            now = await asyncio.to_thread(source.stamp, self._wanted)
+            now = await asyncio.to_thread(source.stamp, self._complete_settings)
             if now == last_stamp and now != applied_stamp and now[0]:
                 applied_stamp = now
                 with suppress(*FAULTS):
                     await self.reload()
-                    applied_stamp = last_stamp = (now[0], key_stamps(self._wanted))
+                    applied_stamp = last_stamp = (now[0], key_stamps(self._complete_settings))
                     continue
             last_stamp = now

@@ -20,14 +20,14 @@ from conductor.model.terms import Priority
 from conductor.run.record import NOBODY, Account, Record
 from conductor.run.task import Task
 from conductor.run.team import Team
-from conductor.run.turns import Given
+from conductor.run.turns import ClientReply
 from serving.accounts.caller import Caller
 from serving.accounts.rates import RateCounter
 from serving.dispatch.slots import FairQueue
 from serving.pool import Pool
 from serving.sessions.session import RunSpec
 from serving.settings.settings import Settings
-from serving.shares import KEPT, Room, add_to, share
+from serving.shares import RESERVED_PART, Room, add_to, share
 from serving.store.store import Records
 
 MOST_READERS = 16
@@ -85,7 +85,7 @@ class RunSlots:
                 "(batches.room of limits.max_running). Retry later, or without `service_tier: flex`."
             )
             raise Overloaded(message, param="limits.max_running")
-        most = (1 - KEPT) * pool.settings.limits.max_running
+        most = (1 - RESERVED_PART) * pool.settings.limits.max_running
         has_share = self._n_held >= most and self._of_keys[account.key_id] >= share(self._of_keys)
         if account.key_id and has_share:
             message = (
@@ -134,7 +134,7 @@ class MemoryBudget:
         most = settings.limits.max_running_bytes * (settings.batches.room if priority == "batch" else 1)
         room = most - of_keys.total()
         has_share = bool(account.key_id) and of_keys[account.key_id] >= share(of_keys)
-        if of_keys and n_bytes > room - (KEPT * most if has_share else 0):
+        if of_keys and n_bytes > room - (RESERVED_PART * most if has_share else 0):
             message = (
                 "Requests that are running or not yet stored use the whole memory budget (limits.max_running_bytes). "
                 "Retry soon."
@@ -216,11 +216,11 @@ class RunAdmission:
                 raise
         return leases
 
-    def admit_again(self, record: Record, results: Given) -> ExitStack:
+    def admit_again(self, record: Record, results: ClientReply) -> ExitStack:
         """Admit a run that has waited for tool results, as `admit` does, but without checking its key's share
         again.
         """
-        n_bytes = bytes_of_record(record) + bytes_of_given(results)
+        n_bytes = bytes_of_record(record) + bytes_of_reply(results)
         self.slots.check_share(NOBODY, record.task.priority)
         self.memory.check(record.account, n_bytes, record.task.priority)
         return self._occupy(record.account, n_bytes)
@@ -319,20 +319,20 @@ def bytes_of_task(task: Task) -> int:
         getsizeof(tool.description) + _bytes_of_json(tool.parameters) + _bytes_of_json(tool.format)
         for tool in task.tools.tools
     )
-    wanted = _bytes_of_json(task.answer_format.schema) if task.answer_format else 0
-    return bytes_of(task.conversation) + tools + wanted
+    format_bytes = _bytes_of_json(task.answer_format.schema) if task.answer_format else 0
+    return bytes_of(task.conversation) + tools + format_bytes
 
 
 def bytes_of_record(record: Record) -> int:
     """Return the size in bytes of a record's task and tool results."""
-    resume_inputs = [segment.given for segment in record.segments if segment.given is not None]
-    return bytes_of_task(record.task) + sum(map(bytes_of_given, resume_inputs))
+    client_replies = [segment.given for segment in record.segments if segment.given is not None]
+    return bytes_of_task(record.task) + sum(map(bytes_of_reply, client_replies))
 
 
-def bytes_of_given(resume_input: Given) -> int:
+def bytes_of_reply(client_reply: ClientReply) -> int:
     """Return the size in bytes of tool results, and of the messages that the client sent with them."""
-    results = Message("tool", tuple(each.result for each in resume_input.results))
-    return bytes_of([results, *resume_input.said])
+    results = Message("tool", tuple(each.result for each in client_reply.results))
+    return bytes_of([results, *client_reply.said])
 
 
 def bytes_of(messages: Iterable[Message]) -> int:

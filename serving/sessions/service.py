@@ -114,10 +114,10 @@ class Service:
 
     async def budget_headers(self, account: Account) -> dict[str, str]:
         """Return the response headers on an account's budget. There are none if it has no budget."""
-        balance = await self._ledgers.left(account) if self._ledgers else None
+        balance = await self._ledgers.balance(account) if self._ledgers else None
         if balance is None:
             return {}
-        return {BUDGET_LEFT: f"{balance.usd:f}", BUDGET_WINDOW: f"{balance.whose} {balance.period}"}
+        return {BUDGET_LEFT: f"{balance.usd:f}", BUDGET_WINDOW: f"{balance.owner} {balance.period}"}
 
     @property
     def calls(self) -> int:

@@ -16,7 +16,7 @@ from conductor.run.record import Record, RunRecords
 from conductor.run.run import Run
 from conductor.run.task import Task
 from conductor.run.team import Team
-from conductor.run.turns import Given
+from conductor.run.turns import ClientReply
 from serving.accounts.rates import NO_RATES, RateReservation
 from serving.pool import Pool
 from serving.store.content import ContentJournal
@@ -48,7 +48,7 @@ class RunSpec:
     n_beside: int = 0
     before_calls: Callable[[], Awaitable[None]] | None = None
     resumed: RunRecords | None = None
-    results: Given | None = None
+    results: ClientReply | None = None
     paid_usd: Decimal = Decimal(0)
 
 
@@ -148,7 +148,7 @@ class SessionRegistry(StoreListener):
         """Return the records of a run that this replica executes, as stored, or None."""
         session = self._sessions.get(id)
         execution = session.execution if session else None
-        return execution.journal.kept(execution.run.records) if execution else None
+        return execution.journal.storable(execution.run.records) if execution else None
 
     def owns(self, id: str) -> bool:
         return id in self._sessions and self._sessions[id].is_owner

@@ -19,7 +19,7 @@ from conductor.run.record import Account, Record, RunRecords
 from conductor.run.run import Run
 from conductor.run.task import Task
 from conductor.run.team import Team
-from conductor.run.turns import Given
+from conductor.run.turns import ClientReply
 from serving.accounts.account_ledgers import AccountLedgers
 from serving.accounts.account_policy import Policies, check_tools, narrow_records, not_kept
 from serving.accounts.caller import Caller
@@ -101,7 +101,7 @@ class Sessions(SessionRegistry):
     async def resume(
         self,
         record: Record,
-        results: Given,
+        results: ClientReply,
         headers: dict[str, str],
         policies: Policies,
         rate: RateReservation = NO_RATES,
@@ -215,7 +215,7 @@ class Sessions(SessionRegistry):
     async def _resume(
         self,
         record: Record,
-        results: Given,
+        results: ClientReply,
         headers: dict[str, str],
         policies: Policies,
         rate: RateReservation,
@@ -267,7 +267,7 @@ class Sessions(SessionRegistry):
         self,
         records: RunRecords,
         headers: dict[str, str],
-        results: Given | None,
+        results: ClientReply | None,
         policies: Policies,
         leases: ExitStack,
         rate: RateReservation,

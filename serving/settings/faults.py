@@ -109,7 +109,7 @@ def place_of(loc: Loc) -> str:
 
 
 def say(fault: ErrorDetails, fields: Sequence[str] = ()) -> str:
-    """Return what is wrong after the field. `fields` beside it are for suggestions."""
+    """Return the text that follows the field's name in an error. `fields` are the names to suggest."""
     kind, facts = fault["type"], cast(Mapping[str, Any], fault.get("ctx", {}))
     if kind in BOUNDS:
         fact, words = BOUNDS[kind]
@@ -204,10 +204,10 @@ def line_of(root: yaml.Node | None, loc: Loc) -> int | None:
     return line or (root.start_mark.line + 1 if root is not None and loc else None)
 
 
-def _check_keys(node: yaml.Node | None, seen: set[int]) -> None:
-    if node is None or id(node) in seen:  # an alias refers to a node that was checked already
+def _check_keys(node: yaml.Node | None, checked_nodes: set[int]) -> None:
+    if node is None or id(node) in checked_nodes:  # an alias refers to a node that was checked already
         return
-    seen.add(id(node))
+    checked_nodes.add(id(node))
     if isinstance(node, yaml.MappingNode):
         lines: dict[str, int] = {}
         for key, value in _entries(node):
@@ -216,10 +216,10 @@ def _check_keys(node: yaml.Node | None, seen: set[int]) -> None:
                 message = f"line {line}: `{name}` is already set on line {lines[name]}. Remove one of the two"
                 raise SettingsError(message)
             lines[name] = line
-            _check_keys(value, seen)
+            _check_keys(value, checked_nodes)
     elif isinstance(node, yaml.SequenceNode):
         for each in cast(list[yaml.Node], node.value):
-            _check_keys(each, seen)
+            _check_keys(each, checked_nodes)
 
 
 def _entries(node: yaml.MappingNode) -> Iterator[tuple[yaml.Node, yaml.Node]]:

@@ -96,10 +96,10 @@ class Accepts(BaseModel):
             return level
         if level not in LEVELS or not self.efforts:
             return None
-        wanted = LEVELS.index(level)
+        index = LEVELS.index(level)
         return min(
             self.efforts,
-            key=lambda candidate: (abs(LEVELS.index(candidate) - wanted), LEVELS.index(candidate)),
+            key=lambda candidate: (abs(LEVELS.index(candidate) - index), LEVELS.index(candidate)),
         )
 
     def thinks(self, level: str | None) -> bool:

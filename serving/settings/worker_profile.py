@@ -190,8 +190,8 @@ def baseline_price_of(settings: Settings) -> Price | None:
         if worker.name == baseline.model
         for place in places_of(worker).values()
     ]
-    known = [price for price in places if price is not None]
-    return dearest_of(known) if known and len(known) == len(places) else None
+    known_prices = [price for price in places if price is not None]
+    return dearest_of(known_prices) if known_prices and len(known_prices) == len(places) else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ from conductor.run.fold import after
 from conductor.run.plan_record import PlanRecord, StepRecord
 from conductor.run.record import Record, RunRecords
 from conductor.run.task import Task
-from conductor.run.turns import Given, Segment, StepTurn
+from conductor.run.turns import ClientReply, Segment, StepTurn
 from serving.redaction.failures import facts_without_words
 from serving.redaction.secrets import Redactor, StreamRedactor
 from serving.redaction.texts import KnownTexts, map_texts, redactor_of
@@ -69,7 +69,7 @@ EMPTY: Mapping[type[Value], Mapping[str, Any]] = {
     Attempt: {"detail": ""},
     CallResult: {"notes": (), "native": None, "logprobs": (), "stop_sequence": None},
     Failure: {"detail": ""},
-    Given: {"results": (), "said": (), "tools": None, "echo": {}},
+    ClientReply: {"results": (), "said": (), "tools": None, "echo": {}},
     PlanRecord: {"prompt": ()},
     PlanStarted: {"prompt": ()},
     Sampling: {"stop": ()},
@@ -109,8 +109,8 @@ def kept_question(task: Task) -> str:
 class ContentJournal:
     """Journal that redacts the events of a run, and of nested runs, for the store's journal."""
 
-    def __init__(self, permit: Permit, journal: Journal, known: KnownTexts | None = None) -> None:
-        self._permit, self._journal, self._known = permit, journal, known
+    def __init__(self, permit: Permit, journal: Journal, run_texts: KnownTexts | None = None) -> None:
+        self._permit, self._journal, self._run_texts = permit, journal, run_texts
         self._redact = redactor_of(permit)
         self._records = dict[str, tuple[Record, Record]]()
         """Newest record and its redacted form, by run id. Both are the same object if nothing was redacted.
@@ -147,42 +147,46 @@ class ContentJournal:
             record = self._records[record.id][1]
         self._journal(record, seq, event_numbers(event))
 
-    def kept(self, records: RunRecords) -> RunRecords:
-        """Return the records as they may be stored. Those that were redacted event by event are not again."""
+    def storable(self, records: RunRecords) -> RunRecords:
+        """Return the records in the form in which they may be stored. A record whose events were redacted one by
+        one is not redacted again.
+        """
         if not self._permit.stores:
             return without_content(records)
         redact = redactor_of(self._permit)
-        record = self._kept(records.record, redact)
-        inner = {id: self._kept(each, redact) for id, each in records.inner.items()}
+        record = self._storable(records.record, redact)
+        inner = {id: self._storable(each, redact) for id, each in records.inner.items()}
         is_same = record is records.record and all(each is records.inner[id] for id, each in inner.items())
         return records if is_same else replace(records, record=record, inner=inner)
 
-    def _kept(self, record: Record, redact: Redactor) -> Record:
-        whole, kept = self._records.get(record.id, (None, record))
-        return kept if whole is record else map_texts(record, redact)
+    def _storable(self, record: Record, redact: Redactor) -> Record:
+        whole, redacted_record = self._records.get(record.id, (None, record))
+        return redacted_record if whole is record else map_texts(record, redact)
 
     def _fold(self, record: Record, event: Event, redacted: Event) -> Record:
         """Return the redacted `record` after `event`: itself as long as redaction has changed no event."""
-        before, kept_before = self._records.get(record.id, (None, None))
-        if kept_before is None:
-            kept = self._take_out(record)
-        elif before is kept_before and redacted is event:
-            kept = record
+        before, redacted_before = self._records.get(record.id, (None, None))
+        if redacted_before is None:
+            redacted_record = self._take_out(record)
+        elif before is redacted_before and redacted is event:
+            redacted_record = record
         else:
-            kept = after(kept_before, redacted)
-        self._records[record.id] = record, kept
-        return kept
+            redacted_record = after(redacted_before, redacted)
+        self._records[record.id] = record, redacted_record
+        return redacted_record
 
     def _take_out(self, value: T) -> T:
-        if self._known is not None:
-            self._known.learn(value)
+        if self._run_texts is not None:
+            self._run_texts.learn(value)
         # Use a new redactor each time, because the result for a text must not depend on earlier texts.
         return map_texts(value, redactor_of(self._permit))
 
     def _note_piece(self, record: Record, seq: int, piece: AnswerDelta) -> None:
-        whole, kept = self._records.get(record.id, (None, record))
+        whole, redacted_record = self._records.get(record.id, (None, record))
         if whole is not record:
-            kept = self._fold(record, piece, piece)  # the record does not contain the streamed text
+            redacted_record = self._fold(
+                record, piece, piece
+            )  # the record does not contain the streamed text
         if record.parent is not None:
             return
         if record.id not in self._texts:
@@ -190,7 +194,7 @@ class ContentJournal:
         text, reasoning = self._texts[record.id]
         new_text = text.feed(piece.text) if piece.text else ""
         new_reasoning = reasoning.feed(piece.reasoning) if piece.reasoning else ""
-        self._pass_on(kept, seq, piece.at_s, new_text, new_reasoning)
+        self._pass_on(redacted_record, seq, piece.at_s, new_text, new_reasoning)
 
     def _note_work(self, record: Record, seq: int, piece: WorkDelta) -> None:
         """Pass on what can be redacted of a step's text. The event at its end contains the whole text."""

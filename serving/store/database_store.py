@@ -176,22 +176,22 @@ class DatabaseStore(RunJournal, StoredRuns):
         await self.write_suspended(records, now_us() + int(wait_s * 1_000_000), body, question)
 
     async def resume(self, id: str) -> RunRecords | None:
-        taken = await self._store.write(TAKE_SUSPENDED, Take(id, self.owner))
-        if taken is None:
+        resumed = await self._store.write(TAKE_SUSPENDED, Take(id, self.owner))
+        if resumed is None:
             return None
-        self.keep(id, taken.seq)
-        return load_records(taken.body, has_content=True)
+        self.keep(id, resumed.seq)
+        return load_records(resumed.body, has_content=True)
 
     async def call_ids(self) -> CallIds:
-        known, at_s = self._call_ids, time.monotonic()
-        if known is not None and at_s < self._secrets_until_s:
-            return known
+        call_ids, at_s = self._call_ids, time.monotonic()
+        if call_ids is not None and at_s < self._secrets_until_s:
+            return call_ids
         try:
             self._call_ids = CallIds(await self._store.write(READ_SECRETS, None))
         except StoreUnavailable:
-            if known is None:
+            if call_ids is None:
                 raise
-            return known
+            return call_ids
         self._secrets_until_s = at_s + SECRETS_S
         return self._call_ids
 
@@ -220,7 +220,7 @@ class DatabaseStore(RunJournal, StoredRuns):
             return await self._take_orphans()
 
     async def _take_orphans(self) -> int:
-        taken = 0
+        n_taken = 0
         for id in await self._store.write(TAKE_OVER, TakeOver(self.owner, MOST_AT_ONCE)):
             if self._is_here(id):
                 continue
@@ -232,12 +232,12 @@ class DatabaseStore(RunJournal, StoredRuns):
                 continue
             newest, paid_usd = await self.newest_seq(id), await self.paid_usd(id)
             if not self._is_here(id):
-                taken += 1
+                n_taken += 1
                 self.keep(id, newest)
                 self._listener.on_orphan(records, paid_usd)
-        if taken:
-            logger.warning("Continuing %d runs of stopped routers", taken)
-        return taken
+        if n_taken:
+            logger.warning("Continuing %d runs of stopped routers", n_taken)
+        return n_taken
 
     def _is_here(self, id: str) -> bool:
         """Return whether this replica handles the run, so that it must not be taken over.

@@ -46,7 +46,7 @@ class CachedAnswer:
     """
 
     owner: str
-    asked: str
+    request_hash: str
     run_id: str
     drop_us: int
 
@@ -105,7 +105,7 @@ KEEP = RowInsert(cached_answer, ["owner", "asked", "run_id", "drop_us"], update=
 
 
 def _keep(connection: Connection, answers: Sequence[CachedAnswer]) -> list[None]:
-    newest = {(each.owner, each.asked): (each.run_id, each.drop_us) for each in answers}
+    newest = {(each.owner, each.request_hash): (each.run_id, each.drop_us) for each in answers}
     KEEP.execute(connection, [(*key, *values) for key, values in sorted(newest.items())])  # no deadlock
     return [None] * len(answers)
 

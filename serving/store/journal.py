@@ -200,7 +200,7 @@ class RunJournal:
         run = self._runs.setdefault(id, UnflushedRun())
         items = pack_items(id, run)
         row = SuspendedRow(id, drop_us, run.seq, body, question)
-        write = SuspendWrite(run_write(records, tuple(run.rows), kept=True), row)
+        write = SuspendWrite(run_write(records, tuple(run.rows), is_kept=True), row)
         written = await self._store.write(SUSPEND, write)
         run.is_begun = True
         self._drop(id)
@@ -217,8 +217,8 @@ class RunJournal:
             async with asyncio.timeout(FLUSH_S):
                 await self._idle.wait()
         await end_task(task)
-        if left := [id for id, run in self._runs.items() if run.is_waiting]:
-            logger.error("Store unreachable at shutdown; %d runs were not written", len(left))
+        if unwritten := [id for id, run in self._runs.items() if run.is_waiting]:
+            logger.error("Store unreachable at shutdown; %d runs were not written", len(unwritten))
 
     def _begin_writing(self) -> None:
         self._wake.set()

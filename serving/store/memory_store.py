@@ -39,7 +39,7 @@ class MemoryStore:
         self._runs = FairDict[str, RunRecords](lambda _, run: run.record.account.key_id)
         self._bytes = dict[str, int]()
         self._items = dict[str, list[Item]]()
-        self._kept = set[str]()
+        self._kept_ids = set[str]()
         self._running_answers = dict[str, AnswerBuffer]()
         self._feedback = dict[str, dict[str, Feedback]]()
         self._claims = FairDict[tuple[str, str], Claim](lambda key, _: key[0])
@@ -52,7 +52,7 @@ class MemoryStore:
         """Do nothing, because there is no other replica."""
 
     def keep(self, id: str, seq: int = 0) -> None:
-        self._kept.add(id)
+        self._kept_ids.add(id)
 
     @property
     def n_unwritten(self) -> int:
@@ -67,7 +67,7 @@ class MemoryStore:
         return False
 
     def forget(self, id: str) -> None:
-        self._kept.discard(id)
+        self._kept_ids.discard(id)
 
     async def wait_until_written(self, id: str) -> None:
         """Do nothing, because there is no other replica."""
@@ -89,13 +89,13 @@ class MemoryStore:
         """Return False, because only this replica can have made the claim, and it has not ended."""
         return False
 
-    async def find_answer(self, owner: str, asked: str) -> str | None:
-        answer = self._answers.get((owner, asked))
+    async def find_answer(self, owner: str, request_hash: str) -> str | None:
+        answer = self._answers.get((owner, request_hash))
         return answer.run_id if answer and answer.drop_us > now_us() else None
 
     async def keep_answer(self, answer: CachedAnswer) -> None:
         """See `RecordStore.keep_answer`. At most `limits.records` answers are stored."""
-        key = (answer.owner, answer.asked)
+        key = (answer.owner, answer.request_hash)
         self._answers.pop(key, None)  # moves the key to the end, as the newest
         self._answers[key] = answer
         self._answers.pop_down_to(self._limits().records)
@@ -104,7 +104,7 @@ class MemoryStore:
         """See `RecordStore.note`. Events share their texts with the record, so their size is not counted."""
         if record.parent is not None:
             return
-        if isinstance(event, AnswerDelta) and record.id not in self._kept:
+        if isinstance(event, AnswerDelta) and record.id not in self._kept_ids:
             if record.id not in self._running_answers:
                 self._running_answers[record.id] = AnswerBuffer()
             self._running_answers[record.id].add(event)
@@ -119,7 +119,7 @@ class MemoryStore:
         if items is None or id in self._runs:
             return
         self._listener.on_watch(id)
-        self._kept.add(id)
+        self._kept_ids.add(id)
         if answer is not None and (piece := answer.take()) is not None:
             self._add(id, Item(len(items) + 1, id, piece))
 
@@ -130,7 +130,7 @@ class MemoryStore:
     async def put(self, records: RunRecords) -> None:
         limits = self._limits()
         id = records.record.id
-        self._kept.discard(id)
+        self._kept_ids.discard(id)
         self._running_answers.pop(id, None)
         self._runs[id], self._bytes[id] = records, weight(records)
         while len(self._runs) > limits.records:

@@ -94,12 +94,12 @@ class _ItemShape(msgspec.Struct, omit_defaults=True):
     record: Record | None = None
 
 
-def run_row(records: RunRecords, *, kept: bool) -> RunRow:
+def run_row(records: RunRecords, *, is_kept: bool) -> RunRow:
     """Return the row for a run in its current state. The row has a body only if the run has ended.
 
     Args:
         records: record of the run and of its inner runs.
-        kept: whether the run outlives its client and its replica.
+        is_kept: whether the run outlives its client and its replica.
     """
     record = records.record
     has_ended = record.status in ENDED
@@ -118,7 +118,7 @@ def run_row(records: RunRecords, *, kept: bool) -> RunRow:
         _count(usage.input_tokens),
         _count(usage.output_tokens),
         record.trace_id,
-        int(kept),
+        int(is_kept),
         pack_records(without_content(records)),
         body,
         len(body) if body else 0,
@@ -264,8 +264,10 @@ def _unpack_items(packed: bytes) -> list[_ItemShape]:
         return _unpack(list[_ItemShape], packed)
     except codec.UnreadableRecord:
         shapes: list[dict[str, Any]] = _unpack(list[dict[str, Any]], packed)
-        known = [each for each in shapes if each["event"].get(codec.TYPE) not in codec.RETIRED_EVENTS]
-        return codec.load(list[_ItemShape], known)
+        current_shapes = [
+            each for each in shapes if each["event"].get(codec.TYPE) not in codec.RETIRED_EVENTS
+        ]
+        return codec.load(list[_ItemShape], current_shapes)
 
 
 def _unpack(kind: type[T], packed: bytes) -> T:

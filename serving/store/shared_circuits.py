@@ -113,13 +113,13 @@ class SharedCircuits:
                     await connection.execute(_put(self._store.owner, worker, opening))
         self._written = dict(own)
 
-    async def _read(self, known: list[str]) -> dict[str, list[Opening]]:
+    async def _read(self, digests: list[str]) -> dict[str, list[Opening]]:
         """Return the open circuits of other replicas for the known workers, by `digest`."""
         since, until = (
             (circuit.c.since_us - NOW_US).label("since"),
             (circuit.c.until_us - NOW_US).label("until"),
         )
-        is_others = (circuit.c.owner != self._store.owner) & circuit.c.identity.in_(known)
+        is_others = (circuit.c.owner != self._store.owner) & circuit.c.identity.in_(digests)
         query = select(circuit.c.identity, since, until).where(is_others, IS_SOUND).order_by(until.desc())
         rows = await self._store.read(query.limit(MOST_ROWS))
         now_s, openings = (

@@ -63,12 +63,12 @@ LOSE = (
     .returning(run.c.id)
 )
 """Statement that marks dead runs as lost. The cost comes from the ledger, because the last events of a lost run may not have been written."""
-HELD = select(func.sum(hold.c.amount)).where(hold.c.run_id == run.c.id, hold.c.state == "open")
+OPEN_HOLDS = select(func.sum(hold.c.amount)).where(hold.c.run_id == run.c.id, hold.c.state == "open")
 RECORDED = select(func.sum(run_cost.c.cost)).where(run_cost.c.run_id == run.c.id, run_cost.c.worker != "")
 LOST_COSTS = select(
     *run.c["id", "made_us", "key_id", "team_id", "model"],
     func.coalesce(SPENT, run.c.cost).label("cost"),
-    HELD.scalar_subquery().label("held"),
+    OPEN_HOLDS.scalar_subquery().label("held"),
     RECORDED.scalar_subquery().label("recorded"),
 ).where(run.c.id.in_(bindparam("ids", expanding=True)))
 ORPHANS = (
@@ -110,9 +110,9 @@ class RunWrite:
         return [(self.row.id, worker, self.row.made_us) for worker in self.workers]
 
 
-def run_write(records: RunRecords, events: tuple[EventRow, ...], *, kept: bool) -> RunWrite:
+def run_write(records: RunRecords, events: tuple[EventRow, ...], *, is_kept: bool) -> RunWrite:
     """Return the write that stores a run in its current state."""
-    row = run_row(records, kept=kept)
+    row = run_row(records, is_kept=is_kept)
     costs = tuple(rows_of(records)) if row.ended_us is not None or row.status == "waiting" else ()
     if row.ended_us is None:
         return RunWrite(row, events, costs=costs)

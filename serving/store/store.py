@@ -177,8 +177,8 @@ class Events(Protocol):
         ...
 
     async def wait_while_late(self, id: str) -> None:
-        """Wait while the first write of a run is overdue, for a few seconds. Return at once if the store is
-        away.
+        """Wait while the first write of a run is overdue, for a few seconds. Do not wait if the store is
+        unreachable.
         """
         ...
 
@@ -200,7 +200,7 @@ class RequestClaims(Protocol):
         """
         ...
 
-    async def find_answer(self, owner: str, asked: str) -> str | None:
+    async def find_answer(self, owner: str, request_hash: str) -> str | None:
         """Return the id of the run that answered an equal request, or None. See `CachedAnswer.owner`."""
         ...
 

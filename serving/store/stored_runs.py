@@ -124,9 +124,9 @@ class StoredRuns:
         rows = await self._store.read(select(func.sum(ledger.c.amount)).where(ledger.c.run_id == id))
         return _usd(rows[0][0]) if rows else None
 
-    async def find_answer(self, owner: str, asked: str) -> str | None:
+    async def find_answer(self, owner: str, request_hash: str) -> str | None:
         table = cached_answer.c
-        is_current = (table.owner == owner) & (table.asked == asked) & (table.drop_us > now_us())
+        is_current = (table.owner == owner) & (table.asked == request_hash) & (table.drop_us > now_us())
         row = next(iter(await self._store.read(select(table.run_id).where(is_current))), None)
         return row.run_id if row else None
 

@@ -46,7 +46,7 @@ class Take:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class ResumedRun:
     """Resumed run: the number of its newest event, and its packed records."""
 
     seq: int
@@ -81,23 +81,23 @@ def _suspend(connection: Connection, items: Sequence[SuspendWrite]) -> list[Writ
     return written
 
 
-def _take(connection: Connection, items: Sequence[Take]) -> list[Taken | None]:
+def _take(connection: Connection, items: Sequence[Take]) -> list[ResumedRun | None]:
     ids = sorted({item.run_id for item in items})
     rows = connection.execute(
         delete(suspended_run)
         .where(WAITING.run_id.in_(ids))
         .returning(WAITING.run_id, WAITING.seq, WAITING.body)
     )
-    waiting = {row.run_id: Taken(row.seq, row.body) for row in rows}
-    taken = [waiting.pop(item.run_id, None) for item in items]  # the first of several requests gets it
+    waiting = {row.run_id: ResumedRun(row.seq, row.body) for row in rows}
+    runs = [waiting.pop(item.run_id, None) for item in items]  # the first of several requests gets it
     owners = [
         {"of_id": item.run_id, "taker": item.owner}
-        for item, each in zip(items, taken, strict=True)
+        for item, each in zip(items, runs, strict=True)
         if each is not None
     ]
     if owners:
         connection.execute(OWN, owners)
-    return taken
+    return runs
 
 
 def _expire(connection: Connection, items: Sequence[int | None]) -> list[list[str]]:
@@ -123,7 +123,7 @@ def _end(connection: Connection, ids: Sequence[str], status: str) -> None:
 
 SUSPEND: Operation[SuspendWrite, Written] = Operation("suspension of a run", _suspend)
 """Operation that suspends a run until it gets tool results."""
-TAKE_SUSPENDED: Operation[Take, Taken | None] = Operation("resume of a run", _take)
+TAKE_SUSPENDED: Operation[Take, ResumedRun | None] = Operation("resume of a run", _take)
 """Resumes a suspended run and makes the replica its owner, for only one request. None if it does not wait."""
 EXPIRE: Operation[int | None, list[str]] = Operation("expiry of suspended runs", _expire)
 """Ends expired suspended runs, and the oldest of each team beyond the item's limit of bytes, if any. It

@@ -1,4 +1,4 @@
-"""What a router keeps in memory of a run: its unwritten events, its streamed answer, and an estimate of its size."""
+"""Unwritten events of a run, its streamed answer, and an estimate of the memory that both take."""
 
 import asyncio
 import io
@@ -115,7 +115,7 @@ def pack(id: str, run: UnflushedRun) -> tuple[Packed | None, list[Item]]:
     if run.is_kept:
         run.undelivered += items
     packed = Packed(
-        id, run, len(run.undelivered), run.final, run_write(records, tuple(run.rows), kept=run.is_kept)
+        id, run, len(run.undelivered), run.final, run_write(records, tuple(run.rows), is_kept=run.is_kept)
     )
     return packed, items
 

@@ -135,7 +135,7 @@ class OpenAIAnswer(AnswerReader[list[ChatChunk]]):
             tuple(each for chunk in chunks for each in logprobs_of(chunk)) if self._wants_logprobs else ()
         )
         wants_one = self._call.coalesce or self._wants_logprobs
-        groups = [words] if wants_one else groups_of(words, self._meter.left)
+        groups = [words] if wants_one else groups_of(words, self._meter.pieces_left)
         usage = None if self.last.finish else self.last.usage  # the last delta has the final usage
         model = self.last.model
         return [

@@ -91,7 +91,7 @@ class OutputMeter:
             raise OutputPassed(f"The server exceeded max_output_tokens ({most}).")
 
     @property
-    def left(self) -> int | None:
+    def pieces_left(self) -> int | None:
         """Number of further pieces after which the answer exceeds its limit, or None if it has no limit."""
         return None if self.limit is None else self.limit + 1 - self._pieces
 

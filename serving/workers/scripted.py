@@ -31,7 +31,6 @@ from conductor.model.usage import FREE, Price, Usage
 class ScriptedCall:
     name: str
     arguments: str
-    """Arguments as text."""
 
 
 def own_turns(worker: str, messages: Sequence[Message]) -> list[Native]:

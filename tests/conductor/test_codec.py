@@ -20,7 +20,7 @@ from conductor.run.events import Event
 from conductor.run.plan_record import PlanRecord, StepRecord
 from conductor.run.record import VERSION, Record, RunRecords
 from conductor.run.task import Task
-from conductor.run.turns import Given
+from conductor.run.turns import ClientReply
 
 TEXT = st.text(st.characters(), max_size=12)
 """Halves of characters too: a model may write them."""
@@ -54,7 +54,7 @@ st.register_type_strategy(AnswerFormat, st.builds(AnswerFormat, schema=OBJECTS))
 ECHO = st.dictionaries(TEXT, JSON, max_size=2)
 st.register_type_strategy(Task, st.builds(Task, echo=ECHO))
 st.register_type_strategy(Message, st.builds(Message, thoughts=ECHO))
-st.register_type_strategy(Given, st.builds(Given, echo=ECHO))
+st.register_type_strategy(ClientReply, st.builds(ClientReply, echo=ECHO))
 STEPS = st.lists(st.builds(StepRecord), max_size=2).map(tuple)
 PLANS = st.lists(st.builds(PlanRecord, steps=STEPS), max_size=2).map(tuple)
 RECORDS = st.builds(Record, plans=PLANS, version=st.just(VERSION))

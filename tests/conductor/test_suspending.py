@@ -17,7 +17,7 @@ from conductor.run.lifecycle import open_run, resume_run
 from conductor.run.record import RunRecords
 from conductor.run.task import Task
 from conductor.run.team import Team
-from conductor.run.turns import Given, GivenResult
+from conductor.run.turns import ClientReply, GivenResult
 from tests.conductor.team import Player, a_plan, ask_for, line, member, team
 
 TOOLS = Toolset((Tool("read", "Reads a file.", {"type": "object"}),))
@@ -31,16 +31,16 @@ def calling(*arguments: str, words: str = "", native: Native | None = None) -> l
     ]
 
 
-def reply_with(*results: tuple[int, str], messages: Sequence[Message] = ()) -> Given:
+def reply_with(*results: tuple[int, str], messages: Sequence[Message] = ()) -> ClientReply:
     texts = [GivenResult(number, ToolResult("", (Text(text),))) for number, text in results]
-    return Given(tuple(texts), tuple(messages))
+    return ClientReply(tuple(texts), tuple(messages))
 
 
 async def run(
     team_of: Team,
     task: Task | None = None,
     records: RunRecords | None = None,
-    client_reply: Given | None = None,
+    client_reply: ClientReply | None = None,
 ) -> tuple[RunRecords, Terminal]:
     """One segment, as one process runs it: what it wrote down, or its end."""
     snapshots: list[RunRecords] = []

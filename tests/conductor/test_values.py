@@ -29,7 +29,7 @@ from conductor.run.ledger import Budget
 from conductor.run.plan_record import StepRecord
 from conductor.run.record import Account, Record, RunRecords
 from conductor.run.task import Task
-from conductor.run.turns import Given, Segment
+from conductor.run.turns import ClientReply, Segment
 from tests.conductor.test_codec import RECORDS
 
 
@@ -92,7 +92,7 @@ def other(text: str) -> str:
         ToolCall("1", "f", "{}", other("function")),  # type: ignore[arg-type]
         Sampling(options=WireOptions()),
         Segment((), usage=Usage(), cost_usd=Decimal("0.00"), at_s=float("0"), waited_s=-0.0),
-        ResultsGiven(0.0, Given(()), waited_s=float("0")),
+        ResultsGiven(0.0, ClientReply(()), waited_s=float("0")),
         RunSuspended(0.0, (), clock=float("0")),
         AnswerFormat(name=other("answer")),
         Record(
@@ -183,10 +183,14 @@ def test_numbers_that_are_not_finite_survive_in_a_field_of_their_own():
     assert msgspec.json.encode(likely) != encode(likely), "msgspec writes null"
 
 
+OLDER_NAMES = {"ClientReply": "Given"}
+"""Names of classes in stored records, if they differ from the names in the code."""
+
+
 def as_before(value: Any) -> Any:
     """Return `value` in the form that was written when Python code looked at each field: what must not change."""
     if isinstance(value, Value):
-        shape: dict[str, Any] = {"type": type(value).__name__}
+        shape: dict[str, Any] = {"type": OLDER_NAMES.get(type(value).__name__, type(value).__name__)}
         for field in fields(value):
             content = getattr(value, field.name)
             left_out = field.default if field.default is not msgspec.NODEFAULT else None

@@ -15,7 +15,7 @@ from podium.command_line.process import allow_open_files
 HELD = SiegeResult(
     streams=20,
     whole=20,
-    asked=30,
+    n_requests=30,
     answered=30,
     slowest_gap_s=0.2,
     health_p99_s=0.1,
@@ -31,7 +31,7 @@ SMALL = 0.02
     [
         {"whole": 19},
         {"answered": 29},
-        {"asked": 0, "answered": 0},
+        {"n_requests": 0, "answered": 0},
         {"slowest_gap_s": 1.0},
         {"health_p99_s": 0.5},
         {"memory": Memory(100, 500, 111, 120)},
@@ -104,6 +104,6 @@ async def test_a_router_withstands_each_attack_made_small() -> None:
                 Case("replica", kind, 1), target, count, STREAM_S, streams=2, back_within_s=0
             )
             assert result.attacked["made"] >= 1, f"{kind} reached nothing: {result.attacked}"
-            if result.whole != 2 or result.answered != result.asked or result.breaches:
+            if result.whole != 2 or result.answered != result.n_requests or result.breaches:
                 faults[kind] = (result.lost, result.breaches)
     assert not faults

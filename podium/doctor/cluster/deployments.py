@@ -174,5 +174,5 @@ def _deployment(
 
 def together(bundles: list[Amounts]) -> dict[str, float]:
     """Add the resources of a replica's bundles, which are all on the same node."""
-    keys = reduce(lambda seen, bundle: seen | bundle.keys(), bundles, set[str]())
+    keys = reduce(lambda names, bundle: names | bundle.keys(), bundles, set[str]())
     return {key: sum(float(bundle.get(key, 0)) for bundle in bundles) for key in sorted(keys)}

@@ -116,10 +116,10 @@ def _warn_of_unknown_size(files: ClusterFiles, deployment: Deployment, worker: V
 # -------------------------------------------------------------------------------- sizes
 
 
-def size_of(model: str, known: dict[str, ModelSize]) -> ModelSize | None:
-    """Return the size of `model` from its folder's files or the table `known`, or None."""
+def size_of(model: str, sizes: dict[str, ModelSize]) -> ModelSize | None:
+    """Return the size of `model` from its folder's files or the table `sizes`, or None."""
     folder = Path(model)
-    return _of_folder(folder) if (folder / "config.json").is_file() else known.get(model)
+    return _of_folder(folder) if (folder / "config.json").is_file() else sizes.get(model)
 
 
 def _of_folder(folder: Path) -> ModelSize | None:

@@ -81,18 +81,18 @@ def _homeless(files: ClusterFiles) -> list[Finding]:
 
 
 def _overfull(files: ClusterFiles) -> list[Finding]:
-    wanted = nodes_wanted(files, largest=True)
+    n_nodes = nodes_wanted(files, largest=True)
     findings = [
         wrong(
-            f"is {node.max_nodes}, but the maximum number of replicas needs {wanted[node.name]} nodes.",
+            f"is {node.max_nodes}, but the maximum number of replicas needs {n_nodes[node.name]} nodes.",
             f"Raise max_workers, or lower max_replicas in {files.serve.file}.",
             file=files.machines.file,
             field=f"{node.name}.max_workers",
         )
         for node in files.machines.workers
-        if wanted[node.name] > node.max_nodes
+        if n_nodes[node.name] > node.max_nodes
     ]
-    total, most = sum(wanted.values()), files.machines.max_nodes
+    total, most = sum(n_nodes.values()), files.machines.max_nodes
     if most is not None and total > most:
         findings.append(
             wrong(

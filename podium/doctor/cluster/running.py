@@ -20,7 +20,7 @@ SLOWEST_TOKENS_PER_S = 10
 
 def keys(files: ClusterFiles) -> list[Finding]:
     """Check that the nodes get each environment variable with an API key that the settings name."""
-    wanted = {
+    worker_of_key = {
         place.api_key_env: worker
         for worker in files.settings.workers
         for place in places_of(worker).values()
@@ -41,7 +41,7 @@ def keys(files: ClusterFiles) -> list[Finding]:
             file=files.machines.file,
             field="the containers' environment",
         )
-        for name, worker in wanted.items()
+        for name, worker in worker_of_key.items()
         if name not in files.machines.environment
     ]
 

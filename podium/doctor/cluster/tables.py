@@ -26,7 +26,7 @@ def engines_table(files: ClusterFiles) -> Table:
         if deployment.worker is None:
             continue
         fit = memory.fit(files, deployment)
-        known = (
+        cells = (
             (
                 f"{fit.gpus} x {fit.gpu}",
                 f"{fit.weights_gib:.0f}",
@@ -37,7 +37,7 @@ def engines_table(files: ClusterFiles) -> Table:
             else ()
         )
         table.add_row(
-            deployment.worker.name, _range(deployment.min_replicas, deployment.max_replicas), *known
+            deployment.worker.name, _range(deployment.min_replicas, deployment.max_replicas), *cells
         )
     return table
 

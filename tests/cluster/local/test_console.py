@@ -44,7 +44,7 @@ def test_what_could_not_be_built_is_not_tried_again_until_it_changes(
     elsewhere: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for said in ("The package index cannot be reached. Run `make console` to try again.", "its last build failed. Run `make console` to try again."):  # fmt: skip
-        with console.building(no_node, wanted=True):
+        with console.building(no_node, is_needed=True):
             pass
         out = capsys.readouterr().out
         assert said in out
@@ -54,11 +54,11 @@ def test_what_could_not_be_built_is_not_tried_again_until_it_changes(
 
 
 def test_nothing_is_installed_where_no_server_shows_it_or_it_is_there() -> None:
-    with console.building(no_node, wanted=False):
+    with console.building(no_node, is_needed=False):
         pass
     console.BUILT.mkdir()
     console.STAMP.write_text(console.source_state())
-    with console.building(no_node, wanted=True):
+    with console.building(no_node, is_needed=True):
         pass
     assert not console.FAILED.exists()
 

@@ -175,4 +175,4 @@ async def test_ordinary_clients_are_served_beside_300_that_only_hold_on(proxied:
             Case("", kind, addresses=2), AttackTarget(proxied.url), 300, STREAM_S, streams=10
         )
     assert (result.whole, result.lost) == (10, ())
-    assert result.answered == result.asked
+    assert result.answered == result.n_requests

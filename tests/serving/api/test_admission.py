@@ -92,7 +92,7 @@ async def test_one_team_holds_half_of_the_open_reads_and_gives_them_back(tmp_pat
             refused = await it.ask("third", "GET", "/v1/workflows")
             assert refusal(refused) == (429, "overloaded", "limits.max_reads")
             assert "team" in refused.json()["error"]["message"]
-        await until(lambda: not it.api.feeds.room.taken, "nothing is held")
+        await until(lambda: not it.api.feeds.room.in_use, "nothing is held")
         assert (await it.ask("third", "GET", "/v1/workflows")).status_code == 200
 
 
@@ -301,11 +301,11 @@ async def test_unread_downloads_have_one_budget_in_bytes_and_give_it_back(tmp_pa
                 return answer
 
             assert (await download("mine")).status_code == 200
-            assert room.taken <= 8 * MB
+            assert room.in_use <= 8 * MB
             assert refusal(await download("mine")) == (429, "overloaded", "limits.max_unread_bytes")
             assert (await download("only read")).status_code == 200, "another key of the team"
             assert (await download("admin")).status_code == 200
-        await until(lambda: not room.taken, "nothing is held")
+        await until(lambda: not room.in_use, "nothing is held")
         whole = await it.ask("mine", "GET", path)
         assert len(whole.content) == 20 * MB
 
@@ -345,7 +345,7 @@ async def test_a_watcher_that_reads_nothing_holds_a_window_and_gets_everything_o
             assert await read_events(reader) == quick.text, "the slow one misses nothing"
         await asking
         await until(lambda: not api.service.sessions.watchers(path.split("/")[3]), "nobody watches")
-        assert api.feeds.room.taken == 0
+        assert api.feeds.room.in_use == 0
         assert quick.text.endswith('{"type":"end","status":"finished"}\n\n')
         assert (await api.http.get(path)).text == quick.text, "from the store it is the same"
 
@@ -364,9 +364,9 @@ async def test_watchers_of_runs_with_large_events_share_the_bytes_of_all_answers
             for id in ids:
                 raw_request = get(f"/v1/workflows/{id}/events")[:-2] + key.encode()
                 await stack.enter_async_context(slow_request(it.api, raw_request))
-            await until(lambda: room.taken > 2 * MB, "much waits")
-            assert room.taken <= 3 * MB, "the quarter of the key"
-        await until(lambda: not room.taken, "nothing is held")
+            await until(lambda: room.in_use > 2 * MB, "much waits")
+            assert room.in_use <= 3 * MB, "the quarter of the key"
+        await until(lambda: not room.in_use, "nothing is held")
         path = f"/v1/workflows/{ids[0]}/events"
         assert (await it.ask("mine", "GET", path)).text.count("event: end") == 1
 
@@ -470,7 +470,7 @@ def test_a_room_lets_in_anything_where_nobody_has_any_and_knows_no_share_without
     with pytest.raises(Overloaded):
         room.take(NO_KEY)
     room.leave(NO_KEY, 10)
-    assert room.taken == 0
+    assert room.in_use == 0
 
 
 LONG = "Write to ada@example.org. " * 2_000

@@ -219,14 +219,14 @@ def test_no_text_is_redacted_twice(place: int | None, monkeypatch: pytest.Monkey
     journal = ContentJournal(Permit(), lambda *_: None)
     record = begun("wf_1")
     untold = RunRecords(replace(record, answer=SECRET))
-    assert journal.kept(untold) == kept_part(untold) != untold
+    assert journal.storable(untold) == kept_part(untold) != untold
     for event in swap_words(EVENTS, place):
         record = after(record, event)
         journal.note(record, record.seq, event)
     records = RunRecords(record)
     expected = kept_part(records)
     monkeypatch.setattr("serving.store.content.map_texts", None)
-    assert journal.kept(records) == expected
-    assert (journal.kept(records) is records) == (SECRET not in repr(record)), (
+    assert journal.storable(records) == expected
+    assert (journal.storable(records) is records) == (SECRET not in repr(record)), (
         "a piece of an answer is no part of it"
     )

@@ -199,7 +199,6 @@ class TierFields(LenientModel):
 
     @property
     def priority(self) -> Priority:
-        """Priority of the run."""
         return priority_of(self.service_tier)
 
 
@@ -271,7 +270,6 @@ class RefusalPart(MarkFields):
 
     @property
     def text(self) -> str:
-        """The refusal as text for the model."""
         return self.refusal
 
 

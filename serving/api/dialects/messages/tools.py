@@ -15,7 +15,7 @@ NOT_HOSTED = ("custom", "function")
 
 
 class ClientTool(Marked):
-    """Tool that the client runs. A tool with `defer_loading` is available to the model at once, like any
+    """Tool that the client runs. The model sees a tool with `defer_loading` from the start, like any
     other.
     """
 

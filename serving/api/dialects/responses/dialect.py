@@ -94,8 +94,8 @@ class ResponsesDialect(Dialect):
 
     def check_resumes(self, request: ApiRequest, record: Record) -> None:
         """Check that the request's `conversation`, if it has one, is that of the waiting run."""
-        wanted = _conversation(request.echo)
-        if wanted is None or wanted == (current := _conversation(record.task.echo)):
+        conversation = _conversation(request.echo)
+        if conversation is None or conversation == (current := _conversation(record.task.echo)):
             return
         owner = "no conversation" if current is None else quote(current)
         message = f"conversation: the run that called these tools belongs to {owner}. Send the same conversation, or remove the field."

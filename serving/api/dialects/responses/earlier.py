@@ -119,10 +119,10 @@ class CallersRuns:
 
     def check_keeps(self) -> None:
         """Check that the policy allows storing text, which conversations need, or raise NotAllowed."""
-        if whose := self._caller.policies.whose(lambda policy: policy.store_content):
+        if owner := self._caller.policies.refusing_owner(lambda policy: policy.store_content):
             raise NotAllowed(
-                f"conversation: the policy of this {whose} does not allow storing text, which conversations require. "
-                f"Send the earlier turns in `input`. An administrator can change it with `podium {whose}s policy`.",
+                f"conversation: the policy of this {owner} does not allow storing text, which conversations require. "
+                f"Send the earlier turns in `input`. An administrator can change it with `podium {owner}s policy`.",
                 param="conversation",
             )
 
@@ -287,10 +287,10 @@ async def _find_references(
         if n_bytes > most:
             message = f"input: the responses that it refers to have more than {most} bytes together (limits.max_body_bytes). Send the items themselves."
             raise TooLarge(message, param="input")
-        found = await _find_items(records, ids, earlier)
-        messages |= found
+        item_messages = await _find_items(records, ids, earlier)
+        messages |= item_messages
         _check_text(chain.from_iterable(messages.values()), earlier)
-        memory.enter_context(earlier.memory(bytes_of(chain.from_iterable(found.values()))))
+        memory.enter_context(earlier.memory(bytes_of(chain.from_iterable(item_messages.values()))))
         await asyncio.sleep(0)  # lookups of records in memory do not yield to other tasks
     return messages
 
@@ -328,8 +328,8 @@ def input_items(records: RunRecords, call_id: CallId) -> list[Json]:
     record, part = records.record, part_of(records.record)
     messages = own_conversation(record)[record.task.echo["n_earlier"] :]
     if part:
-        resume_input = record.segments[part - 1].given
-        messages = input_messages(resume_input, call_id) if resume_input else ()
+        client_reply = record.segments[part - 1].given
+        messages = input_messages(client_reply, call_id) if client_reply else ()
     kinds = {
         pending.number: pending.call.kind for pending in record.calls_of_tools(range(record.n_tool_calls))
     }

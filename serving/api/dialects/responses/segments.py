@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from conductor.model.messages import Message, Part, Text, ToolCall, ToolResult
 from conductor.run.record import Record, RunRecords
-from conductor.run.turns import Given, Segment
+from conductor.run.turns import ClientReply, Segment
 from serving.api.dialect import CallId
 
 RESPONSE = re.compile(r"resp_([0-9a-f]{32})([0-9a-f]{2,6})")
@@ -34,10 +34,10 @@ def echo_changes(first: Mapping[str, Any], echo: Mapping[str, Any]) -> Mapping[s
 def echo_of_newest(record: Record) -> Mapping[str, Any]:
     """Return the echo of the request for a run's newest response."""
     first, part = record.task.echo, part_of(record)
-    resume_input = record.segments[part - 1].given if part else None
-    if resume_input is None or not resume_input.echo:
+    client_reply = record.segments[part - 1].given if part else None
+    if client_reply is None or not client_reply.echo:
         return first
-    return {**first, **resume_input.echo, "response": first["response"] | resume_input.echo["response"]}
+    return {**first, **client_reply.echo, "response": first["response"] | client_reply.echo["response"]}
 
 
 def as_of(records: RunRecords, part: int) -> RunRecords | None:
@@ -73,13 +73,13 @@ def turns_of(record: Record, call_id: CallId) -> tuple[Message, ...]:
     return tuple(turns)
 
 
-def input_messages(resume_input: Given, call_id: CallId) -> tuple[Message, ...]:
+def input_messages(client_reply: ClientReply, call_id: CallId) -> tuple[Message, ...]:
     """Return the messages that a client sent to resume a run, with the client's call ids."""
     results = tuple(
         ToolResult(call_id(each.number), each.result.parts, each.result.is_error)
-        for each in resume_input.results
+        for each in client_reply.results
     )
-    return (*((Message("tool", results),) if results else ()), *resume_input.said)
+    return (*((Message("tool", results),) if results else ()), *client_reply.said)
 
 
 def _calls_messages(
