@@ -58,8 +58,8 @@ class Room:
         self._of_keys, self._of_teams = Counter[str](), Counter[str]()
         self.in_use = 0
 
-    def take(self, account: Account, n: int = 1) -> None:
-        """Take `n` units of the resource for an account. Release them with `leave`.
+    def check(self, account: Account, n: int = 1) -> None:
+        """Check that an account may take `n` more units of the resource.
 
         Accounts without a key, which exist only if keys are turned off, have no limits of their own.
 
@@ -85,7 +85,16 @@ class Room:
             raise self._error(
                 f"This key or its team has used its fair share of the server's limit of {self._what}"
             )
-        self._add(account, n)
+
+    def take(self, account: Account, n: int = 1) -> None:
+        """Check that an account may take `n` units of the resource, and take them. Release them with `leave`.
+
+        Raises:
+            Overloaded: see `check`.
+        """
+        self.check(account, n)
+        if n:
+            self._add(account, n)
 
     def leave(self, account: Account, n: int = 1) -> None:
         """Release `n` units that `take` took."""

@@ -10,6 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Literal
+from weakref import WeakMethod
 
 from conductor.model.reply import Delta, FinishReason, Reply
 from conductor.run.events import (
@@ -47,9 +48,16 @@ class EventsNotKept(LookupError):
 
 
 class Subscription:
-    """Event stream of one reader. It ends with the terminal event."""
+    """Event stream of one reader. It ends with the terminal event.
 
-    def __init__(self, deltas: Deltas, on_close: "Callable[[Subscription], None]", seq: int = 0) -> None:
+    Args:
+        on_close: method of the log to call at the end. A strong reference would make a cycle, and the run's texts
+            would stay in memory until the garbage collector runs.
+    """
+
+    def __init__(
+        self, deltas: Deltas, on_close: "WeakMethod[Callable[[Subscription], None]]", seq: int = 0
+    ) -> None:
         self._deltas: Deltas = deltas
         self._on_close = on_close
         self._events = deque[tuple[int, Event]]()
@@ -119,7 +127,8 @@ class Subscription:
         if not self._is_closed:
             self._is_closed = True
             self._has_room.set()
-            self._on_close(self)
+            if (on_close := self._on_close()) is not None:
+                on_close(self)
 
     def deliver(self, seq: int, event: Event) -> None:
         """Queue an event that is not a piece of the answer. Never waits."""
@@ -152,7 +161,7 @@ class EventLog:
         self.record = record
         self.is_watched = False
         """True if a viewer wants the texts of the conductor and the steps while they are written."""
-        self.answer = Subscription("answer", self._drop, record.seq)
+        self.answer = Subscription("answer", WeakMethod(self._drop), record.seq)
         self._journal = journal
         self._noted = set[tuple[int, int | None]]()
         """Plans and steps whose text the journal has received."""
@@ -248,7 +257,7 @@ class EventLog:
             raise EventsNotKept(
                 f"This log contains the events {self._first_seq} to {self.seq}, but the reader requested the events after {known_seq}."
             )
-        subscription = Subscription(deltas, self._drop, known_seq)
+        subscription = Subscription(deltas, WeakMethod(self._drop), known_seq)
         events = [(seq, event) for seq, event in self._events if seq > known_seq]
         if not events and self.record.status != "running":
             events = [(self.seq, self._ending)]

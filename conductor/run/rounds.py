@@ -66,9 +66,12 @@ class RoundLoop:
         task = log.record.task
         self._team, self._log, self._write_down = team, log, write_down
         self._fallbacks = team.fallbacks(task)
-        self._began = time.monotonic() - log.record.wall_s
+        began_s = time.monotonic() - log.record.wall_s
+        # A method would make a cycle with the context, and a long conversation would wait for the collector.
+        self.now_s = lambda: time.monotonic() - began_s
+        """Returns the seconds since the run began, without gaps between processes."""
         if task.deadline_s is not None:
-            deadline_at_s = self._began + task.deadline_s
+            deadline_at_s = began_s + task.deadline_s
         account = log.record.account
         terms = Terms(
             deadline_at_s, task.permit, task.priority, account.key_id, account.team_id, refusals=refusals
@@ -87,10 +90,6 @@ class RoundLoop:
         if task.plan is not None or task.plan_only or task.strict or self._team.planner(task) is None:
             return None
         return FollowUpRound(self._context, self._requests, follow_up, self._execute)
-
-    def now_s(self) -> float:
-        """Return the seconds since the run began, without gaps between processes."""
-        return time.monotonic() - self._began
 
     @property
     def _record(self) -> Record:

@@ -2,12 +2,12 @@
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.types import Scope
 
 from conductor.errors import BadTask, PodiumError, UnknownName
 from serving.accounts.directory import Directory
@@ -91,11 +91,16 @@ def build_api(
     app.add_exception_handler(RequestValidationError, _render_query_error)
     app.add_exception_handler(Exception, _render_internal_error)
     policy = HttpPolicy.of(service.settings())
+
+    async def find_caller(scope: Scope) -> None:
+        await authenticate(authenticator, scope)
+        admission.check_read(scope)
+
     router_checks = RouterChecks(
         service.settings,
         paths_of_runs(table),
         service.sessions.admission.slots.check,
-        partial(authenticate, authenticator),
+        find_caller,
     )
     app.add_middleware(
         Edge,

@@ -19,12 +19,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from conductor.errors import Overloaded
 from conductor.model.terms import Priority
 from conductor.run.record import Account
+from serving.accounts.caller import Caller
 from serving.accounts.caller import Scope as KeyScope
 from serving.api.access import RUN, UPLOAD, Cost, RouteAccess, Who
 from serving.api.authentication import CALLER, caller_in
 from serving.api.respond import failure
 from serving.dispatch.slots import FairQueue
-from serving.edge.exchange import PIECE_BYTES, count_body_bytes
+from serving.edge.exchange import PIECE_BYTES, PROBES, count_body_bytes
 from serving.sessions.run_admission import SMALL_BYTES
 from serving.sessions.service import Service
 from serving.shares import Room, Share
@@ -74,6 +75,16 @@ class Admission:
         guarded = copy.copy(route)  # the original is shared by all applications of the process
         guarded.app = _Guarded(route.app, rows, self)
         return guarded
+
+    def check_read(self, scope: Scope) -> None:
+        """Check that the caller of a GET request may have one more open read, or raise Overloaded.
+
+        The edge calls this before the route is known, because finding the route costs more than the check. Every
+        route that needs a key and takes GET counts as a read.
+        """
+        caller: Caller | None = scope.get(CALLER)
+        if caller is not None and scope["method"] in ("GET", "HEAD") and scope["path"] not in PROBES:
+            self.reads.check(caller.account)
 
     @asynccontextmanager
     async def admit(

@@ -9,6 +9,9 @@ A request that starts a run first waits for a few turns of the event loop. If ea
 of requests are waiting. Everything that needs many turns, such as answers and key lookups, would then exceed
 its client's timeout.
 
+Requests without a shedding rule of their own start a few at a time (`StartQueue`), so that a burst of them
+makes no iteration of the event loop long.
+
 Only the socket shows how much of a response a client has read, and ASGI cannot report it. The replica's protocol
 therefore adds a `Reader` to the scope of each request, as the extension `READER`. Serve's proxy does not: it
 sends its scopes to another process, and it reads each response completely.
@@ -21,6 +24,7 @@ import socket
 import struct
 import termios
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -35,6 +39,12 @@ logger = logging.getLogger("podium")
 ALIVE, READY = "/healthz", "/readyz"
 PROBES = (ALIVE, READY)
 """Paths that are never rejected for load."""
+AT_ONCE_PATHS = {*PROBES, "/-/healthz", "/-/routes"}
+"""Paths of Podium's and Ray Serve's probes, whose requests never wait in a `StartQueue`."""
+STARTS = 8
+"""Number of requests that a `StartQueue` starts in one iteration of the event loop. A read takes about 1 ms
+of CPU in 10 iterations, so that thousands of reads make an iteration about 10 ms long.
+"""
 TURNS, LONG_S, SHORT_S = 4, 0.25, 0.01
 """Rule for load shedding. A turn is one iteration of the event loop.
 
@@ -153,6 +163,34 @@ class WaitingRoom:
         top_is_empty = before == self._most and before not in self._by_count
         if after > self._most or top_is_empty:
             self._most = after
+
+
+class StartQueue:
+    """Starts requests in order of arrival, at most `STARTS` in each iteration of the event loop.
+
+    If thousands of requests started at once, each iteration would execute one step of each of them. A probe or
+    a stream needs several iterations, and would wait for thousands of steps each time.
+    """
+
+    def __init__(self) -> None:
+        self._waiting = deque[Callable[[], None]]()
+        self._n_left = STARTS
+        """Number of requests that may still start in this iteration."""
+
+    def add(self, start: Callable[[], None]) -> None:
+        """Call `start` now or in a later iteration."""
+        if self._n_left == STARTS:
+            asyncio.get_running_loop().call_soon(self._begin_iteration)
+        if self._n_left:
+            self._n_left -= 1
+            start()
+        else:
+            self._waiting.append(start)
+
+    def _begin_iteration(self) -> None:
+        self._n_left = STARTS
+        for start in [self._waiting.popleft() for _ in range(min(STARTS, len(self._waiting)))]:
+            self.add(start)
 
 
 class SparseWarning:

@@ -12,6 +12,7 @@ import random
 import re
 import socket
 from contextlib import suppress
+from functools import partial
 from http import HTTPStatus
 from typing import Any, ClassVar, NoReturn
 
@@ -23,7 +24,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from conductor.errors import BadTask, Overloaded, PodiumError, TooLarge, TooSlow
 from serving import errors
 from serving.edge.checks import RETRY_AFTER_S, WHOLE, body_too_slow, has_body, overload_error, read_fields
-from serving.edge.exchange import READER, Reader, Ticket, WaitingRoom
+from serving.edge.exchange import AT_ONCE_PATHS, READER, Reader, StartQueue, Ticket, WaitingRoom
 from serving.edge.policy import ErrorBody, HttpPolicy
 
 LINGER_S = 1.0
@@ -57,7 +58,12 @@ def guard_protocol(
     policy: HttpPolicy, room: WaitingRoom, error_body: ErrorBody, base: type["EdgeProtocol"]
 ) -> type["EdgeProtocol"]:
     """Return a subclass of `base` that applies the limits in this process."""
-    bounds = {"policy": policy, "room": room, "error_body": staticmethod(error_body)}
+    bounds = {
+        "policy": policy,
+        "room": room,
+        "starts": StartQueue(),
+        "error_body": staticmethod(error_body),
+    }
     return type(base.__name__, (base,), bounds)
 
 
@@ -85,6 +91,7 @@ class EdgeProtocol(HttpToolsProtocol):
 
     policy: ClassVar[HttpPolicy]
     room: ClassVar[WaitingRoom]
+    starts: ClassVar[StartQueue]
     error_body: ClassVar[ErrorBody]
 
     def __init__(self, *args: Any, **named: Any) -> None:
@@ -257,7 +264,12 @@ class EdgeProtocol(HttpToolsProtocol):
         self._running = cycle
         if not cycle.more_body:
             cycle.scope[WHOLE] = True  # type: ignore[typeddict-unknown-key]
-        super()._start_asgi_task(cycle, app)
+        start = partial(super()._start_asgi_task, cycle, app)
+        # Requests that start a run are rejected if the event loop is overloaded, and the others wait.
+        if cycle.scope["method"] == "POST" or cycle.scope["path"] in AT_ONCE_PATHS:
+            start()
+        else:
+            self.starts.add(start)
 
     def _release(self) -> None:
         if self._pending_cycle is not None and self._pending_cycle[0] is self.cycle:

@@ -116,22 +116,29 @@ class KnownTexts:
             if key not in _ready:
                 redact = PersonalDataRedactor() if self._hides else redact_secrets  # without earlier limits
                 changed = await in_turns(self._compose(text, redact), self._payer)
-                if self._is_closed:
-                    return
-                _ready.setdefault(key, _Ready(text, changed))
+                if not self._is_closed:
+                    _ready.setdefault(key, _Ready(text, changed))
+            if self._is_closed:
+                return
             if key not in self._used:
                 _ready[key].n_blocks += 1
                 self._used[key] = None
                 self._texts.append(text)
 
     def close(self) -> None:
-        """Remove this request's texts from the cache, except those that another request uses."""
+        """Remove this request's texts from the cache, except those that another request uses.
+
+        The timer of an idle connection keeps its last request's context, and with it this object. The object
+        must therefore hold no texts.
+        """
         self._is_closed = True
         for key in self._used:
             ready = _ready[key]
             ready.n_blocks -= 1
             if not ready.n_blocks:
                 del _ready[key]
+        self._used.clear()
+        self._texts.clear()
 
     def _learn(self, text: str) -> str:
         key = (text, self._hides)

@@ -125,6 +125,9 @@ class DatabaseStore(RunJournal, StoredRuns):
     async def get(self, id: str) -> RunRecords | None:
         return self.find(id) or await super().get(id)
 
+    async def n_bytes(self, id: str) -> int:
+        return 0 if self.find(id) else await super().n_bytes(id)
+
     async def _get_readable(self, id: str) -> RunRecords | None:
         """Return a run, or None if it is not stored or unreadable. One bad record must not stop a sweep."""
         try:

@@ -231,14 +231,20 @@ class RunJournal:
             await self._wake.wait()
             await asyncio.sleep(AGAIN_S if self._is_away else 0 if self._is_behind else BATCH_S)
             self._wake.clear()
-            most = 1 if self._is_away else AT_ONCE  # one run is enough to learn whether the store is back
-            waiting = self._take(most)
-            n_packed = await self._write_all(waiting)
-            if len(waiting) == most:  # there may be more
-                self._wake.set()
-            self._is_behind = n_packed == AT_ONCE
+            # one run is enough to learn whether the store is back
+            await self._write_next(1 if self._is_away else AT_ONCE)
             if not any(run.is_waiting for run in self._runs.values()):
                 self._idle.set()
+
+    async def _write_next(self, most: int) -> None:
+        """Write up to `most` runs. This is a method of its own so that no variable of the endless loop keeps the
+        last runs in memory.
+        """
+        waiting = self._take(most)
+        n_packed = await self._write_all(waiting)
+        if len(waiting) == most:  # there may be more
+            self._wake.set()
+        self._is_behind = n_packed == AT_ONCE
 
     def _take(self, most: int) -> list[tuple[str, UnflushedRun]]:
         """Return up to `most` runs with something to write. New ones come first, because after a crash only

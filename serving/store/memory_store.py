@@ -169,6 +169,10 @@ class MemoryStore:
             return replace(records, record=replace(records.record, status="expired"))
         return records
 
+    async def n_bytes(self, id: str) -> int:
+        """Return 0, because all runs are in memory."""
+        return 0
+
     def _drop_us(self, id: str) -> int:
         """Return the end of a run's wait in microseconds since 1970, or 0 if the run does not wait."""
         return self._suspended[id][0] if id in self._suspended else 0

@@ -105,6 +105,12 @@ class Records(Protocol):
         """Return a run, also an active one of another replica, or None if it is not stored."""
         ...
 
+    async def n_bytes(self, id: str) -> int:
+        """Return the bytes that `get` would load: the size of the compressed record, or 0 if the run is in memory
+        or is not stored. Nothing is loaded.
+        """
+        ...
+
     async def newest(
         self, limit: int, caller: Caller, before: Place | None = None, run_filter: RunFilter = ANY_RUN
     ) -> RunPage:

@@ -15,6 +15,8 @@ import pytest
 
 from conductor.errors import Overloaded
 from conductor.run.record import Account
+from serving.api.access import Who, access_table
+from serving.api.dialects.table import DIALECTS
 from serving.api.feed import WINDOW_BYTES, Feed
 from serving.batches.model import Batch, StoredFile
 from serving.redaction.personal import PersonalDataRedactor
@@ -94,6 +96,24 @@ async def test_one_team_holds_half_of_the_open_reads_and_gives_them_back(tmp_pat
             assert "team" in refused.json()["error"]["message"]
         await until(lambda: not it.api.feeds.room.in_use, "nothing is held")
         assert (await it.ask("third", "GET", "/v1/workflows")).status_code == 200
+
+
+async def test_a_key_at_its_limit_of_reads_is_refused_before_its_route_is_looked_up(tmp_path: Path) -> None:
+    async with (
+        keyed(tmp_path, stalling(max_reads=16)) as it,
+        run_under_way(it, "mine") as id,
+        AsyncExitStack() as stack,
+    ):
+        assert (await it.ask("only read", "GET", "/v1/nothing")).status_code == 404
+        for _ in range(4):
+            assert (await watch(stack, it, "only read", id)).status_code == 200
+        refused = (429, "overloaded", "limits.max_reads")
+        assert refusal(await it.ask("only read", "GET", "/v1/nothing")) == refused
+        assert (await it.ask("only read", "GET", "/readyz")).status_code == 200
+        assert (await it.ask("mine", "GET", "/v1/nothing")).status_code == 404
+    rules = access_table(DIALECTS).items()
+    of_keys = [access for place, access in rules if place.startswith("GET ") and access.who is not Who.PUBLIC]
+    assert {access.cost.counted for access in of_keys} == {"reads"}
 
 
 async def test_a_router_refuses_before_serve_has_given_it_all_it_may_and_probes_are_answered() -> None:

@@ -4,7 +4,7 @@ import asyncio
 import random
 import time
 import zlib
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,16 @@ from sqlalchemy import text
 
 from conductor.model.messages import Message
 from conductor.run.record import Account, RunRecords
+from serving.accounts.account_ledgers import AccountLedgers
 from serving.accounts.replica_store import MOST_READS, ReplicaStore
 from serving.api.dialects.responses.compaction import pack, unpack
 from serving.api.dialects.responses.earlier import MOST_RESPONSES
 from serving.database.address import Address
+from serving.sessions.run_admission import SMALL_BYTES
 from serving.settings.sections import LimitSettings
+from serving.store.database_store import DatabaseStore
 from serving.store.memory_store import MemoryStore
+from serving.store.store import StoreListener
 from tests.databases import Postgres, make_store
 from tests.serving.api.keyed import keyed
 from tests.serving.api.served import Json, Served, scripted, served, team
@@ -31,6 +35,16 @@ ANOTHER = Account("key_another", "team_another")
 
 class CountingStore(MemoryStore):
     """A store that counts the runs that are loaded."""
+
+    n_loaded = 0
+
+    async def get(self, id: str) -> RunRecords | None:
+        self.n_loaded += 1
+        return await super().get(id)
+
+
+class CountingDatabase(DatabaseStore):
+    """Likewise, in a database."""
 
     n_loaded = 0
 
@@ -120,6 +134,38 @@ async def test_loaded_texts_count_towards_the_memory_for_runs() -> None:
                 429,
                 "limits.max_running_bytes",
             )
+
+
+async def test_a_stored_response_that_does_not_fit_into_memory_is_not_loaded(store_address: Address) -> None:
+    store, opened = ReplicaStore(store_address, renew_s=60), list[CountingDatabase]()
+
+    def open_store(listener: StoreListener) -> DatabaseStore:
+        opened.append(CountingDatabase(store, LimitSettings, sweep_s=60, listener=listener))
+        return opened[0]
+
+    settings, ledgers = one_worker(max_running_bytes=400_000), AccountLedgers(store)
+    async with aclosing(store), served(settings, open_store=open_store, ledgers=ledgers) as api:
+        [records] = opened
+        response = await respond(api, random.Random(1).randbytes(100_000).hex())
+        await api.quiet()
+        await until(lambda: not records.n_unwritten, "the run is written")
+        run, records.n_loaded = f"wf_{response[5:37]}", 0
+        assert await records.n_bytes(run) > 2 * 100_000, (
+            "the record has the text in the prompt of its step too"
+        )
+        body = {"previous_response_id": response, "input": "Hi."}
+        with api.service.sessions.admission.memory.occupy(ANOTHER, 399_000):
+            refused = await api.http.post(COUNT, json=body)
+        error = refused.json()["error"]
+        assert (refused.status_code, error["param"]) == (429, "limits.max_running_bytes")
+        assert records.n_loaded == 0
+        assert (await api.http.post(COUNT, json=body)).status_code == 200
+
+        async with (await store.database()).writing() as connection:
+            await connection.execute(text("UPDATE run SET body = NULL"))
+        assert await records.n_bytes(run) > SMALL_BYTES, "a run without a record is loaded from its events"
+        assert await records.n_bytes(f"wf_{'0' * 32}") == 0
+        await records.aclose()
 
 
 async def test_loads_take_turns_and_one_place_is_left_for_a_team_that_loads_nothing(tmp_path: Path) -> None:

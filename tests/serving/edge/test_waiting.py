@@ -1,11 +1,15 @@
-"""Who must go when the room is full: the oldest of the address that has the most."""
+"""Who must go when the room is full: the oldest of the address that has the most. How many requests start at once."""
 
+import asyncio
 from collections import Counter
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.edge.exchange import Ticket, WaitingRoom
+from serving.edge.exchange import STARTS, StartQueue, Ticket, WaitingRoom
+from tests.serving.api.served import listening
+from tests.states import until
 
 
 def filled(places: int, peers: list[str], room_bytes: int = 10**9) -> tuple[WaitingRoom, list[str]]:
@@ -67,3 +71,37 @@ def test_it_is_never_over_full_and_the_one_that_goes_is_always_of_the_address_wi
             room.leave(mine[-1])
             del inside[mine[-1]]
         assert len(room) == len(inside) <= places
+
+
+async def test_requests_start_in_order_and_a_few_in_each_iteration_of_the_event_loop() -> None:
+    queue, started = StartQueue(), list[int]()
+    for n in range(3 * STARTS):
+        queue.add(lambda n=n: started.append(n))
+    counts = list[int]()
+    for _ in range(3):
+        counts.append(len(started))
+        await asyncio.sleep(0)
+    assert (counts, started) == ([STARTS, 2 * STARTS, 3 * STARTS], list(range(3 * STARTS)))
+    await asyncio.sleep(0)
+    queue.add(lambda: started.append(-1))
+    assert started[-1] == -1, "an idle queue starts a request at once"
+
+
+async def test_a_probe_and_a_post_overtake_a_burst_of_reads() -> None:
+    started = list[str]()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        started.append(f"{scope['method']} {scope['path']}")
+        await send({"type": "http.response.start", "status": 204, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    reads, overtaking = ["GET /v1/workflows"] * 12 * STARTS, ["GET /healthz", "POST /v1/responses"]
+    async with listening(app) as url:
+        port = int(url.rpartition(":")[2])
+        streams = [await asyncio.open_connection("127.0.0.1", port) for _ in (*reads, *overtaking)]
+        for (_, writer), line in zip(streams, (*reads, *overtaking), strict=True):
+            writer.write(f"{line} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n\r\n".encode())
+        await until(lambda: len(started) == len(streams), "every request has started")
+        for _, writer in streams:
+            writer.close()
+    assert max(map(started.index, overtaking)) < len(reads) / 2

@@ -1,6 +1,10 @@
-"""How much the requests under way hold: what does not fit is refused before anything is read or called."""
+"""How much the requests under way hold: what does not fit is refused before anything is read or called. What they hold
+is free when they are over."""
 
 import asyncio
+import gc
+import sys
+from pathlib import Path
 
 import httpx2
 import pytest
@@ -11,12 +15,15 @@ from conductor.run.record import NOBODY, Account
 from serving.batches.memory_store import MemoryBatchStore
 from serving.sessions.run_admission import SMALL_BYTES, MemoryBudget, bytes_of
 from serving.settings.settings import parse
+from tests.databases import make_file
 from tests.serving.api.served import Json, Served, scripted, served, team
+from tests.serving.store.stores import replicas
 from tests.states import until
 
 PICTURE = "data:image/png;base64," + 100_000 * "A"
 PDF = b"%PDF-1.7\n" + 75_000 * b"\xff"
 SHOWN: Json = {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": PICTURE}}]}]}  # fmt: skip
+LONG_QUESTION = "Why is the sky blue? " * 10_000
 FLOOD, MODEST = Account("flood"), Account("modest")
 SETTINGS = parse({"workers": [scripted("a")], "limits": {"max_running_bytes": 1_000_000}})
 
@@ -105,3 +112,26 @@ def test_everything_in_a_conversation_counts() -> None:
     native = Native("a", "", {"thoughts": [{"signature": long}]})
     turns = [Message("user", (Text(long), File("f", url=long))), Message("assistant", (), native)]
     assert bytes_of(turns) >= 3000
+
+
+async def test_the_texts_of_a_run_that_is_over_and_written_leave_memory_at_once(tmp_path: Path) -> None:
+    settings: Json = team(workers=[scripted("a", "One two three.", tokens_per_s=20)], workflows={})
+    async with replicas(make_file(tmp_path / "podium.db"), settings, n=1) as [one]:
+        asking = asyncio.create_task(
+            one.api.ok({"model": "a", "messages": [{"role": "user", "content": LONG_QUESTION}]})
+        )
+        await until(lambda: bool(one.api.service.sessions.running), "the run has begun")
+        [run] = one.api.service.sessions.running.values()
+        [part] = run.record.task.conversation[0].parts
+        assert isinstance(part, Text)
+        text = part.text
+        gc.disable()
+        try:
+            del run, part
+            await asking
+            await one.api.quiet()
+            await until(lambda: not one.records.n_unwritten, "the run is written")
+            one.api.worker("a").calls.clear()
+            assert sys.getrefcount(text) == 2, "only this test refers to the text"
+        finally:
+            gc.enable()

@@ -75,9 +75,10 @@ class CallersRuns:
         return f"run:{id or record.id}"
 
     async def find(self, id: str) -> RunRecords | None:
-        """Return a run, or None if the caller has no such run."""
+        """Return a run, or None if the caller has no such run. Raise Overloaded if there is no memory to load it."""
         async with self.turn():
-            records = await self._service.records(id, self._caller)
+            with self.memory(await self._service.store.n_bytes(id)):
+                records = await self._service.records(id, self._caller)
         return records if records is not None and self._caller.reads(records.record.account) else None
 
     async def call_id(self, id: str) -> CallId:
@@ -197,11 +198,9 @@ async def _load(request: Referred, earlier: CallersRuns, memory: ExitStack) -> R
         check_size(transcript.messages, "conversation")
         _check_text(transcript.messages, earlier)
     if request.previous_response_id is not None:
-        record = await _record_before(request.previous_response_id, earlier)
-        transcript.messages += turns_of(record, await earlier.call_id(record.id))
-        _check_text(transcript.messages, earlier)
-        memory.enter_context(earlier.memory(bytes_of(transcript.messages)))
-        name = earlier.conversation_name(record)
+        turns, name = await _turns_before(request.previous_response_id, earlier)
+        transcript.messages += turns
+        memory.enter_context(earlier.memory(bytes_of(turns)))
     n_earlier = len(transcript.messages)
     references = await _find_references(request.input, earlier, memory)
 
@@ -248,7 +247,8 @@ def answerable(items: Sequence[Json]) -> list[Json]:
     ]
 
 
-async def _record_before(response: str, earlier: CallersRuns) -> Record:
+async def _turns_before(response: str, earlier: CallersRuns) -> tuple[Sequence[Message], str]:
+    """Return all turns up to a response, and the name of its conversation. The rest of its record is dropped."""
     param = "previous_response_id"
     records = await find_response(response, earlier, is_over=True)
     if records is None:
@@ -257,7 +257,9 @@ async def _record_before(response: str, earlier: CallersRuns) -> Record:
         raise BadTask(
             f"{param}: response {quote(response)} is still in progress. Retry when it has ended.", param=param
         )
-    return records.record
+    turns = turns_of(records.record, await earlier.call_id(records.record.id))
+    _check_text(turns, earlier)
+    return turns, earlier.conversation_name(records.record)
 
 
 async def _find_references(
