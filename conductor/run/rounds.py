@@ -71,7 +71,13 @@ class RoundLoop:
             deadline_at_s = self._began + task.deadline_s
         account = log.record.account
         terms = Terms(
-            deadline_at_s, task.permit, task.priority, account.key_id, account.team_id, refusals=refusals
+            deadline_at_s,
+            task.permit,
+            task.priority,
+            account.key_id,
+            account.team_id,
+            refusals=refusals,
+            home=team.follow_up.home if team.follow_up else ("", ""),
         )
         self._context = RunContext(
             task, members, ledger, log, self.now_s, terms, team.follow_up, team.earlier_turns
