@@ -217,7 +217,7 @@ def values_in(value: Any) -> Iterator[object]:
             pending += cast(list[Any], each)
 
 
-def cache_marks(messages: Iterable[Message], tools: Iterable["Tool"]) -> Iterator[CacheMark]:
+def cache_marks(messages: Iterable[Message], tools: Iterable["Tool"]) -> Iterator[str]:
     """Yield the cache marks that the client has set on tools and messages."""
     yield from (tool.cache for tool in tools if tool.cache)
     yield from (part.cache for message in messages for part in message.all_parts if part.cache)

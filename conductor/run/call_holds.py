@@ -98,19 +98,14 @@ class CallHolds:
                 cost_usd = price.most(self._bound_of(branch))
                 is_open = branch.hold is not None and not branch.hold.settled
                 if self._likely_prompt is not None and is_open:
-                    cost_usd = self._estimate_closed(branch, branch.callee, price, self._likely_prompt)
+                    prompt = self._likely_prompt(branch.callee)
+                    cost_usd = self._estimate_closed(branch, branch.callee, price, prompt)
                 await self._settle(branch.hold, cost_usd, None, is_bound=price != FREE)
         await self._exit_stack.aclose()
 
-    def _estimate_closed(
-        self, branch: _HeldCall, callee: Callee, price: Price, likely_prompt: LikelyPrompt
-    ) -> Decimal:
+    def _estimate_closed(self, branch: _HeldCall, callee: Callee, price: Price, prompt: Usage) -> Decimal:
         """Return the estimated cost of a call that was closed before its first token, and record the call."""
-        took_s, bound, prompt = (
-            time.monotonic() - branch.sent_at_s,
-            self._bound_of(branch),
-            likely_prompt(callee),
-        )
+        took_s, bound = time.monotonic() - branch.sent_at_s, self._bound_of(branch)
         cost_usd = min(price.of(estimate(bound, unseen_bytes(took_s), prompt)), price.most(bound))
         message = f"The call was closed after {took_s:.2f} s, before its first token."
         attempt = Attempt(

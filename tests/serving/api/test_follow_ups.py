@@ -340,6 +340,28 @@ async def test_a_conversation_stays_at_the_deployment_that_has_its_cache_while_i
             assert caches.kept[-1].deployment == first.deployment
 
 
+@pytest.mark.parametrize("model", ["a", "mini"])
+async def test_a_tool_loop_stays_at_the_deployment_of_its_last_call(model: str) -> None:
+    kind, keys = PROVIDERS["openai"], {"KEY_X": "key-x", "KEY_Y": "key-y"}
+    async with serving(kind.wire) as upstream:
+        places = [{"name": name[-1].lower(), "api_key_env": name} for name in keys]
+        worker = remote(kind, upstream.url, model="gpt-9", price=A, deployments=places)
+        async with served(team(TO_A, workers=[worker], workflows={}), keys) as api:
+            limiter = api.service.pool.limiters["a"]
+            assert isinstance(limiter, SharedLimiter)
+            for n, resting in enumerate(limiter._deployments):
+                upstream.answers.append(Answer(instead=tool_call_events(kind, f"call_{n}")))
+                resting.health.rest(60.0)
+                body = {"model": model, "tools": [READ], "podium": {"conversation": str(n)}}
+                asked = await api.ok(body | {"messages": turns("Why?")})
+                resting.health.rests_until_s = 0.0
+                said = asked["choices"][0]["message"]
+                result = {"role": "tool", "tool_call_id": said["tool_calls"][0]["id"], "content": "X."}
+                await api.ok(body | {"messages": [*turns("Why?"), said, result]})
+                first, second = (each.headers["authorization"] for each in upstream.requests[-2:])
+                assert first == second != f"Bearer {keys['KEY_' + resting.name.upper()]}"
+
+
 async def test_a_lifetime_of_an_hour_ends_after_ten_quick_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     async with served(settings_for(TO_A, a=FREE, b=FREE, conversation={"stickiness": 0})) as api:
         words, lifetimes = ["Why?"], list[str]()
