@@ -34,8 +34,8 @@ from serving.workers.cache_marks import least_tokens
 
 PREFIX, KEY_PREFIX = "cv_", "key:"
 """Beginnings of a conversation's id, and of a name that is OpenAI's `prompt_cache_key`."""
-LIFETIMES_S = {"1h": 3600, "24h": 86_400}
-"""Lifetime of a provider's cache in seconds, by the lifetime of its breakpoints or by OpenAI's `retention`."""
+LIFETIMES_S = {"30m": 1800, "1h": 3600, "24h": 86_400}
+"""Lifetime of a provider's cache in seconds, by the lifetime of its breakpoints or by OpenAI's `retention` or `ttl`."""
 LIFETIME_S = 300
 """Lifetime of all other caches in seconds. Reads renew it."""
 LONG_GAP_S = 240
@@ -163,7 +163,7 @@ class History:
     def _is_warm(self, row: PromptCacheRow, task: Task, pool: Pool) -> bool:
         """Return whether this turn will probably find the conversation in the provider's cache.
 
-        Only Claude models have breakpoints, and only OpenAI's have a `retention`.
+        Only Claude models cache no further than breakpoints, and only OpenAI's have a `retention` or `ttl`.
         """
         cache, worker = task.sampling.options.prompt_cache, pool.settings.worker(row.worker)
         model = _model(worker)
@@ -173,7 +173,7 @@ class History:
             return False
         if "claude" in model and not _has_breakpoints(task, worker, pool.settings):
             return False
-        retention = cache.retention if cache else ""
+        retention = cache.retention or cache.ttl if cache else ""
         lifetime_s = LIFETIMES_S.get(row.lifetime if "claude" in model else retention, LIFETIME_S)
         return self.at_us < row.written_us + lifetime_s * 1_000_000
 

@@ -406,6 +406,23 @@ async def test_only_caches_with_breakpoints_last_an_hour(
             assert sources(await run(api, LONG, "And now?", "Then?"))[0] == source
 
 
+@pytest.mark.parametrize(
+    ("hints", "source"),
+    [
+        ({}, "conductor"),
+        ({"prompt_cache_options": {"ttl": "30m"}}, "conversation"),
+        ({"prompt_cache_retention": "24h"}, "conversation"),
+    ],
+)
+async def test_openai_s_caches_last_as_long_as_the_request_asks(
+    monkeypatch: pytest.MonkeyPatch, hints: Json, source: str
+) -> None:
+    async with served(settings_for(TO_A, TO_B)) as api:
+        await run(api, LONG, **hints)
+        monkeypatch.setattr("serving.api.conversation.now_us", lambda: now_us() + 400_000_000)
+        assert sources(await run(api, LONG, "And now?", **hints))[0] == source
+
+
 @pytest.mark.parametrize(("setting", "lifetime"), [("auto", ""), ("5m", "5m"), ("1h", "1h")])
 async def test_a_fixed_lifetime_is_that_of_every_breakpoint(setting: str, lifetime: str) -> None:
     async with served(settings_for(conversation={"cache_lifetime": setting})) as api:
