@@ -73,7 +73,8 @@ def _print_costs(report: Json, days: list[Json], fields: list[str]) -> None:
         out.print(f"ledger: {_usd(Decimal(ledger['cost_usd']))}, difference {_usd(difference)}")
     if report["baseline"] is not None:
         baseline = cell(report["baseline"]).plain
-        out.print(f"with {baseline} alone, estimated: {_usd(_total(days, 'baseline_usd'))}")
+        omission = ", without answers of unknown cost" if unknown else ""
+        out.print(f"with {baseline} alone, estimated{omission}: {_usd(_total(days, 'baseline_usd'))}")
 
 
 def _bars(days: list[Json]) -> Table:

@@ -217,6 +217,12 @@ def values_in(value: Any) -> Iterator[object]:
             pending += cast(list[Any], each)
 
 
+def cache_marks(messages: Iterable[Message], tools: Iterable["Tool"]) -> Iterator[str]:
+    """Yield the cache marks that the client has set on tools and messages."""
+    yield from (tool.cache for tool in tools if tool.cache)
+    yield from (part.cache for message in messages for part in message.all_parts if part.cache)
+
+
 def without_cache_marks(messages: Iterable[Message]) -> tuple[Message, ...]:
     """Remove the cache marks from `messages`, for results that must not depend on where a client puts them."""
     return tuple(replace(message, parts=tuple(map(_without_mark, message.parts))) for message in messages)

@@ -54,6 +54,7 @@ class PromptCache(Value, frozen=True):
         conversation: id of the conversation, for the choice of a deployment or replica. The turns of a conversation
             share a prefix.
         lifetime: lifetime of the breakpoints that Podium sets, in Anthropic's words. Empty: five minutes.
+        quick_turns: number of user turns in a row that came quickly while the lifetime was an hour.
         is_named: whether the client has named the conversation. Otherwise its first messages identify it, and other
             requests may begin alike.
     """
@@ -64,6 +65,7 @@ class PromptCache(Value, frozen=True):
     ttl: str = ""
     conversation: str = ""
     lifetime: Literal["", "5m", "1h"] = ""
+    quick_turns: int = 0
     is_named: bool = False
 
 

@@ -13,7 +13,7 @@ import msgspec
 from conductor.errors import ContentFiltered, PodiumError, WorkerError, WorkerRefused
 from conductor.model.failure import Attempt
 from conductor.model.operation import CallKind
-from conductor.model.usage import Price
+from conductor.model.usage import Price, Usage
 from conductor.model.value import Value
 
 Priority = Literal["interactive", "batch"]
@@ -129,6 +129,10 @@ class Callee:
     price: Price | None = None
 
 
+LikelyPrompt = Callable[[Callee], Usage]
+"""Function that returns the probable usage of a prompt that was sent to a callee."""
+
+
 class AttemptHold(Protocol):
     async def renew(self, error: WorkerError, wait_s: float = 0.0) -> int:
         """Pay for the failed attempt, wait, reserve the next, and return its output tokens. Raise
@@ -215,7 +219,7 @@ class AttemptLimits:
 
 
 class Terms(Value, frozen=True):
-    """Conditions of a call. The first six fields are made once for the run, the others for the call."""
+    """Conditions of a call. The first seven fields are made once for the run, the others for the call."""
 
     deadline_at_s: float | None = None
     """Deadline of the caller, by `time.monotonic`. None: no deadline."""
@@ -229,6 +233,8 @@ class Terms(Value, frozen=True):
     """Id of the team of that key. Empty if it has none."""
     refusals: Refusals | None = None
     """Workers that have refused in this run. None: not tracked."""
+    home: tuple[str, str] = ("", "")
+    """Worker, and its deployment whose cache has the conversation. It is preferred if it is healthy."""
     begins: bool = False
     """True if the run has not paid for anything yet. The call may then be rejected if a queue is long."""
     has_fallback: bool = False

@@ -27,7 +27,7 @@ from conductor.errors import (
 from conductor.model.call import Call
 from conductor.model.failure import Attempt, Failure
 from conductor.model.reply import CallResult, Reply
-from conductor.model.terms import Callee, Observer
+from conductor.model.terms import Callee, LikelyPrompt, Observer
 from conductor.model.usage import FREE, Price, Usage, estimate, total, unseen_bytes
 from conductor.model.worker import PoolMember
 from conductor.run.call_bound import call_bound, with_defaults
@@ -59,8 +59,7 @@ class _HeldCall:
 class CallHolds:
     """Holds of one call. Implements `Holds`.
 
-    With `likely_prompt`, the probable usage of the prompt, a call that is closed before its first token is billed at
-    an estimate instead of its bound.
+    With `likely_prompt`, a call that is closed before its first token is billed at an estimate instead of its bound.
     """
 
     def __init__(
@@ -69,7 +68,7 @@ class CallHolds:
         member: PoolMember,
         bound: Usage,
         observer: Observer | None = None,
-        likely_prompt: Usage | None = None,
+        likely_prompt: LikelyPrompt | None = None,
     ) -> None:
         self._ledger, self._member, self._bound, self._observer = ledger, member, bound, observer
         self._likely_prompt = likely_prompt
@@ -99,15 +98,14 @@ class CallHolds:
                 cost_usd = price.most(self._bound_of(branch))
                 is_open = branch.hold is not None and not branch.hold.settled
                 if self._likely_prompt is not None and is_open:
-                    cost_usd = self._estimate_closed(branch, branch.callee, price, self._likely_prompt)
+                    prompt = self._likely_prompt(branch.callee)
+                    cost_usd = self._estimate_closed(branch, branch.callee, price, prompt)
                 await self._settle(branch.hold, cost_usd, None, is_bound=price != FREE)
         await self._exit_stack.aclose()
 
     def _estimate_closed(self, branch: _HeldCall, callee: Callee, price: Price, prompt: Usage) -> Decimal:
         """Return the estimated cost of a call that was closed before its first token, and record the call."""
         took_s, bound = time.monotonic() - branch.sent_at_s, self._bound_of(branch)
-        if callee.worker != self._member.name:  # a fallback has another cache
-            prompt = Usage(prompt.input_tokens)
         cost_usd = min(price.of(estimate(bound, unseen_bytes(took_s), prompt)), price.most(bound))
         message = f"The call was closed after {took_s:.2f} s, before its first token."
         attempt = Attempt(
@@ -335,7 +333,7 @@ class BranchHold:
 
 @asynccontextmanager
 async def open_call(
-    member: PoolMember, call: Call, ledger: Ledger, likely_prompt: Usage | None = None
+    member: PoolMember, call: Call, ledger: Ledger, likely_prompt: LikelyPrompt | None = None
 ) -> AsyncGenerator[Reply]:
     """Call `member` within the budget.
 
@@ -348,8 +346,8 @@ async def open_call(
     - An interrupted call costs what its server has reported so far.
     - A call whose server reports nothing, or an impossible usage, costs its bound. `Reply.result` shows the
       same cost.
-    - A call that is closed before its first token costs its bound. With `likely_prompt`, the probable usage of the
-      prompt, it costs an estimate, which the record shows as an attempt.
+    - A call that is closed before its first token costs its bound. With `likely_prompt`, it costs an estimate, which
+      the record shows as an attempt.
 
     Raises:
         BudgetExceeded: the budget does not allow the call, or another attempt.

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Literal
 
+from conductor.model.terms import Callee
 from conductor.model.usage import ESTIMATE_BYTES_PER_TOKEN, MILLION, Rates, Usage
 from conductor.model.worker import PoolMember
 from conductor.plan.plan import Plan, Step
@@ -75,6 +76,8 @@ class FollowUp:
         usd_per_s: value of a second of waiting, in US dollars. None: never speculate.
         why_ask: why the worker must not be called before the conductor has decided. Empty: it may be called.
         agreement: counts of earlier decisions of this pool.
+        deployment: deployment of `worker` whose cache has the conversation, or "" if there is none.
+        writes_hour: whether cache writes are billed for a lifetime of an hour.
     """
 
     worker: str
@@ -87,11 +90,22 @@ class FollowUp:
     usd_per_s: Decimal | None
     why_ask: str
     agreement: Agreement
+    deployment: str = ""
+    writes_hour: bool = False
 
     @property
     def plan(self) -> Plan:
         """Plan in which the conversation's worker answers the user's own words."""
         return Plan((Step(self.worker, ""),))
+
+    @property
+    def home(self) -> tuple[str, str]:
+        """Worker and deployment that should be called for the conversation, because its cache is there."""
+        return self.worker, self.deployment
+
+    def write_rate(self, rates: Rates) -> Decimal:
+        """Return the price at which `rates` bill the tokens of this turn that are not cached."""
+        return rates.write_1h if self.writes_hour else rates.write
 
     def cached(self, worker: str) -> int:
         """Return the tokens of this turn's prompt that are in the cache of `worker`."""
@@ -116,7 +130,7 @@ def _turn_usd(worker: str, pool: Pool, follow_up: FollowUp, answer_tokens: float
     if rates is None:
         return None
     cached = follow_up.cached(worker)
-    input_usd = cached * rates.cached + (follow_up.prompt_tokens - cached) * rates.write
+    input_usd = cached * rates.cached + (follow_up.prompt_tokens - cached) * follow_up.write_rate(rates)
     return (input_usd + Decimal(answer_tokens) * rates.output_usd_per_mtok) / MILLION
 
 
@@ -139,7 +153,7 @@ def lost_usd(plan: Plan, pool: Pool, follow_up: FollowUp) -> Decimal | None:
         if own is None or rates is None:
             return None
         n_tokens = max(0, follow_up.cached(follow_up.worker) - follow_up.cached(name))
-        lost += n_tokens * max(Decimal(0), rates.write - own.cached) / MILLION
+        lost += n_tokens * max(Decimal(0), follow_up.write_rate(rates) - own.cached) / MILLION
     return lost
 
 
@@ -218,17 +232,21 @@ def course(pool: Pool, follow_up: FollowUp, *, has_limits: bool, fits_conductor:
     return "speculate", "The worker of the last answer was called while the conductor decided."
 
 
-def likely_prompt(follow_up: FollowUp | None, n_bytes: int) -> Usage:
-    """Return the probable usage of a prompt of `n_bytes` at the conversation's worker.
+def likely_prompt(follow_up: FollowUp | None, n_bytes: int, callee: Callee) -> Usage:
+    """Return the probable usage of a prompt of `n_bytes` that was sent to `callee`.
 
-    Its cached tokens are those that the worker's cache is known to have. Without such tokens, the prompt counts as one
-    token per two bytes, which is about twice the tokens of normal prose.
+    Its cached tokens are those that the cache of the conversation's deployment is known to have. Any other deployment or
+    worker writes the whole prompt to its cache. Without known tokens, the prompt counts as one token per two bytes, which
+    is about twice the tokens of normal prose.
     """
     cached = follow_up.cached(follow_up.worker) if follow_up else 0
     if follow_up is None or not cached:
         return Usage(-(-n_bytes // ESTIMATE_BYTES_PER_TOKEN))
+    if (callee.worker, callee.deployment) != follow_up.home:
+        cached = 0
     new = follow_up.prompt_tokens - cached
-    return Usage(follow_up.prompt_tokens, cached_input_tokens=cached, cache_write_tokens=new)
+    new_1h = new if follow_up.writes_hour else 0
+    return Usage(follow_up.prompt_tokens, 0, cached, cache_write_tokens=new, cache_write_1h_tokens=new_1h)
 
 
 def _is_alone(pool: Pool, follow_up: FollowUp) -> bool:

@@ -8,6 +8,7 @@ that it does not need are cancelled.
 import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterable, Callable, Collection
+from functools import partial
 from itertools import takewhile
 
 from msgspec.structs import replace
@@ -253,7 +254,7 @@ class PlanRun:
         """Make the call and publish its text as it streams."""
         member = self._context.pool[step.worker]
         source, follow_up = self._context.log.record.plans[self._index].source, self._context.follow_up
-        likely = likely_prompt(follow_up, sent_bytes(call)) if source == "conversation" else None
+        likely = partial(likely_prompt, follow_up, sent_bytes(call)) if source == "conversation" else None
         async with open_call(member, call, self._context.ledger, likely) as reply:
             self._replies[index] = reply
             reply.notes += omission_notes(self._context.task.conversation, member)

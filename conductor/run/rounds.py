@@ -15,6 +15,7 @@ from conductor.model.worker import PoolMember
 from conductor.plan.plan import Plan, Step
 from conductor.run.event_log import EventLog
 from conductor.run.events import AnswerDelta, PlanEnded, RunFailed, RunFinished, RunSuspended, StepPlanned
+from conductor.run.follow_up import FollowUp
 from conductor.run.follow_up_round import FollowUpRound, all_of
 from conductor.run.ledger import Ledger
 from conductor.run.moves import ContinuePlan, Fail, Finish, Move, RunPlan, WritePlan, is_last_round, next_move
@@ -41,6 +42,16 @@ async def hold_while_same(steps: AsyncIterable[Step], earlier: tuple[Step, ...])
     if len(pending) < len(earlier):
         for each in pending:
             yield each
+
+
+def _home_of(record: Record, follow_up: FollowUp | None) -> tuple[str, str]:
+    """Return the worker and the deployment that have the conversation in their cache, or empty names if none is known.
+    In a tool loop, they are those of the last call.
+    """
+    results = [turn.result for step in record.steps for turn in step.turns]
+    if results:
+        return results[-1].worker, results[-1].deployment
+    return follow_up.home if follow_up else ("", "")
 
 
 class RoundLoop:
@@ -74,7 +85,13 @@ class RoundLoop:
             deadline_at_s = began_s + task.deadline_s
         account = log.record.account
         terms = Terms(
-            deadline_at_s, task.permit, task.priority, account.key_id, account.team_id, refusals=refusals
+            deadline_at_s,
+            task.permit,
+            task.priority,
+            account.key_id,
+            account.team_id,
+            refusals=refusals,
+            home=_home_of(log.record, team.follow_up),
         )
         self._context = RunContext(
             task, members, ledger, log, self.now_s, terms, team.follow_up, team.earlier_turns

@@ -14,7 +14,7 @@ from serving.api.authentication import caller_of
 from serving.api.choices import ChoicesResponse, Siblings
 from serving.api.conversation import with_conversation
 from serving.api.dialect import Dialect, Dialects
-from serving.api.dialects.read_body import body_in_turn
+from serving.api.dialects.read_body import body_in_turn, check_marks
 from serving.api.opening import Keeping, keeping_of
 from serving.api.plans import PlanResponse
 from serving.api.request import ApiRequest, check_size
@@ -127,6 +127,7 @@ async def _parse(request: Request, service: Service, dialect: Dialect) -> ApiReq
     if len(body) > limits.max_body_bytes:
         raise too_large(limits.max_body_bytes)
     parsed = dialect.parse(body)
+    check_marks(parsed.conversation, parsed.tools.tools)
     if len(body) > limits.max_text_bytes and parsed.text_chars > limits.max_text_bytes:
         raise too_much_text(limits.max_text_bytes)
     betas = [f"{name} {quote(value)} was ignored, because it has no effect on this server." for name in BETA_HEADERS if (value := request.headers.get(name))]  # fmt: skip

@@ -11,7 +11,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from conductor.model.call import Sampling
-from conductor.model.messages import NO_TOOLS, Message
+from conductor.model.messages import NO_TOOLS, Message, cache_marks
 from conductor.model.operation import PromptCache
 from conductor.model.worker import PoolMember
 from conductor.plan.prompt_parts import with_stable_system
@@ -28,18 +28,21 @@ from serving.sessions.execution import DAY_S
 from serving.sessions.service import Service
 from serving.settings.sections import ConversationSettings
 from serving.settings.settings import Settings
-from serving.settings.workers import VllmSettings
-from serving.store.prompt_caches import PromptCacheRow, head_of, row_id, tail_of
+from serving.settings.workers import VllmSettings, WorkerSettings
+from serving.store.prompt_caches import PromptCacheRow, head_of, is_unchanged, lifetime_of, row_id, tail_of
 from serving.workers.cache_marks import least_tokens
 
 PREFIX, KEY_PREFIX = "cv_", "key:"
 """Beginnings of a conversation's id, and of a name that is OpenAI's `prompt_cache_key`."""
-LIFETIMES_S = {"1h": 3600, "24h": 86_400}
-"""Lifetime of a provider's cache in seconds, by the lifetime of its breakpoints or by OpenAI's `retention`."""
+LIFETIMES_S = {"30m": 1800, "1h": 3600, "24h": 86_400}
+"""Lifetime of a provider's cache in seconds, by the lifetime of its breakpoints or by OpenAI's `retention` or `ttl`."""
 LIFETIME_S = 300
 """Lifetime of all other caches in seconds. Reads renew it."""
 LONG_GAP_S = 240
 """Time between two turns after which breakpoints get a lifetime of an hour (`cache_lifetime: auto`), in seconds."""
+QUICK_TURNS = 10
+"""Number of user turns in a row without such a time, after which the lifetime is five minutes again. It is high, because
+a cache that is lost costs more than the price of an hour for some turns."""
 
 
 def with_conversation(request: ApiRequest, caller: Caller, settings: ConversationSettings) -> ApiRequest:
@@ -90,7 +93,7 @@ class History:
     def prompt_tokens(self, request: ApiRequest) -> int | None:
         """Return the tokens of the request's prompt, if those of its earlier turns were reported, or else None."""
         messages = with_stable_system(request.conversation)
-        if not self.rows or not _is_continued(self.rows[0], messages):
+        if not self.rows or not is_unchanged(self.rows[0], messages, request.tools):
             return None
         last = max((index for index, each in enumerate(messages) if each.role == "assistant"), default=0)
         new = dataclasses.replace(request, conversation=tuple(messages[last:]), tools=NO_TOOLS)
@@ -103,17 +106,22 @@ class History:
             team = dataclasses.replace(team, earlier_turns=self.turns)
         if not self.rows:
             return dataclasses.replace(resolved, team=team)
-        if pool.settings.conversation.cache_lifetime == "auto" and self._is_slow:
-            task = replace(task, sampling=_with_cache(task.sampling, lifetime="1h"))
+        if pool.settings.conversation.cache_lifetime == "auto":
+            task = self._with_lifetime(task)
         resolved = ResolvedTask(task, team)
         follow_up = self._follow_up(resolved, request, pool)
         return dataclasses.replace(resolved, team=dataclasses.replace(team, follow_up=follow_up))
 
-    @property
-    def _is_slow(self) -> bool:
-        """True if the turns of the conversation are too far apart for a cache of five minutes."""
-        newest = self.rows[0]
-        return newest.lifetime == "1h" or self.at_us - newest.written_us > LONG_GAP_S * 1_000_000
+    def _with_lifetime(self, task: Task) -> Task:
+        """Return `task` with a lifetime of an hour if the turns of the conversation are too far apart for a cache of five
+        minutes.
+        """
+        newest, n_quick = self.rows[0], 0
+        if self.at_us - newest.written_us <= LONG_GAP_S * 1_000_000:
+            n_quick = newest.quick_turns + (not _ends_with_tool_results(task.conversation))
+            if newest.lifetime != "1h" or n_quick >= QUICK_TURNS:
+                return task
+        return replace(task, sampling=_with_cache(task.sampling, lifetime="1h", quick_turns=n_quick))
 
     def _follow_up(self, resolved: ResolvedTask, request: ApiRequest, pool: Pool) -> FollowUp | None:
         """Return the facts about a follow-up turn, or None if the worker of the last answer cannot answer now."""
@@ -126,16 +134,20 @@ class History:
         tokens = self.prompt_tokens(request)
         waits = task.priority == "interactive" and not request.podium.background
         messages, conversation = with_stable_system(request.conversation), pool.settings.conversation
+        warm = {
+            row.worker: row
+            for row in self.rows
+            if row.worker in members
+            and is_unchanged(row, messages, request.tools)
+            and self._is_warm(row, task, pool)
+        }
         return FollowUp(
             worker=newest.worker,
             prompt_tokens=request.input_token_estimate if tokens is None else tokens,
             cached_tokens={
-                row.worker: row.tokens
-                for row in self.rows
-                if row.worker in members
-                and _bills_less(members[row.worker], row.tokens)
-                and _is_continued(row, messages)
-                and self._is_warm(row, task, pool.settings)
+                name: _cached_tokens(row, pool.settings)
+                for name, row in warm.items()
+                if _bills_less(members[name], row.tokens)
             },
             answer_tokens=newest.answer_tokens,
             turns=newest.turns,
@@ -144,19 +156,25 @@ class History:
             usd_per_s=conversation.speculation_usd_per_s,
             why_ask=_why_ask(newest.worker, team.conductor.member.name, pool, waits=waits),
             agreement=pool.agreement,
+            deployment=warm[newest.worker].deployment if newest.worker in warm else "",
+            writes_hour=lifetime_of(task) == "1h",
         )
 
-    def _is_warm(self, row: PromptCacheRow, task: Task, settings: Settings) -> bool:
-        """Return whether the provider probably still has the conversation in its cache.
+    def _is_warm(self, row: PromptCacheRow, task: Task, pool: Pool) -> bool:
+        """Return whether this turn will probably find the conversation in the provider's cache.
 
-        Only Claude models have breakpoints, and only OpenAI's have a `retention`.
+        Only Claude models cache no further than breakpoints, and only OpenAI's have a `retention` or `ttl`.
         """
-        cache, worker = task.sampling.options.prompt_cache, settings.worker(row.worker)
-        model: str = getattr(worker, "model", "")
-        if row.tokens < least_tokens(model) and not isinstance(worker, VllmSettings):
+        cache, worker = task.sampling.options.prompt_cache, pool.settings.worker(row.worker)
+        model = _model(worker)
+        if not pool.limiters[row.worker].can_reach(row.deployment):
             return False
-        retention = cache.retention if cache else ""
-        lifetime_s = LIFETIMES_S.get(row.lifetime if "claude" in model.lower() else retention, LIFETIME_S)
+        if _cached_tokens(row, pool.settings) < least_tokens(model) and not isinstance(worker, VllmSettings):
+            return False
+        if "claude" in model and not _has_breakpoints(task, worker, pool.settings):
+            return False
+        retention = cache.retention or cache.ttl if cache else ""
+        lifetime_s = LIFETIMES_S.get(row.lifetime if "claude" in model else retention, LIFETIME_S)
         return self.at_us < row.written_us + lifetime_s * 1_000_000
 
 
@@ -180,10 +198,28 @@ async def find_history(request: ApiRequest, service: Service, caller: Caller) ->
 
 
 def _is_continued(row: PromptCacheRow, messages: Sequence[Message]) -> bool:
-    """Return whether `messages` continue the prompt of `row`. Otherwise the client has changed it, for example by a
-    compaction.
-    """
+    """Return whether `messages` follow the last user message of `row`. See `is_unchanged` for what comes before it."""
     return len(messages) > row.n_messages and tail_of(messages[: row.n_messages]) == row.tail
+
+
+def _model(worker: WorkerSettings) -> str:
+    return str(getattr(worker, "model", "")).lower()
+
+
+def _cached_tokens(row: PromptCacheRow, settings: Settings) -> int:
+    """Return the tokens that the provider cached in the last call. Claude models cache only up to a breakpoint. Other
+    models cache whole prompts, but do not report what they have written.
+    """
+    return row.cached_tokens if "claude" in _model(settings.worker(row.worker)) else row.tokens
+
+
+def _has_breakpoints(task: Task, worker: WorkerSettings, settings: Settings) -> bool:
+    """Return whether the task's calls of a Claude model have breakpoints: the client's or Podium's."""
+    has_own = "cache_control" in getattr(worker, "extra_body", ())
+    if has_own or any(cache_marks(task.conversation, task.tools.tools)):
+        return True
+    sets_them = settings.conversation.breakpoints and task.priority == "interactive"
+    return worker.kind == "anthropic" and sets_them
 
 
 def _ends_with_tool_results(messages: Sequence[Message]) -> bool:

@@ -47,7 +47,7 @@ async def costs(
 
     `baseline_usd` is an estimate: the cost of the tokens of the answers at the price of the model that the settings
     name as `baseline`. It is null without a baseline. The calls that write plans, and all steps before the answer,
-    do not count for it.
+    do not count for it. Answers of unknown cost count neither for it nor for `cost_usd`.
 
     Administrators also get the sum of the ledger for the same runs. `difference_usd` is that sum minus the recorded
     costs. It is not 0 if the ledger has corrections, or calls whose end no run has recorded.

@@ -5,7 +5,7 @@ from starlette.responses import Response
 
 from serving.api.authentication import caller_of
 from serving.api.dialects.messages.dialect import MessagesDialect
-from serving.api.dialects.read_body import body_in_turn
+from serving.api.dialects.read_body import body_in_turn, check_marks
 from serving.api.resolve import check_name
 from serving.api.respond import success
 from serving.sessions.service import Service
@@ -20,6 +20,7 @@ async def count_tokens(request: Request) -> Response:
     caller = caller_of(request)
     service: Service = request.app.state.service
     prompt = DIALECT.parse_prompt(await body_in_turn(request))
+    check_marks(prompt.conversation, prompt.tools.tools)
     check_name(prompt.model, service.pool, caller.policies)
     return success({"input_tokens": prompt.input_token_estimate})
 

@@ -411,6 +411,21 @@ prompt_cache = Table(
     Column("lifetime", Text, nullable=False, comment="5m, 1h, or empty for the provider's own"),
     Column("written_us", BigInteger, nullable=False),
     Column("drop_us", BigInteger, nullable=False),
+    Column("prefix", Text, nullable=False, server_default=text("''"), comment="hash of all that is cached"),
+    Column(
+        "cached_tokens",
+        BigInteger,
+        nullable=False,
+        server_default=text("0"),
+        comment="as the provider reported",
+    ),
+    Column(
+        "quick_turns",
+        Integer,
+        nullable=False,
+        server_default=text("0"),
+        comment="user turns without a long pause",
+    ),
     Index("prompt_cache_drop_us", "drop_us"),
     comment="which worker has the prompt cache of a conversation; no texts",
 )

@@ -104,6 +104,10 @@ class Limiter:
         """True if no call waits, and one more would use at most `IDLE_SHARE` of the slots."""
         return not self.queued and self.open_calls + 1 <= IDLE_SHARE * self.n_slots
 
+    def can_reach(self, deployment: str) -> bool:
+        """Return whether calls can be sent to a deployment now. The name of a worker's only deployment is ""."""
+        return not deployment
+
     def wait_s(self, payer: str) -> float:
         """Estimate the seconds for one more interactive call of `payer`, from the queue and how long recent
         calls held slots. It grows while none becomes free.

@@ -79,6 +79,9 @@ class SharedLimiter(Limiter):
         super().release(slot, call)
         self._keep_looking()
 
+    def can_reach(self, deployment: str) -> bool:
+        return any(each.name == deployment and not _unavailable_s(each) for each in self._deployments)
+
     def _look(self) -> None:
         """Recalculate the slots of the available deployments, one for a probed one, or of all if there are
         none.
@@ -141,7 +144,8 @@ class Route:
         """Send the call to one of the deployments. See `Worker.open`.
 
         Deployments are tried in this order, each group by weight. The turns of a conversation have the same order,
-        so that its prompt cache is found again (`conversation_in_cache`). Other calls have a random order.
+        so that its prompt cache is found again (`conversation_in_cache`). The deployment that is known to have the cache
+        is the first one (`Terms.home`). Other calls have a random order.
 
         1. healthy deployments with a free slot
         2. healthy deployments without a free slot, or with far more open calls than their share if the call belongs to
@@ -231,6 +235,7 @@ class Route:
             )
         conversation = conversation_in_cache(call, self.profile.model)
         drawn = sorted(self._others(call, ready) or ready, key=lambda each: _draw(conversation, each))
+        drawn.sort(key=lambda each: (self.name, each.name) != call.terms.home)
         writer = self._writer(call)
         healthy = [each for each in ready if not each.health.rest_s]
 

@@ -335,11 +335,13 @@ class ConversationSettings(Frozen):
     """Time, in seconds, for which Podium remembers after each turn which worker answered."""
     breakpoints: bool = True
     """Set breakpoints for Anthropic's prompt cache in requests that have none. Podium sets them only if the
-    prompt is long enough and will probably be sent again."""
+    prompt is long enough and will probably be sent again. If false, Claude models cache only up to the
+    client's own breakpoints, and Podium expects no other cache."""
     cache_lifetime: Literal["auto", "5m", "1h"] = "auto"
     """Lifetime of the cache at these breakpoints. A lifetime of an hour costs more to write than five
     minutes. With `auto`, the lifetime becomes an hour once more than four minutes have passed between two
-    turns of the conversation."""
+    turns of the conversation. It becomes five minutes again after ten user turns in a row without such a
+    pause."""
 
 
 class BaselineSettings(Frozen):

@@ -16,11 +16,11 @@ from sqlalchemy import Connection, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from conductor.errors import StoreUnavailable
-from conductor.model.call import Sampling
 from conductor.model.characters import estimate_tokens
-from conductor.model.messages import File, Image, Message, Text, ToolCall
+from conductor.model.messages import File, Image, Message, Text, ToolCall, ToolResult, Toolset, cache_marks
 from conductor.plan.prompt_parts import with_stable_system
 from conductor.run.record import Record
+from conductor.run.task import Task
 from serving.accounts.replica_store import ReplicaStore
 from serving.database.address import StoreError
 from serving.database.clock import now_us
@@ -52,11 +52,15 @@ class PromptCacheRow:
         deployment: deployment that answered, or "" if the worker has only one.
         n_messages: number of messages of the conversation in the prompt.
         tail: hash of the last user message among them.
+        prefix: hash of these messages, of the tool results that followed in the run, and of the tools. See
+            `is_unchanged`.
         tokens: input tokens of the last call, as the provider reported them.
+        cached_tokens: those of them that were read from a cache or written to it, as the provider reported them.
         answer_tokens: mean length of the answers so far.
         turns: number of user turns so far.
         lifetime: lifetime of the cache: `5m`, `1h`, or "" for the provider's own.
-        written_us: time of the last answer, in microseconds since 1970.
+        quick_turns: number of user turns in a row that came quickly. See `PromptCache.quick_turns`.
+        written_us: time at which the last call read and wrote the cache, in microseconds since 1970.
         drop_us: time from which the row is ignored, in microseconds since 1970.
     """
 
@@ -71,6 +75,9 @@ class PromptCacheRow:
     lifetime: str
     written_us: int
     drop_us: int
+    prefix: str = ""
+    cached_tokens: int = 0
+    quick_turns: int = 0
 
 
 def digests_of(messages: Iterable[Message]) -> Iterator[str]:
@@ -137,17 +144,24 @@ def row_of(record: Record, keep_s: float) -> PromptCacheRow | None:
     a conductor.
     """
     task, result = record.task, record.answering
-    conversation = task.sampling.options.conversation
+    cache = task.sampling.options.prompt_cache
     is_planned = task.plan is None and not task.plan_only and record.status in ("finished", "waiting")
-    if not conversation or not is_planned or result is None or result.usage is None or result.inner_run:
+    if (
+        cache is None
+        or not cache.conversation
+        or not is_planned
+        or result is None
+        or result.usage is None
+        or result.inner_run
+    ):
         return None
     messages = with_stable_system(task.conversation)
     texts = [message.text for message in messages if message.role == "assistant"]
     answers = [estimate_tokens(text) for text in texts if text] + [result.usage.output_tokens]
     waited_s = sum(segment.waited_s for segment in record.segments)
-    written_us = int((record.created + record.wall_s + waited_s) * 1e6)
+    written_us = int((record.created + _called_s(record) + waited_s) * 1e6)
     return PromptCacheRow(
-        id=row_id(conversation, task.conversation),
+        id=row_id(cache.conversation, task.conversation),
         worker=result.worker,
         deployment=result.deployment,
         n_messages=len(messages),
@@ -155,17 +169,71 @@ def row_of(record: Record, keep_s: float) -> PromptCacheRow | None:
         tokens=result.usage.input_tokens,
         answer_tokens=round(sum(answers) / len(answers)),
         turns=sum(message.role == "user" for message in messages),
-        lifetime=_lifetime_of(task.sampling, messages),
+        lifetime=lifetime_of(task),
         written_us=written_us,
         drop_us=written_us + int(keep_s * 1e6),
+        prefix=_prefix_of(messages, _results_of(record), task.tools),
+        cached_tokens=result.usage.cached_input_tokens + result.usage.cache_write_tokens,
+        quick_turns=cache.quick_turns,
     )
 
 
-def _lifetime_of(sampling: Sampling, messages: Iterable[Message]) -> str:
-    """Return the lifetime that Podium or the client has chosen, or "" if none has."""
-    is_long = any(part.cache == "1h" for message in messages for part in message.parts)
-    cache = sampling.options.prompt_cache
-    return "1h" if is_long else cache.lifetime if cache else ""
+def _called_s(record: Record) -> float:
+    """Return the time at which the answering step's last call began to answer, in seconds since the run began. Providers
+    count the lifetime of a cache from there.
+    """
+    plan = record.answering_plan
+    steps = plan.steps[-1:] if plan else ()
+    times = [
+        each for step in steps for each in (step.first_token_s, *(turn.answered_s for turn in step.turns))
+    ]
+    return max((each for each in times if each is not None), default=record.wall_s)
+
+
+def lifetime_of(task: Task) -> str:
+    """Return the lifetime of the caches that the calls of a task write: that of the client's breakpoints, or else that of
+    Podium's. "" is the provider's own.
+    """
+    if marks := set(cache_marks(task.conversation, task.tools.tools)):
+        return "1h" if marks & {"1h", "12h"} else "5m"
+    cache = task.sampling.options.prompt_cache
+    return cache.lifetime if cache else ""
+
+
+def _results_of(record: Record) -> list[ToolResult]:
+    """Return the tool results that the client has sent to a run, in their order."""
+    replies = [segment.given for segment in record.segments if segment.given]
+    return [each.result for reply in replies for each in reply.results]
+
+
+def _prefix_of(messages: Iterable[Message], results: Iterable[ToolResult], tools: Toolset) -> str:
+    """Return the number of `results`, and a hash of what a provider has cached: the tools, the messages and the results.
+
+    Clients may return results in another order.
+    """
+    texts = sorted(result.text for result in results)
+    digest = blake2b(digest_of(messages).encode(), digest_size=16)
+    for tool in tools.tools:
+        digest.update(
+            repr((tool.namespace, tool.name, tool.description, tool.parameters, tool.format)).encode(
+                "utf-8", "surrogatepass"
+            )
+        )
+    for text in texts:
+        digest.update(f"\0{len(text)}\0{text}".encode("utf-8", "surrogatepass"))
+    return f"{len(texts)} {digest.hexdigest()}"
+
+
+def is_unchanged(row: PromptCacheRow, messages: Sequence[Message], tools: Toolset) -> bool:
+    """Return whether `messages` and `tools` begin with what the provider has cached.
+
+    They do not if the client has shortened the conversation, for example by a summary or by removing old tool results.
+    """
+    n_results, _, _ = row.prefix.partition(" ")
+    if not n_results or len(messages) <= row.n_messages:
+        return False
+    later = [result for message in messages[row.n_messages :] for result in message.tool_results]
+    return _prefix_of(messages[: row.n_messages], later[: int(n_results)], tools) == row.prefix
 
 
 COLUMNS = [field.name for field in fields(PromptCacheRow)]

@@ -28,7 +28,7 @@ Part = Literal["plan", "answer", "step"]
 """Purpose of a call.
 
 - `plan`: a conductor's call.
-- `answer`: a call of the step that answers, including its calls of tools.
+- `answer`: a call of the step that answers, including its calls of tools, if its cost is known.
 - `step`: any other call, such as one that failed.
 """
 CostField = Literal["day", "team", "key", "model", "worker"]
@@ -137,9 +137,9 @@ def _calls(record: Record, *, answers: bool) -> Iterator[tuple[Part, Call]]:
             yield "plan", call
         for step in plan.steps:
             if step.reused_from is None:
-                part: Part = "answer" if step is answering else "step"
                 for result in step.results:
-                    yield part, result
+                    is_answer = step is answering and result.cost_usd is not None
+                    yield "answer" if is_answer else "step", result
             for call in step.calls_without_answer:
                 yield "step", call
 

@@ -34,8 +34,8 @@ from serving.egress.client import guard, tls_context
 from serving.schemas.anthropic import output_format
 from serving.workers.answer_stream import Provider
 from serving.workers.anthropic_stream import AnthropicAnswer, events_in
-from serving.workers.anthropic_tools import add_marks, limit_marks, system_json, tools_json, turns_json
-from serving.workers.cache_marks import cache_control, is_long_enough
+from serving.workers.anthropic_tools import add_marks, system_json, tools_json, turns_json
+from serving.workers.cache_marks import cache_control, is_long_enough, limit_marks
 from serving.workers.chat_chunks import fields
 from serving.workers.clouds import credential_errors, garble_errors, google_credentials
 from serving.workers.event_stream import WholeEvents

@@ -14,7 +14,7 @@ from anthropic.types import RawMessageStreamEvent
 
 from conductor.model.characters import whole
 from conductor.model.messages import File, Image, Message, Part, Text, ToolCall, ToolResult
-from serving.workers.cache_marks import cache_control
+from serving.workers.cache_marks import cache_control, has_marks
 from serving.workers.output_limit import OutputMeter
 from serving.workers.wire_tools import WireTools, arguments_of, function_of, name_of, object_or_input, wire_id
 
@@ -49,8 +49,6 @@ def _choice(tools: WireTools) -> dict[str, object]:
     return {"type": "any" if tools.choice.mode == "required" else "auto", **parallel}
 
 
-MOST_MARKS = 4
-"""Maximum number of cache marks (`cache_control`) that the API accepts in a request."""
 DOCUMENT_CHARS = 16_384
 """Length from which a text counts as a document, about which further questions are likely."""
 
@@ -77,7 +75,7 @@ def add_marks(request: dict[str, Any], mark: Mapping[str, Any], *, is_plan: bool
             shorter one.
         is_plan: whether the request asks for a plan.
     """
-    if any(_marked_blocks(request)) or "cache_control" in request.get("extra_body", ()):
+    if has_marks(request):
         return
     system, tools = request.get("system"), request.get("tools")
     if isinstance(system, str):
@@ -96,29 +94,6 @@ def add_marks(request: dict[str, Any], mark: Mapping[str, Any], *, is_plan: bool
 
 def _is_document(block: Block) -> bool:
     return block["type"] == "document" or len(block.get("text", "")) >= DOCUMENT_CHARS
-
-
-def limit_marks(request: Mapping[str, Any]) -> None:
-    """Remove the oldest cache marks beyond the API's limit, but keep those on tools and system prompt."""
-    heads, marked = _marked_blocks(request)
-    spare = max(0, MOST_MARKS - len(heads))
-    for block in marked[: max(0, len(marked) - spare)]:
-        del block["cache_control"]
-
-
-def _marked_blocks(request: Mapping[str, Any]) -> tuple[list[Block], list[Block]]:
-    """Return the tools and system blocks with a cache mark, and the blocks of turns with one, oldest first."""
-    system: object = request.get("system")
-    blocks = cast(list[Block], system) if isinstance(system, list) else []
-    heads: list[Block] = [*request.get("tools", ()), *blocks]
-    turns = [block for turn in request["messages"] for block in turn["content"]]
-    nested = [each for block in turns for each in (*_inside(block), block)]
-    marked, marked_heads = ([each for each in some if "cache_control" in each] for some in (nested, heads))
-    return marked_heads, marked
-
-
-def _inside(block: Block) -> list[Block]:
-    return block["content"] if block["type"] == "tool_result" else []
 
 
 def system_json(messages: Iterable[Message]) -> str | list[Block]:

@@ -1,8 +1,8 @@
 """Prompt caches of the providers: cache marks in Anthropic's format, and which prompts the providers cache."""
 
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, cast
 
 from conductor.model.call import Call
 from conductor.model.characters import BYTES_PER_TOKEN
@@ -25,12 +25,61 @@ https://developers.openai.com/api/docs/guides/prompt-caching. Bedrock has other 
 """
 
 
-def cache_control(mark: CacheMark) -> dict[str, Any]:
+MOST_MARKS = 4
+"""Maximum number of cache marks (`cache_control`) that Anthropic's API accepts in a request."""
+ANTHROPIC_MARKS = ("ephemeral", "5m", "1h")
+"""Marks that a client sends as `cache_control`."""
+Json = dict[str, Any]
+
+
+def cache_control(mark: CacheMark) -> Json:
     """Return the cache mark in Anthropic's format. Other servers of Anthropic's models accept it too."""
     if not mark:
         return {}
     ttl = {"ttl": TTL[mark]} if mark in TTL else {}
     return {"cache_control": {"type": "ephemeral", **ttl}}
+
+
+def has_marks(request: Json) -> bool:
+    """Return whether a request to an API has a cache mark, or a field that makes Anthropic set one."""
+    return _is_automatic(request) or any(map(any, _marked_blocks(request)))
+
+
+def limit_marks(request: Json) -> None:
+    """Remove cache marks beyond the limit of Anthropic's API: first the oldest ones in the messages, and then those on
+    tools and system prompt.
+    """
+    heads, turns = _marked_blocks(request)
+    spare = MOST_MARKS - _is_automatic(request)
+    for block in [*turns, *heads][: max(0, len(turns) + len(heads) - spare)]:
+        del block["cache_control"]
+
+
+def _is_automatic(request: Json) -> bool:
+    return "cache_control" in request or "cache_control" in request.get("extra_body", ())
+
+
+def _marked_blocks(request: Json) -> tuple[list[Json], list[Json]]:
+    """Return the tools and system blocks with a cache mark, and the other blocks with one, oldest first."""
+    turns: list[Json] = request.get("messages") or request.get("input") or []
+    systems = [turn for turn in turns if turn.get("role") == "system"]
+    heads = [*request.get("tools", ()), *_list(request.get("system")), *systems]
+    others = [turn for turn in turns if turn.get("role") != "system"]
+    return list(_marked(heads)), list(_marked(others))
+
+
+def _marked(items: Iterable[Json]) -> Iterator[Json]:
+    for item in items:
+        yield from _marked(_list(item.get("content")))
+        yield from _marked(_list(item.get("output")))
+        if "cache_control" in item:
+            yield item
+
+
+def _list(value: object) -> list[Json]:
+    """Return the blocks in a list, or an empty list for a text."""
+    each = cast(list[object], value) if isinstance(value, list) else []
+    return [cast(Json, block) for block in each if isinstance(block, dict)]
 
 
 def least_tokens(model: str) -> int:

@@ -36,7 +36,7 @@ from conductor.model.reply import Delta, Reply
 from serving.egress.client import DirectPost, guard, tls_context
 from serving.settings.known_models import OPENAI_MODEL
 from serving.workers.answer_stream import Provider
-from serving.workers.cache_marks import cache_control
+from serving.workers.cache_marks import cache_control, limit_marks
 from serving.workers.chat_chunks import ChatChunk, ChunkReader, fields
 from serving.workers.chat_tools import messages_json, tools_json
 from serving.workers.clouds import azure_client, credential_errors, entra_tokens
@@ -254,11 +254,11 @@ class OpenAIWorker:
             "stream": True,
             "stream_options": {"include_usage": True},
         }
-        return (
-            request
-            | {key: value for key, value in optional.items() if value is not None}
-            | dict(self._account.extra_body)
-        )
+        request |= {key: value for key, value in optional.items() if value is not None}
+        request |= dict(self._account.extra_body)
+        if self._show_mark is cache_control:
+            limit_marks(request)
+        return request
 
     def _prompt_json(self, call: Call, messages: list[Message]) -> dict[str, object]:
         """Return the fields for the conversation, or for the text to complete."""

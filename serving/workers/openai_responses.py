@@ -16,6 +16,7 @@ from conductor.model.messages import ToolCall
 from conductor.model.reply import Delta, FinishReason
 from conductor.model.usage import Usage
 from serving.workers.answer_stream import AnswerReader, Provider, finish_of
+from serving.workers.cache_marks import cache_control, limit_marks
 from serving.workers.chat_chunks import fields, text_of
 from serving.workers.event_stream import Event as SentEvent
 from serving.workers.event_stream import EventReader, json_of
@@ -96,7 +97,10 @@ class OpenAIResponsesWorker(OpenAIWorker):
         }
         request = {"model": self._account.model, "input": items, "stream": True, "store": False}
         options = {name: value for name, value in optional.items() if value is not None}
-        return request | options | dict(self._account.extra_body)
+        request |= options | dict(self._account.extra_body)
+        if self._show_mark is cache_control:
+            limit_marks(request)
+        return request
 
 
 class ResponsesAnswer(AnswerReader[Event]):

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from conductor.model.terms import Callee
 from conductor.model.usage import FREE, LongPromptRates, Price, Usage
 from conductor.plan.plan import Plan, Step
 from conductor.run.follow_up import (
@@ -173,12 +174,38 @@ def test_a_call_is_made_early_if_its_expected_loss_is_below_the_value_of_the_tim
 
 def test_a_prompt_s_cached_tokens_are_those_that_the_worker_is_known_to_have() -> None:
     known = Usage(5_500, cached_input_tokens=5_000, cache_write_tokens=500)
-    assert likely_prompt(follow(), 99_999) == known
+    assert likely_prompt(follow(), 99_999, Callee("sonnet")) == known
     for unknown in (None, follow(cached_tokens={}), follow(cached_tokens={"opus": 5_000})):
-        assert likely_prompt(unknown, 999) == Usage(500), "a token per two bytes"
+        assert likely_prompt(unknown, 999, Callee("sonnet")) == Usage(500), "a token per two bytes"
     sonnet = POOL["sonnet"].price
     assert sonnet is not None
     assert sonnet.of(known) == Decimal("0.003375")
+
+
+@pytest.mark.parametrize("callee", [Callee("sonnet", "us"), Callee("sonnet"), Callee("opus", "eu")])
+def test_a_prompt_is_in_no_cache_of_another_deployment_or_worker(callee: Callee) -> None:
+    turn = follow(deployment="eu")
+    assert likely_prompt(turn, 99_999, Callee("sonnet", "eu")).cached_input_tokens == 5_000
+    assert likely_prompt(turn, 99_999, callee) == Usage(5_500, cache_write_tokens=5_500)
+
+
+def test_a_cache_of_an_hour_is_written_at_its_own_price() -> None:
+    sonnet = Price(Decimal(3), Decimal(15), Decimal("0.3"), Decimal("3.75"), Decimal(6))
+    members = {
+        "sonnet": member(Player("sonnet", price=sonnet)),
+        "opus": POOL["opus"],
+        "haiku": member(Player("haiku", price=sonnet)),
+    }
+    turn, hour = follow(), follow(writes_hour=True)
+    assert lost_usd(alone("haiku"), members, turn) == 5_000 * Decimal("3.45") / 10**6
+    assert lost_usd(alone("haiku"), members, hour) == 5_000 * Decimal("5.7") / 10**6
+    assert lost_usd(alone("opus"), members, hour) == lost_usd(alone("opus"), members, turn), (
+        "it has one price"
+    )
+    more = (cost_usd("sonnet", members, hour) or 0) - (cost_usd("sonnet", members, turn) or 0)
+    assert more == 500 * Decimal("2.25") / 10**6
+    likely = likely_prompt(hour, 99_999, Callee("sonnet"))
+    assert sonnet.of(likely) == 5_000 * Decimal("0.3") / 10**6 + 500 * Decimal(6) / 10**6
 
 
 def test_older_decisions_count_less() -> None:

@@ -91,7 +91,7 @@ function Pictures(props: { report: ApiCosts; by: CostField; view: View; onView: 
     { view: "cached", name: "Cached", value: percent(cachedShare(total)), note: `of ${compact(total.input)} input tokens` },
     { view: "saved", name: "Saved by caches", value: sum(total.saved_usd), note: total.saved_usd ? `${percent(total.saved_usd / (total.cost_usd + total.saved_usd))} of the cost without them` : "" },
   ];
-  if (report.baseline !== null) cards.push({ view: "baseline", name: `Saved against ${report.baseline}`, value: sum(total.baseline_usd - total.cost_usd), note: `estimate: ${sum(total.baseline_usd)} with it alone` });
+  if (report.baseline !== null) cards.push({ view: "baseline", name: `Saved against ${report.baseline}`, value: sum(total.baseline_usd - total.cost_usd), note: `estimate: ${sum(total.baseline_usd)} with it alone${total.unknown ? ", without answers of unknown cost" : ""}` });
   const groups = [...byGroup(rows)].map(([name, own]) => ({ name, sums: sumCosts(own) })).sort((a, b) => b.sums.cost_usd - a.sums.cost_usd || b.sums.runs - a.sums.runs);
   return (
     <>
@@ -166,7 +166,7 @@ function Notes(props: { report: ApiCosts; total: CostSums }) {
   const difference = Number(report.ledger?.difference_usd ?? 0);
   return (
     <ul class="notes small soft">
-      {total.unknown ? <li>{plural(total.unknown, "call")} of unknown cost {total.unknown === 1 ? "is" : "are"} not included.</li> : null}
+      {total.unknown ? <li>{plural(total.unknown, "call")} of unknown cost {total.unknown === 1 ? "is" : "are"} not included{report.baseline === null ? "" : ", neither in the cost nor in the estimate"}.</li> : null}
       {report.baseline === null ? <li>To estimate what one model alone would have cost, name it as baseline in the settings.</li> : <li>The estimate prices the tokens of the answers at the rates of {report.baseline}, without plans and earlier steps.</li>}
       {report.ledger ? <li>The ledger has {sum(Number(report.ledger.cost_usd))} for these requests{difference ? `, a difference of ${dollars(difference)} by corrections, or calls whose end no run has recorded` : ""}.</li> : null}
     </ul>

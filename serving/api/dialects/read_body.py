@@ -1,7 +1,7 @@
 """Parsing of JSON bodies, and the fields that dialects share."""
 
 import re
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Annotated, Any, Literal, TypeVar, cast
 
 from fastapi import Request, Response
@@ -12,12 +12,13 @@ from pydantic_core import ErrorDetails, from_json
 
 from conductor.errors import BadTask, quote
 from conductor.model.characters import with_whole_escapes
-from conductor.model.messages import CacheMark, Message
+from conductor.model.messages import CacheMark, Message, Tool, cache_marks
 from conductor.model.operation import PromptCache
 from serving.api.authentication import caller_of
 from serving.edge.middleware import LARGE_BYTES
 from serving.errors import explain_fault
 from serving.redaction.slices import turn
+from serving.workers.cache_marks import ANTHROPIC_MARKS, MOST_MARKS
 
 Body = TypeVar("Body", bound=BaseModel)
 MOST_STRINGS, MOST_BRACKETS, MOST_VALUES = 200_000, 500_000, 300_000
@@ -228,6 +229,14 @@ class MarkFields(LenientModel):
         if self.prompt_cache_breakpoint is not None:
             return self.prompt_cache_breakpoint.ttl or "explicit"
         return ""
+
+
+def check_marks(messages: Iterable[Message], tools: Iterable[Tool]) -> None:
+    """Check that a request has at most as many `cache_control` as Anthropic's API accepts. The text is Anthropic's."""
+    n_marks = sum(mark in ANTHROPIC_MARKS for mark in cache_marks(messages, tools))
+    if n_marks > MOST_MARKS:
+        message = f"A maximum of {MOST_MARKS} blocks with cache_control may be provided. Found {n_marks}."
+        raise BadTask(message, param="cache_control")
 
 
 class CacheOptions(LenientModel):

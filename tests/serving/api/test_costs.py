@@ -120,6 +120,33 @@ async def test_ten_runs_cost_what_they_cost_by_hand(store_address: Address) -> N
         assert "worker" not in old
 
 
+async def test_answers_of_unknown_cost_are_in_neither_the_cost_nor_the_estimate() -> None:
+    settings = team(baseline={"model": "gpt-5", "price": GPT})
+    async with served(settings) as api:
+        for n in range(2):
+            await api.service.store.put(RunRecords(record(n)))
+        period = {"from": "2025-11-28", "to": "2025-11-28", "by": "day"}
+        (before,) = (await costs(api, **period))["data"]
+        await api.service.store.put(RunRecords(of_unknown_cost(record(2))))
+        (day,) = (await costs(api, **period))["data"]
+    expected = [by_hand(0), by_hand(1)]
+    assert pico(before["baseline_usd"]) == pico(day["baseline_usd"]) == sum(each[2] for each in expected)
+    assert (day["runs"], day["unknown_costs"], before["unknown_costs"]) == (3, 1, 0)
+    plan_and_step = by_hand(2)[0] - pico(
+        f"{(record(2).answering or _call('', Usage(), Price(Decimal(0), Decimal(0)))).cost_usd:f}"
+    )
+    assert pico(day["cost_usd"]) == sum(each[0] for each in expected) + plan_and_step
+
+
+def of_unknown_cost(record: Record) -> Record:
+    """The same run with an answer of unknown cost."""
+    (plan,) = record.plans
+    *steps, last = plan.steps
+    assert last.result is not None
+    result = replace(last.result, cost_usd=None, saved_usd=None)
+    return replace(record, plans=(replace(plan, steps=(*steps, replace(last, result=result))),))
+
+
 async def test_the_page_says_what_the_ledger_and_the_answers_say(store_address: Address) -> None:
     directory = Directory(store_address)
     workers = [scripted(name, f"{name} says this.", price=PRICE) for name in "abc"]

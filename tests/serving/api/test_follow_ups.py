@@ -1,16 +1,19 @@
 """Follow-up turns through a conductor's model: the worker that has the conversation in its cache keeps it."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from serving.database.clock import now_us
+from serving.dispatch.route import SharedLimiter
 from serving.store.prompt_caches import PromptCacheRow, PromptCaches
 from tests import pictures
 from tests.databases import make_file
 from tests.serving.api.served import Json, Served, plan, scripted, served, step, team
+from tests.serving.api.test_prompt_cache import tool_call_events
 from tests.serving.api.test_upstreams import remote
 from tests.serving.store.stores import replicas
 from tests.serving.workers.test_http import PROVIDERS
@@ -23,6 +26,7 @@ FREE = {"input_usd_per_mtok": 0, "output_usd_per_mtok": 0}
 LONG = "A long document. " * 5_000
 SHORT = "A short document. " * 150
 """About 700 tokens. No provider caches fewer than 1,024 tokens for these models."""
+READ: Json = {"type": "function", "function": {"name": "read", "parameters": {"type": "object"}}}
 TO_A, TO_B = plan(step("a", "")), plan(step("b", ""))
 
 
@@ -206,6 +210,173 @@ async def test_a_changed_conversation_is_no_longer_in_the_cache() -> None:
         assert sources(other) == ["conductor"]  # the head has changed: a new conversation
 
 
+def tool_turns(result: str, *more: Json) -> list[Json]:
+    """A conversation with a call of a tool, whose result is `result`."""
+    function = {"name": "read", "arguments": "{}"}
+    call = {"role": "assistant", "tool_calls": [{"id": "t1", "type": "function", "function": function}]}
+    return [{"role": "user", "content": LONG}, call, {"role": "tool", "tool_call_id": "t1", "content": result}, *more]  # fmt: skip
+
+
+async def test_a_cleared_tool_result_is_a_compaction_after_which_a_switch_is_free() -> None:
+    after = [*turns("Go on.")[:1], *turns("", "And now?")[1:]]
+    for result, expected in (("Old.", "A says."), ("[cleared]", "B says.")):
+        settings = settings_for(TO_A, TO_B, conversation={"speculation_usd_per_s": None})
+        async with served(settings) as api:
+            for messages in (tool_turns("Old.", *after[:1]), tool_turns(result, *after)):
+                answer = await api.ok({"messages": messages, "tools": [READ]})
+            assert answer["choices"][0]["message"]["content"] == expected
+            prompts = [call.messages[-1].text for call in api.worker("conductor").calls]
+        assert not any("in its cache" in prompt for prompt in prompts)
+
+
+async def test_a_cleared_tool_result_ends_no_tool_loop() -> None:
+    call, result = tool_turns("New.")[1:]
+    more = [*turns("Go on.", "?")[:2], *turns("And now?"), call | {"tool_calls": [call["tool_calls"][0] | {"id": "t2"}]}, result | {"tool_call_id": "t2"}]  # fmt: skip
+    async with served(settings_for(TO_A, TO_B)) as api:
+        await api.ok({"messages": tool_turns("Old.", *more[:3]), "tools": [READ]})
+        answer = await api.post({"messages": tool_turns("[cleared]", *more), "tools": [READ]})
+        record = await api.record(answer.headers["x-podium-workflow-id"])
+    assert (sources(record), record["answer"]) == (["conversation"], "A says.")
+
+
+@pytest.mark.parametrize(("result", "is_cached"), [("X.", True), ("[cleared]", False)])
+async def test_a_tool_result_of_the_last_run_may_be_cleared_too(result: str, is_cached: bool) -> None:
+    kind, name = PROVIDERS["anthropic"], "has 19,000 tokens of this conversation in its cache"
+    body: Json = {
+        "model": "mini",
+        "max_tokens": 500,
+        "tools": [{"name": "read", "input_schema": {"type": "object"}}],
+    }
+    messages: list[Json] = [{"role": "user", "content": LONG}]
+    async with serving(kind.wire) as upstream:
+        upstream.respond = lambda _: Answer(input_tokens=20_000, extra={"cache_written": 19_000})
+        upstream.answers.append(Answer(instead=tool_call_events(kind, "toolu_1")))
+        workers = [
+            remote(kind, upstream.url, model="claude-9", price=B),
+            scripted("b", "B says.", price=FREE),
+        ]
+        async with served(team(TO_A, workers=workers, workflows={})) as api:
+            called = (await api.http.post("/v1/messages", json=body | {"messages": messages})).json()[
+                "content"
+            ]
+            (use,) = [block for block in called if block["type"] == "tool_use"]
+            block: Json = {"type": "tool_result", "tool_use_id": use["id"], "content": "X."}
+            messages += [{"role": "assistant", "content": called}, {"role": "user", "content": [block]}]
+            said = (await api.http.post("/v1/messages", json=body | {"messages": messages})).json()["content"]
+            block["content"] = result
+            messages += [{"role": "assistant", "content": said}, {"role": "user", "content": "And now?"}]
+            await api.http.post("/v1/messages", json=body | {"messages": messages})
+            prompt = api.worker("conductor").calls[-1].messages[-1].text
+    assert (name in prompt) == is_cached
+
+
+async def test_other_tools_change_the_prefix_and_a_switch_is_free() -> None:
+    settings = settings_for(TO_A, TO_B, conversation={"speculation_usd_per_s": None})
+    async with served(settings) as api:
+        await run(api, LONG, tools=[READ])
+        record = await run(
+            api, LONG, "And now?", tools=[READ, READ | {"function": READ["function"] | {"name": "write"}}]
+        )
+    assert record["answer"] == "B says."
+
+
+HALF: Json = {"extra": {"cache_written": 10_000}}
+WHOLE: Json = {"extra": {"cache_written": 19_900}}
+MARK: Json = {"cache_control": {"type": "ephemeral"}}
+
+
+@pytest.mark.parametrize(
+    ("reported", "policy", "marks", "n_cached"),
+    [
+        (WHOLE, {}, [{}, {}], 19_900),
+        (HALF, {}, [{}, {}], 10_000),
+        ({}, {}, [{}, {}], 0),
+        (WHOLE, {"breakpoints": False}, [MARK, MARK], 19_900),
+        ({}, {"breakpoints": False}, [{}, {}], 0),
+        (WHOLE, {"breakpoints": False}, [MARK, {}], 0),
+    ],
+    ids=["all of it", "a part", "nothing", "the client's breakpoints", "no breakpoints", "no longer the client's"],
+)  # fmt: skip
+async def test_a_claude_model_has_cached_what_it_has_reported_and_reads_it_only_at_breakpoints(
+    reported: Json, policy: Json, marks: list[Json], n_cached: int
+) -> None:
+    kind = PROVIDERS["anthropic"]
+    async with serving(kind.wire) as upstream:
+        upstream.respond = lambda _: Answer(input_tokens=20_000, **reported)
+        workers = [
+            remote(kind, upstream.url, model="claude-9", price=B),
+            scripted("b", "B says.", price=FREE),
+        ]
+        settings = team(TO_A, workers=workers, workflows={}, conversation=policy)
+        async with served(settings) as api:
+            for words, mark in zip([(LONG,), (LONG, "And now?")], marks, strict=True):
+                messages = turns(*words)
+                messages[-1]["content"] = [{"type": "text", "text": messages[-1]["content"], **mark}]
+                await api.ok({"messages": messages})
+            prompt = api.worker("conductor").calls[-1].messages[-1].text
+    tokens = f"has {n_cached:,} tokens of this conversation in its cache"
+    assert tokens in prompt if n_cached else "in its cache" not in prompt
+
+
+async def test_a_conversation_stays_at_the_deployment_that_has_its_cache_while_it_is_healthy() -> None:
+    kind, keys = PROVIDERS["openai"], {"KEY_X": "key-x", "KEY_Y": "key-y"}
+    async with serving(kind.wire) as upstream:
+        upstream.respond = lambda _: Answer(input_tokens=20_000)
+        places = [{"name": name[-1].lower(), "api_key_env": name} for name in keys]
+        worker = remote(kind, upstream.url, model="gpt-9", price=A, deployments=places)
+        settings = team(TO_A, workers=[worker, scripted("b", "B says.", price=B)], workflows={})
+        async with served(settings, keys, prompt_caches=(caches := Caches())) as api:
+            await run(api, LONG)
+            first = caches.kept[-1]
+            away = "y" if first.deployment == "x" else "x"
+            caches.keep(replace(first, deployment=away, written_us=first.written_us + 1), "")
+            assert sources(await run(api, LONG, "And now?")) == ["conversation"]
+            assert caches.kept[-1].deployment == away
+            limiter = api.service.pool.limiters["a"]
+            assert isinstance(limiter, SharedLimiter)
+            next(each for each in limiter._deployments if each.name == away).health.rest(60.0)
+            record = await run(api, LONG, "And now?", "Then?")
+            assert sources(record)[0] == "conductor", "the cache cannot be reached"
+            assert caches.kept[-1].deployment == first.deployment
+
+
+@pytest.mark.parametrize("model", ["a", "mini"])
+async def test_a_tool_loop_stays_at_the_deployment_of_its_last_call(model: str) -> None:
+    kind, keys = PROVIDERS["openai"], {"KEY_X": "key-x", "KEY_Y": "key-y"}
+    async with serving(kind.wire) as upstream:
+        places = [{"name": name[-1].lower(), "api_key_env": name} for name in keys]
+        worker = remote(kind, upstream.url, model="gpt-9", price=A, deployments=places)
+        async with served(team(TO_A, workers=[worker], workflows={}), keys) as api:
+            limiter = api.service.pool.limiters["a"]
+            assert isinstance(limiter, SharedLimiter)
+            for n, resting in enumerate(limiter._deployments):
+                upstream.answers.append(Answer(instead=tool_call_events(kind, f"call_{n}")))
+                resting.health.rest(60.0)
+                body = {"model": model, "tools": [READ], "podium": {"conversation": str(n)}}
+                asked = await api.ok(body | {"messages": turns("Why?")})
+                resting.health.rests_until_s = 0.0
+                said = asked["choices"][0]["message"]
+                result = {"role": "tool", "tool_call_id": said["tool_calls"][0]["id"], "content": "X."}
+                await api.ok(body | {"messages": [*turns("Why?"), said, result]})
+                first, second = (each.headers["authorization"] for each in upstream.requests[-2:])
+                assert first == second != f"Bearer {keys['KEY_' + resting.name.upper()]}"
+
+
+async def test_a_lifetime_of_an_hour_ends_after_ten_quick_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with served(settings_for(TO_A, a=FREE, b=FREE, conversation={"stickiness": 0})) as api:
+        words, lifetimes = ["Why?"], list[str]()
+        for n in range(13):
+            with monkeypatch.context() as patch:
+                if n == 1:
+                    patch.setattr("serving.api.conversation.now_us", lambda: now_us() + 400_000_000)
+                await run(api, *words)
+            cache = api.worker("a").calls[-1].sampling.options.prompt_cache
+            assert cache is not None
+            lifetimes.append(cache.lifetime)
+            words.append("And now?")
+    assert lifetimes == ["", *["1h"] * 10, "", ""]
+
+
 async def test_a_cache_is_forgotten_after_its_lifetime_and_then_written_for_an_hour(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -225,7 +396,7 @@ async def test_only_caches_with_breakpoints_last_an_hour(
 ) -> None:
     kind = PROVIDERS[provider]
     async with serving(kind.wire) as upstream:
-        upstream.respond = lambda _: Answer(input_tokens=20_000)
+        upstream.respond = lambda _: Answer(input_tokens=20_000, extra={"cache_written": 20_000})
         model = "claude-9" if provider == "anthropic" else "gpt-9"
         workers = [remote(kind, upstream.url, model=model, price=A), scripted("b", "B says.", price=B)]
         async with served(team(TO_A, workers=workers, workflows={})) as api:
@@ -233,6 +404,23 @@ async def test_only_caches_with_breakpoints_last_an_hour(
             monkeypatch.setattr("serving.api.conversation.now_us", lambda: now_us() + 400_000_000)
             assert sources(await run(api, LONG, "And now?"))[0] == "conductor"
             assert sources(await run(api, LONG, "And now?", "Then?"))[0] == source
+
+
+@pytest.mark.parametrize(
+    ("hints", "source"),
+    [
+        ({}, "conductor"),
+        ({"prompt_cache_options": {"ttl": "30m"}}, "conversation"),
+        ({"prompt_cache_retention": "24h"}, "conversation"),
+    ],
+)
+async def test_openai_s_caches_last_as_long_as_the_request_asks(
+    monkeypatch: pytest.MonkeyPatch, hints: Json, source: str
+) -> None:
+    async with served(settings_for(TO_A, TO_B)) as api:
+        await run(api, LONG, **hints)
+        monkeypatch.setattr("serving.api.conversation.now_us", lambda: now_us() + 400_000_000)
+        assert sources(await run(api, LONG, "And now?", **hints))[0] == source
 
 
 @pytest.mark.parametrize(("setting", "lifetime"), [("auto", ""), ("5m", "5m"), ("1h", "1h")])
@@ -259,7 +447,6 @@ PDF: Json = {
     "type": "file",
     "file": {"filename": "a.pdf", "file_data": "data:application/pdf;base64,JVBERi0xLjQ="},
 }
-READ: Json = {"type": "function", "function": {"name": "read", "parameters": {"type": "object"}}}
 
 
 @pytest.mark.parametrize(

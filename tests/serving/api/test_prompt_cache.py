@@ -161,6 +161,67 @@ async def test_a_mark_that_is_none_is_named(mark: Json, param: str, path: str):
     assert f"messages[0].content[0].{param}" in answer.json()["error"]["message"]
 
 
+TOO_MANY = "A maximum of 4 blocks with cache_control may be provided. Found 5."
+
+
+def chat_with_marks(n: int) -> Json:
+    """A chat with a mark on a tool, and marks on `n` - 1 texts of two messages."""
+    words = [text(str(number), **FIVE_MINUTES) for number in range(1, n)]
+    tool = {"type": "function", "function": {"name": "f", "parameters": SCHEMA}, **FIVE_MINUTES}
+    messages = [{"role": "system", "content": words[:1]}, {"role": "user", "content": words[1:]}]
+    return {"model": "a", "messages": messages, "tools": [tool]}
+
+
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/messages/count_tokens", "/v1/chat/completions"])
+async def test_a_request_with_more_than_four_marks_is_rejected_as_by_anthropic(path: str):
+    body = chat_with_marks(5)
+    if "messages" in path:
+        tool = {"name": "f", "input_schema": SCHEMA, **FIVE_MINUTES}
+        result = {"type": "tool_result", "tool_use_id": "t1", "content": [text("X.", **FIVE_MINUTES)]}
+        called = [
+            MARKED["messages"][1],
+            {"role": "user", "content": [result, *body["messages"][1]["content"]]},
+        ]
+        body = {"model": "a", "max_tokens": 9, "tools": [tool], "messages": [ASK["messages"][0], *called]}
+    async with served(team()) as api:
+        answer = await api.http.post(path, json=body)
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert (error["message"], error["param"]) == (TOO_MANY, "cache_control")
+
+
+async def test_a_mark_on_the_request_counts_unless_its_last_block_has_one():
+    async with serving(ANTHROPIC.wire) as upstream, served(ours(ANTHROPIC, upstream.url)) as api:
+        words = [text(str(number), **FIVE_MINUTES) for number in range(4)]
+        body = {
+            "model": "a",
+            "max_tokens": 9,
+            "messages": [{"role": "user", "content": words}],
+            **FIVE_MINUTES,
+        }
+        assert (await api.http.post("/v1/messages", json=body)).status_code == 200
+        words.append(text("4"))
+        answer = await api.http.post("/v1/messages", json=body)
+    assert (answer.status_code, answer.json()["error"]["message"]) == (400, TOO_MANY)
+
+
+@pytest.mark.parametrize("api_of_worker", ["chat", "responses"])
+async def test_a_claude_model_behind_another_api_gets_four_marks_at_most_too(api_of_worker: str):
+    marked: Json = {"prompt_cache_breakpoint": {"mode": "explicit"}}  # OpenAI accepts many
+    part = {"type": "input_text", "text": "x", **marked}
+    turns = [{"role": role, "content": [part, part]} for role in ("system", "user", "user", "user")]
+    async with serving(OPENAI.wire) as upstream:
+        if api_of_worker == "responses":
+            upstream.respond = lambda request: Answer(instead=(RESPONSES,))
+        settings = ours(OPENAI, upstream.url, model="claude-9", api=api_of_worker)
+        async with served(settings) as api:
+            answer = await api.http.post("/v1/responses", json={"model": "a", "input": turns})
+            assert answer.status_code == 200, answer.text
+        places = [path for path, _ in marks(upstream.body)]
+    field = "messages" if api_of_worker == "chat" else "input"
+    assert places == [f"{field}[{turn}].content[{part}]" for turn in (0, 3) for part in (0, 1)]
+
+
 async def test_the_steps_of_a_plan_share_the_marked_prefix():
     plans = plan(step("a", "Find."), step("a", "Weigh."), step("a", "Conclude.", [0, 1]))
     body = MARKED | {"model": "mini", "messages": [{"role": "user", "content": [text("Well?", **HOUR)]}]}

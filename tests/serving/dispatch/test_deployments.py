@@ -13,6 +13,7 @@ import pytest
 from conductor.model.call import Call, Sampling
 from conductor.model.messages import Message
 from conductor.model.operation import PromptCache, WireOptions
+from conductor.model.terms import ANY_TERMS, Terms
 from serving.dispatch.target import BUSY_REST_S, Target
 from serving.health import FAILURES_BEFORE_REST
 from serving.settings.keys import absent_workers, without_workers
@@ -292,11 +293,29 @@ async def deployments_of(*places: Target) -> dict[str, str]:
     return answered
 
 
-def call_in(conversation: str, *messages: Message, is_named: bool = True) -> Call:
+async def test_a_conversation_that_has_moved_stays_where_its_cache_is_until_that_deployment_fails() -> None:
+    places = targets(a=1, b=1, c=1)
+    worker, before = routes.dispatcher(routes.deployed(*places)), await deployments_of(*places)
+    home = next(name for name in ("a", "b", "c") if name != before["cv_1"])
+    moved = call_in("cv_1", terms=Terms(home=("w", home)))
+
+    async def answered_by(call: Call) -> str:
+        async with worker.open(call) as reply:
+            async for _ in reply:
+                pass
+        return reply.deployment
+
+    assert await answered_by(moved) == home
+    assert await answered_by(call_in("cv_1", terms=Terms(home=("other", home)))) == before["cv_1"]
+    next(each for each in places if each.name == home).health.fail(rest_s=60)
+    assert await answered_by(moved) == before["cv_1"]
+
+
+def call_in(conversation: str, *messages: Message, is_named: bool = True, terms: Terms = ANY_TERMS) -> Call:
     """A call of a conversation."""
     cache = PromptCache(conversation=conversation, is_named=is_named)
     sampling = Sampling(options=WireOptions(prompt_cache=cache))
-    return Call(messages or (Message.of("user", "Why?"),), sampling)
+    return Call(messages or (Message.of("user", "Why?"),), sampling, terms=terms)
 
 
 async def test_conversations_are_shared_by_weight_and_stay_at_every_router() -> None:

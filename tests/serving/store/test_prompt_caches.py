@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from conductor.model.call import Sampling
-from conductor.model.messages import Message, Text
+from conductor.model.messages import NO_TOOLS, Message, PendingCall, Text, Tool, ToolCall, ToolResult, Toolset
 from conductor.model.operation import PromptCache, WireOptions
 from conductor.model.reply import CallResult, FinishReason
 from conductor.model.usage import Usage
@@ -16,11 +16,21 @@ from conductor.plan.plan import Plan, Step
 from conductor.run.plan_record import PlanRecord, StepRecord
 from conductor.run.record import Record
 from conductor.run.task import Task
+from conductor.run.turns import ClientReply, GivenResult, Segment, StepTurn
 from serving.accounts.replica_store import ReplicaStore
 from serving.database.address import Address, parse_address
 from serving.database.clock import now_us
 from serving.store import prompt_caches
-from serving.store.prompt_caches import KEEP_PROMPT, PromptCacheRow, PromptCaches, row_id, row_of, tail_of
+from serving.store.prompt_caches import (
+    KEEP_PROMPT,
+    PromptCacheRow,
+    PromptCaches,
+    is_unchanged,
+    lifetime_of,
+    row_id,
+    row_of,
+    tail_of,
+)
 from tests.serving.store.stores import opened
 
 pytestmark = pytest.mark.postgresql
@@ -164,6 +174,66 @@ def replace_parts(message: Message, cache: Any) -> Message:
     return Message(
         message.role, tuple(Text(part.text, cache) for part in message.parts if isinstance(part, Text))
     )
+
+
+def test_the_lifetime_of_a_cache_counts_from_the_begin_of_the_last_call_s_answer() -> None:
+    record = run_of(*said("Why?"))
+    (plan,) = record.plans
+    spoke = msgspec.structs.replace(plan.steps[0], first_token_s=0.5)
+    calls = (PendingCall(0, ToolCall("t1", "read", "{}")),)
+    turn = StepTurn(CallResult("", "b", "m", None, None, FinishReason.TOOL_CALLS), calls, answered_s=40.0)
+    for step, at_s in ((spoke, 0.5), (msgspec.structs.replace(spoke, turns=(turn,)), 40.0)):
+        plans = (msgspec.structs.replace(plan, steps=(step,)),)
+        made = row_of(msgspec.structs.replace(record, plans=plans), 60)
+        assert made is not None
+        assert made.written_us == int((1_000 + at_s) * 1e6)
+
+
+def test_the_client_s_own_breakpoints_decide_about_the_lifetime_before_podium_s() -> None:
+    for mark, lifetime in (("ephemeral", "5m"), ("5m", "5m"), ("1h", "1h")):
+        marked = run_of(replace_parts(said("Why?")[0], mark), lifetime="1h")
+        assert lifetime_of(marked.task) == lifetime
+    tools = Toolset((Tool("read", cache="1h"),))
+    assert lifetime_of(msgspec.structs.replace(run_of(*said("Why?")).task, tools=tools)) == "1h"
+    assert lifetime_of(run_of(*said("Why?"), lifetime="1h").task) == "1h"
+
+
+READ = Toolset((Tool("read", parameters={"type": "object"}),))
+
+
+def reading(id: str, text: str) -> tuple[Message, Message]:
+    """A tool call and its result."""
+    call = Message("assistant", (ToolCall(id, "read", "{}"),))
+    return call, Message("tool", (ToolResult(id, (Text(text),)),))
+
+
+def test_a_prefix_is_unchanged_only_with_the_same_messages_tool_results_and_tools() -> None:
+    before = (*said("Why?"), *reading("t1", "Old."), *said("Go on."))
+    results = tuple(
+        GivenResult(n, ToolResult(f"p{n}", (Text(text),))) for n, text in enumerate(["Two.", "One."])
+    )
+    segments = (Segment((0,), given=ClientReply(results[:1])), Segment((1,), given=ClientReply(results[1:])))
+    row = row_of(run_of(*before, segments=segments, task={"tools": READ}), 60)
+    assert row is not None
+    later = (
+        *reading("t3", "One."),
+        *reading("t2", "Two."),
+        Message.of("assistant", "So."),
+        *said("And now?"),
+    )
+    assert is_unchanged(row, (*before, *later), READ), "in another order, and with other ids"
+    assert is_unchanged(row, (*before, *later, *reading("t4", "New.")), READ)
+    cleared = (*said("Why?"), *reading("t1", "[cleared]"), *said("Go on."))
+    assert tail_of(cleared) == row.tail
+    for messages, tools in [
+        ((*cleared, *later), READ),
+        ((*before, *reading("t3", "One."), *reading("t2", "[cleared]"), *later[-2:]), READ),
+        ((*before, *later[2:]), READ),
+        ((*before, *later), NO_TOOLS),
+        (before, READ),
+    ]:
+        assert not is_unchanged(row, messages, tools)
+    assert not is_unchanged(replace(row, prefix=""), (*before, *later), READ), "a row of an older router"
 
 
 @pytest.mark.parametrize("fields", [

@@ -406,6 +406,30 @@ def test_marks_of_the_client_stay_alone():
     assert marks_of(request_of(in_conversation(SYSTEM, USER, tools=marked))) == {"tool 0": FIVE_MINUTES}
 
 
+def test_no_more_than_four_marks_are_sent_and_those_on_tools_and_system_prompt_stay_longest():
+    tools = Toolset((Tool("read", cache="1h"), Tool("write", cache="1h")))
+    rules = Message(
+        "system", (Text("One.", cache="1h"), Text("Two.", cache="1h"), Text("Three.", cache="1h"))
+    )
+    question = Message("user", (Text("Why?", cache="1h"), Text("Well?", cache="1h")))
+    places = [
+        {"tool 0": HOUR, "tool 1": HOUR, "turn 0.0": HOUR, "turn 0.1": HOUR},
+        {"tool 0": HOUR, "tool 1": HOUR, "turn 2.0": HOUR, "turn 2.1": HOUR},
+        {"tool 1": HOUR, "system 0": HOUR, "system 1": HOUR, "system 2": HOUR},
+    ]
+    for messages, expected in zip(
+        [(question,), (question, Message.of("assistant", "1"), question), (rules, question)],
+        places,
+        strict=True,
+    ):
+        assert marks_of(request_of(in_conversation(*messages, tools=tools))) == expected
+    automatic = {"cache_control": {"type": "ephemeral"}}
+    request = request_of(in_conversation(question, tools=tools), extra_body=automatic)
+    assert marks_of(request) == {"tool 0": HOUR, "tool 1": HOUR, "turn 0.1": HOUR}, (
+        "Anthropic sets the fourth"
+    )
+
+
 def test_turns_with_marks_are_a_prefix_of_the_next_and_its_mark_is_where_the_last_one_was():
     call = ToolCall("t1", "read", "{}")
     native = Native("w", ProviderAccount("w", "claude-9", "sk-ant-test").origin.account, [{"type": "tool_use", "id": "t1", "name": "read", "input": {}}])  # fmt: skip
