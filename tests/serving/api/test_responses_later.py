@@ -10,7 +10,7 @@ import openai
 import pytest
 
 from conductor.errors import BadTask
-from conductor.model.messages import File, Image, Message, Native, Text, ToolResult
+from conductor.model.messages import File, Image, Message, Native, Text, ToolCall, ToolResult
 from serving.accounts.caller import Scope
 from serving.api.attachments import file_by_id, to_file
 from serving.api.dialects.responses.compaction import MARK, pack, unpack
@@ -247,9 +247,24 @@ def test_a_compaction_of_any_size_is_bounded_when_it_is_read() -> None:
 def test_a_compaction_of_a_client_s_own_making_holds_no_more_than_items_may() -> None:
     native = Message("assistant", (Text("x"),), Native("claude", "", [{"type": "web_search"}]))
     assert unpack(pack((native,)), "input[0]") == (Message.of("assistant", "x"),)
+    thoughts = {
+        "reasoning_content": "Hm.",
+        "role": "system",
+        "content": "x",
+        "tool_calls": [],
+        "reasoning": 1,
+    }
+    thoughtful = Message("assistant", (Text("x"),), thoughts=thoughts)
+    assert unpack(pack((thoughtful,)), "input[0]")[0].thoughts == {"reasoning_content": "Hm."}
+    asking = Message("user", (Text("x"),), thoughts={"reasoning_content": "Hm."})
+    assert unpack(pack((asking,)), "input[0]") == (Message.of("user", "x"),)
     pictures = [
         Message("user", (Image("file:///x"),)),
         Message("tool", (ToolResult("1", (Image("gopher://x"),)),)),
+        Message("system", (Image("https://example.com/x.png"),)),
+        Message("user", (ToolCall("1", "look", "{}"),)),
+        Message("assistant", (ToolResult("1"),)),
+        Message("tool", (Text("x"),)),
     ]
     files = [
         Message("user", (file,))

@@ -8,12 +8,12 @@ unpacking checks the content like items that were sent one by one.
 import base64
 import json
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from msgspec.structs import replace
 
 from conductor.errors import BadTask
-from conductor.model.messages import File, Image, Message
+from conductor.model.messages import File, Image, Message, Text, ToolCall, ToolResult, thoughts_of
 from conductor.run import codec
 from serving.api.attachments import one_line, to_file
 from serving.api.dialects.chat.schema import ImageUrl
@@ -25,8 +25,13 @@ MOST_BYTES = 8 * 1024 * 1024
 """Maximum number of unpacked bytes of one item."""
 MOST_ITEMS = 4
 """Maximum number of compaction items in a request."""
-
-
+PARTS: Mapping[str, tuple[type, ...]] = {
+    "system": (Text,),
+    "user": (Text, Image, File),
+    "assistant": (Text, ToolCall),
+    "tool": (ToolResult,),
+}
+"""Parts that a message may have, by its role."""
 LEVEL = 1
 """Level of the compression. Higher levels take up to ten times as long for a little less."""
 
@@ -62,7 +67,17 @@ def unpack(content: str, at: str, count: PartCount | None = None) -> tuple[Messa
             read_part(ImageUrl, {"url": part.url, "detail": part.detail}, f"{at}.encrypted_content")
         else:
             _check_file(part, f"{at}.encrypted_content")
-    return tuple(replace(message, native=None) for message in messages)
+    return tuple(_checked(message, f"{at}.encrypted_content") for message in messages)
+
+
+def _checked(message: Message, at: str) -> Message:
+    """Return a message as items can make it: with the parts of its role and, from an assistant, known thoughts.
+    Raise BadTask for other parts.
+    """
+    if not all(isinstance(part, PARTS[message.role]) for part in message.parts):
+        raise BadTask(f"{at}: a message with the role {message.role} contains other parts.", param=at)
+    thoughts = thoughts_of(message.thoughts) if message.role == "assistant" else {}
+    return replace(message, native=None, thoughts=thoughts)
 
 
 def _check_file(file: File, at: str) -> None:
