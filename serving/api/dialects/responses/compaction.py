@@ -6,7 +6,6 @@ unpacking checks the content like items that were sent one by one.
 """
 
 import base64
-import json
 import zlib
 from collections.abc import Iterator, Mapping
 
@@ -19,12 +18,10 @@ from serving.api.attachments import one_line, to_file
 from serving.api.dialects.chat.schema import ImageUrl
 from serving.api.dialects.read_body import PartCount
 from serving.api.dialects.responses.schema import read_part
+from serving.edge.checks import PACKED_MARK, too_large
 
-MARK = "podium1."
-MOST_BYTES = 8 * 1024 * 1024
-"""Maximum number of unpacked bytes of one item."""
-MOST_ITEMS = 4
-"""Maximum number of compaction items in a request."""
+PACKED_SHARE = 0.9
+"""Share of `limits.max_body_bytes` that an item may have, packed and unpacked. The rest is for the next turn."""
 PARTS: Mapping[str, tuple[type, ...]] = {
     "system": (Text,),
     "user": (Text, Image, File),
@@ -36,27 +33,31 @@ LEVEL = 1
 """Level of the compression. Higher levels take up to ten times as long for a little less."""
 
 
-def pack(messages: tuple[Message, ...]) -> str:
-    """Return the messages as one text. A long conversation takes a second, so call this in a thread."""
-    data = json.dumps(codec.dump(messages), separators=(",", ":")).encode("utf-8", "surrogatepass")
-    return MARK + base64.urlsafe_b64encode(zlib.compress(data, LEVEL)).decode()
+def pack(messages: tuple[Message, ...], max_body_bytes: int) -> str:
+    """Return the messages as one text. A long conversation takes a second, so call this in a thread.
+
+    Raises:
+        TooLarge: no request could contain the item.
+        BadTask: the item would have too many parts to be unpacked.
+    """
+    data = codec.encode(messages)
+    PartCount().add(data)
+    content = PACKED_MARK + base64.urlsafe_b64encode(zlib.compress(data, LEVEL)).decode()
+    if max(len(data), len(content)) > PACKED_SHARE * max_body_bytes:
+        raise too_large(max_body_bytes)
+    return content
 
 
-def unpack(content: str, at: str, count: PartCount | None = None) -> tuple[Message, ...]:
+def unpack(content: str, at: str, count: PartCount) -> tuple[Message, ...]:
     """Return the messages that `pack` packed. `at` is the item's place. Raise BadTask if the content is not
     from here.
 
-    The parts inside are added to `count`, because a few compressed kB may have hundreds of thousands.
+    The bytes and parts inside are added to `count`, because a few compressed kB may have hundreds of thousands.
     """
     try:
-        if not content.startswith(MARK):
-            raise ValueError("another server's")
-        unpacker = zlib.decompressobj()
-        data = unpacker.decompress(base64.urlsafe_b64decode(content.removeprefix(MARK)), MOST_BYTES)
-        if unpacker.unconsumed_tail or not unpacker.eof:
-            raise ValueError("it is too long")
-        (count or PartCount()).add(data)
-        messages: tuple[Message, ...] = codec.load(tuple[Message, ...], json.loads(data))
+        data = _unpacked(content, count.left_bytes)
+        count.add_unpacked(data)
+        messages = codec.decode(tuple[Message, ...], data)
     except (ValueError, zlib.error, RecursionError) as exc:
         raise BadTask(
             f"{at}.encrypted_content was not created by this server's POST /v1/responses/compact. Send the item exactly as you received it.",
@@ -68,6 +69,18 @@ def unpack(content: str, at: str, count: PartCount | None = None) -> tuple[Messa
         else:
             _check_file(part, f"{at}.encrypted_content")
     return tuple(_checked(message, f"{at}.encrypted_content") for message in messages)
+
+
+def _unpacked(content: str, most_bytes: int) -> bytes:
+    """Return the JSON in an item, or at least `most_bytes` + 1 bytes of it if it is longer."""
+    if not content.startswith(PACKED_MARK):
+        raise ValueError("another server's")
+    unpacker = zlib.decompressobj()
+    packed = base64.b64decode(content.removeprefix(PACKED_MARK), b"-_", validate=True)
+    data = unpacker.decompress(packed, most_bytes + 1)
+    if len(data) <= most_bytes and (not unpacker.eof or unpacker.unused_data):
+        raise ValueError("it is not complete, or has more after its end")
+    return data
 
 
 def _checked(message: Message, at: str) -> Message:
