@@ -239,20 +239,20 @@ async def test_input_is_counted_and_compacted_without_a_call() -> None:
         assert [m.text for m in api.worker("a").calls[-1].messages] == ["I am Ann.", "Who am I?"]
 
 
-MOST_BYTES = LimitSettings().max_body_bytes
+MOST_BODY_BYTES = LimitSettings().max_body_bytes
 
 
-def noise(n_bytes: int) -> str:
+def noise(n_bytes: int, seed: int = 1) -> str:
     """Base64 text that cannot be compressed to less than its bytes."""
-    return base64.b64encode(random.Random(1).randbytes(n_bytes)).decode()
+    return base64.b64encode(random.Random(seed).randbytes(n_bytes)).decode()
 
 
 def packed(*messages: Message) -> str:
-    return pack(messages, MOST_BYTES)
+    return pack(messages, MOST_BODY_BYTES)
 
 
 def unpacked(content: str) -> tuple[Message, ...]:
-    return unpack(content, "input[0]", PartCount(MOST_BYTES))
+    return unpack(content, "input[0]", PartCount(MOST_BODY_BYTES))
 
 
 @pytest.mark.parametrize(
@@ -279,9 +279,9 @@ def test_what_no_request_can_contain_is_not_compacted(message: Message) -> None:
 
 
 def test_compactions_together_are_no_longer_than_a_body() -> None:
-    half = packed(Message.of("user", "x" * (MOST_BYTES // 2)))
+    half = packed(Message.of("user", "x" * (MOST_BODY_BYTES // 2)))
     assert len(half) < 100_000
-    count = PartCount(MOST_BYTES)
+    count = PartCount(MOST_BODY_BYTES)
     unpack(half, "input[0]", count)
     with pytest.raises(TooLarge, match="max_body_bytes"):
         unpack(half, "input[1]", count)

@@ -6,6 +6,7 @@ unpacking checks the content like items that were sent one by one.
 """
 
 import base64
+import json
 import zlib
 from collections.abc import Iterator, Mapping
 
@@ -18,7 +19,10 @@ from serving.api.attachments import one_line, to_file
 from serving.api.dialects.chat.schema import ImageUrl
 from serving.api.dialects.read_body import PartCount
 from serving.api.dialects.responses.schema import read_part
-from serving.edge.checks import PACKED_MARK, too_large
+from serving.edge.checks import PACKED_MARK, BodyBound, too_large
+from serving.redaction.secrets import Redactor
+from serving.redaction.slices import Steps, finish
+from serving.redaction.texts import Repack, json_in_steps, steps_of
 
 PACKED_SHARE = 0.9
 """Share of `limits.max_body_bytes` that an item may have, packed and unpacked. The rest is for the next turn."""
@@ -29,6 +33,8 @@ PARTS: Mapping[str, tuple[type, ...]] = {
     "tool": (ToolResult,),
 }
 """Parts that a message may have, by its role."""
+STEP_BYTES = 100_000
+"""Number of bytes that are packed or unpacked in one step. That takes about a millisecond."""
 LEVEL = 1
 """Level of the compression. Higher levels take up to ten times as long for a little less."""
 
@@ -42,7 +48,7 @@ def pack(messages: tuple[Message, ...], max_body_bytes: int) -> str:
     """
     data = codec.encode(messages)
     PartCount().add(data)
-    content = PACKED_MARK + base64.urlsafe_b64encode(zlib.compress(data, LEVEL)).decode()
+    content = finish(_packed(data))
     if max(len(data), len(content)) > PACKED_SHARE * max_body_bytes:
         raise too_large(max_body_bytes)
     return content
@@ -55,10 +61,10 @@ def unpack(content: str, at: str, count: PartCount) -> tuple[Message, ...]:
     The bytes and parts inside are added to `count`, because a few compressed kB may have hundreds of thousands.
     """
     try:
-        data = _unpacked(content, count.left_bytes)
+        data = finish(_unpacked(content, count.left_bytes))
         count.add_unpacked(data)
         messages = codec.decode(tuple[Message, ...], data)
-    except (ValueError, zlib.error, RecursionError) as exc:
+    except (ValueError, RecursionError) as exc:
         raise BadTask(
             f"{at}.encrypted_content was not created by this server's POST /v1/responses/compact. Send the item exactly as you received it.",
             param=f"{at}.encrypted_content",
@@ -71,16 +77,64 @@ def unpack(content: str, at: str, count: PartCount) -> tuple[Message, ...]:
     return tuple(_checked(message, f"{at}.encrypted_content") for message in messages)
 
 
-def _unpacked(content: str, most_bytes: int) -> bytes:
-    """Return the JSON in an item, or at least `most_bytes` + 1 bytes of it if it is longer."""
+def repacker(redact: Redactor, max_item_bytes: int, whole: BodyBound) -> Repack:
+    """Return a function that redacts the messages inside compaction items. Use it for one request or file only.
+
+    The function raises TooLarge if the JSON inside an item is longer than `max_item_bytes`, which is
+    `limits.max_body_bytes`, or that of all items is longer than `whole`.
+    """
+    left_bytes = whole.max_bytes
+
+    def repack(content: str) -> Steps[str]:
+        nonlocal left_bytes
+        if not content.startswith(PACKED_MARK):
+            return content
+        try:
+            data = yield from _unpacked(content, max_item_bytes)
+            PartCount(max_item_bytes).add_unpacked(data)
+            left_bytes -= len(data)
+            if left_bytes < 0:
+                raise too_large(*whole)
+            value, has_changed = yield from json_in_steps(json.loads(data), redact)
+            if not has_changed:
+                return content
+            changed = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+        except (ValueError, RecursionError):  # no request can use it, so it is only text
+            return (yield from steps_of(redact, content))
+        return (yield from _packed(changed.encode("utf-8", "surrogatepass")))
+
+    return repack
+
+
+def _packed(data: bytes) -> Steps[str]:
+    compressor, pieces = zlib.compressobj(LEVEL), list[bytes]()
+    for at in range(0, len(data), STEP_BYTES):
+        pieces.append(compressor.compress(data[at : at + STEP_BYTES]))
+        yield
+    return PACKED_MARK + base64.urlsafe_b64encode(b"".join([*pieces, compressor.flush()])).decode()
+
+
+def _unpacked(content: str, most_bytes: int) -> Steps[bytes]:
+    """Return the JSON in an item, or more than `most_bytes` bytes of it if it is longer. Raise ValueError if
+    this server did not pack it.
+    """
     if not content.startswith(PACKED_MARK):
         raise ValueError("another server's")
-    unpacker = zlib.decompressobj()
     packed = base64.b64decode(content.removeprefix(PACKED_MARK), b"-_", validate=True)
-    data = unpacker.decompress(packed, most_bytes + 1)
-    if len(data) <= most_bytes and (not unpacker.eof or unpacker.unused_data):
+    unpacker, pieces, n_bytes = zlib.decompressobj(), list[bytes](), 0
+    for at in range(0, len(packed), STEP_BYTES):
+        rest = packed[at : at + STEP_BYTES]
+        while rest and n_bytes <= most_bytes:
+            try:
+                pieces.append(unpacker.decompress(rest, STEP_BYTES))
+            except zlib.error as exc:
+                raise ValueError("it is damaged") from exc
+            n_bytes += len(pieces[-1])
+            rest = unpacker.unconsumed_tail
+            yield
+    if n_bytes <= most_bytes and (not unpacker.eof or unpacker.unused_data):
         raise ValueError("it is not complete, or has more after its end")
-    return data
+    return b"".join(pieces)
 
 
 def _checked(message: Message, at: str) -> Message:

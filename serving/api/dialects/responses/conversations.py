@@ -21,6 +21,7 @@ from serving.accounts.account_policy import Policies
 from serving.accounts.caller import Caller
 from serving.api.authentication import caller_of
 from serving.api.dialects.read_body import LenientModel, PartCount, body_in_turn, read_body
+from serving.api.dialects.responses.compaction import repacker
 from serving.api.dialects.responses.earlier import CallersRuns, check_room, input_items, show_again
 from serving.api.dialects.responses.items import Transcript, items_of
 from serving.api.dialects.responses.schema import PACKED, remedy
@@ -29,6 +30,7 @@ from serving.api.record_json import dumps
 from serving.api.request import NameText
 from serving.api.respond import success
 from serving.batches.kept_text import redactor_of
+from serving.edge.checks import BodyBound
 from serving.redaction.slices import READS, in_turns, turn
 from serving.redaction.texts import json_in_steps, map_texts
 from serving.sessions.service import Service
@@ -220,9 +222,10 @@ async def new_items(items: Sequence[Json], caller: Caller, service: Service) -> 
     """Return `items` as they will be stored. Redaction runs in slices, so that other keys get turns. The
     BadTask names an invalid one's place.
     """
-    redact = redactor_of(caller.policies)
-    redacted_items, _ = await in_turns(json_in_steps(list(items), redact), caller.account)
-    packed = PartCount(service.settings().limits.max_body_bytes)
+    redact, max_bytes = redactor_of(caller.policies), service.settings().limits.max_body_bytes
+    repack = repacker(redact, max_bytes, BodyBound(max_bytes))
+    redacted_items, _ = await in_turns(json_in_steps(list(items), redact, repack), caller.account)
+    packed = PartCount(max_bytes)
 
     def read_items() -> list[Json]:
         return [_new_item(item, f"items[{n}]", packed) for n, item in enumerate(redacted_items)]
