@@ -17,7 +17,7 @@ from serving.store.conversations import MOST_BYTES
 from serving.store.retention import DAY_US, STEP
 from tests.serving.api.keyed import keyed
 from tests.serving.api.served import Json, scripted, served, team
-from tests.serving.api.test_responses_later import MOST_BODY_BYTES, TOOLS, noise, packed, results, unpacked
+from tests.serving.api.test_responses_later import TOOLS, noise, packed, results, unpacked
 from tests.serving.api.tool_caller import tool_caller
 from tests.serving.store.stores import replicas
 
@@ -271,14 +271,6 @@ async def test_a_compaction_that_looks_like_a_secret_is_kept_whole() -> None:
         created: Any = (await api.http.post("/v1/conversations", json={"items": [item, SAID]})).json()
         listed: Any = (await api.http.get(f"/v1/conversations/{created['id']}/items")).json()["data"]
         assert listed[-1]["encrypted_content"] == content
-
-
-async def test_compactions_are_redacted_up_to_the_size_of_a_body() -> None:
-    half = packed(Message.of("user", "x" * (MOST_BODY_BYTES // 2)))
-    item = {"type": "compaction", "encrypted_content": half}
-    async with served(one_worker("One.")) as api:
-        answer = await api.http.post("/v1/conversations", json={"items": [item, item]})
-        assert (answer.status_code, "limits.max_body_bytes" in answer.text) == (413, True)
 
 
 async def test_half_a_character_of_a_model_neither_loses_an_answer_nor_its_run() -> None:
