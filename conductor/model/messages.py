@@ -8,6 +8,8 @@ from msgspec.structs import replace
 from conductor.model.characters import byte_size
 from conductor.model.value import DefaultingValue, JsonValue, MarkedValue, Value
 
+THOUGHTS: Mapping[str, type] = {"reasoning_content": str, "reasoning": str, "reasoning_details": list}
+"""Fields of Chat Completions that contain the reasoning of an assistant turn, with their types."""
 Role = Literal["system", "user", "assistant", "tool"]
 """A message with the role `tool` holds tool results only."""
 ToolKind = Literal["function", "custom"]
@@ -141,8 +143,8 @@ class Message(JsonValue, frozen=True):
     native: Native | None = None
     """Assistant turn as its provider wrote it, if it must be sent back unchanged."""
     thoughts: Mapping[str, Any] = {}
-    """Reasoning of an assistant turn as the client sent it back: `reasoning_content`, `reasoning` and
-    `reasoning_details` of Chat Completions. It is sent only to a worker that the request names as its model.
+    """Reasoning of an assistant turn as the client sent it back; see `thoughts_of`. It is sent only to a worker
+    that the request names as its model.
     """
 
     @classmethod
@@ -180,6 +182,15 @@ class Message(JsonValue, frozen=True):
             yield part
             if isinstance(part, ToolResult):
                 yield from part.parts
+
+
+def thoughts_of(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the `THOUGHTS` in a message's fields, without empty values and values of a wrong type."""
+    return {
+        name: fields[name]
+        for name, kind in THOUGHTS.items()
+        if fields.get(name) and isinstance(fields[name], kind)
+    }
 
 
 def contents_of(messages: Iterable[Message]) -> Iterator[object]:

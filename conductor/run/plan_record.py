@@ -97,7 +97,8 @@ class StepRecord(Value, frozen=True):
             return
         # The failure of a step that never started is the failure of a step that it reads.
         own = self.failure if self.started_s is not None else None
-        yield from charges(own, (*self.cut, *self.failed, *(self.result.attempts if self.result else ())))
+        before_answers = (attempt for result in self.results for attempt in result.attempts)
+        yield from charges(own, (*self.cut, *self.failed, *before_answers))
 
     @property
     def unmetered_calls(self) -> Iterator[UnmeteredCall]:

@@ -22,10 +22,29 @@ test("the calls of a nested run stand for its step, and a reused step is no call
   assert.deepEqual(fact.calls.map((call) => call.group), ["deep"]);
 });
 
-test("failed attempts count for the worker that failed, and a lost race does not", () => {
-  const attempts = [{ worker: "bad", outcome: "failed" }, { worker: "slow", outcome: "lost_race" }];
+test("failed attempts count for the worker that failed, a lost race only with its cost, and a skipped worker not at all", () => {
+  const attempts = [
+    { worker: "bad", outcome: "failed", cost_usd: 0.25 },
+    { worker: "slow", outcome: "lost_race", cost_usd: 0.125 },
+    { worker: "away", outcome: "left_alone", cost_usd: null },
+  ];
   const totals = totalsOf(run({ steps: [step("a", { served_by: "b", attempts })] }).calls);
-  assert.deepEqual([totals.n, totals.failed, valueOf("errors", totals)], [2, 1, 0.5]);
+  assert.deepEqual([totals.n, totals.failed, totals.cost_usd, valueOf("errors", totals)], [3, 1, 0.875, 0.5]);
+});
+
+test("each turn of a step is a call, without the time that the client's tools took", () => {
+  const attempts = [{ worker: "bad", outcome: "failed", cost_usd: 0.25 }];
+  const turn = { output: "", tool_calls: [], worker: "c", usage: usage(100, 1), cost_usd: 2, attempts, called_s: 2, answered_s: 10 };
+  const calls = (more: object) => run({ steps: [step("a", { turns: [turn], started_s: 1, ended_s: 11, ...more })] }).calls;
+  const done = calls({});
+  assert.deepEqual(done.map((row) => [row.group, row.tokens, row.cost_usd, row.took_s, row.failed]), [["c", 101, 2, 1, false], ["bad", 0, 0.25, null, true], ["a", 15, 0.5, 1, false]]);
+  const waiting = calls({ status: "waiting", usage: null, cost_usd: null });
+  assert.deepEqual(waiting.map((row) => row.group), ["c", "bad"]);
+});
+
+test("a cancelled call has its cost and is no error", () => {
+  const totals = totalsOf(run({ steps: [step("a", { status: "cancelled" }), step("b", { status: "cancelled", started_s: null })] }).calls);
+  assert.deepEqual([totals.n, totals.ended, totals.failed, totals.cost_usd, totals.tokens], [1, 0, 0, 0.5, 15]);
 });
 
 test("runs that are under way or cancelled are no errors, and an unknown cost is no zero", () => {

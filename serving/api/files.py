@@ -20,12 +20,14 @@ from conductor.run.record import Account
 from serving.accounts.caller import Caller
 from serving.api.access import READ_BYTES
 from serving.api.authentication import caller_of
+from serving.api.dialects.responses.compaction import repacker
 from serving.api.record_json import Json
 from serving.api.respond import success, success_list
 from serving.batches.kept_text import LineLimits, kept_content, kept_in_steps, redactor_of
 from serving.batches.model import Batch, StoredFile
 from serving.batches.runner import Batches
 from serving.batches.store import BatchStore
+from serving.edge.checks import BodyBound
 from serving.errors import explain_fault
 from serving.redaction.personal import MOST_CHECKED_IN_FILE
 from serving.redaction.slices import in_turns, turn
@@ -65,7 +67,9 @@ async def upload(request: Request) -> Response:
     redact = redactor_of(caller.policies, MOST_CHECKED_IN_FILE)
     if purpose == BATCH:
         of_lines = LineLimits(batches.settings.max_lines, limits.max_body_bytes, limits.max_text_bytes)
-        keep = kept_in_steps(content, redact, of_lines)
+        whole = BodyBound(batches.settings.max_file_bytes, "batches.max_file_bytes")
+        repack = repacker(redact, limits.max_body_bytes, whole)
+        keep = kept_in_steps(content, redact, of_lines, repack)
     else:
         keep = kept_content(content, redact, limits.max_text_bytes)
     redacted_content, name = await in_turns(keep, caller.account), redact(name)

@@ -43,17 +43,23 @@ def messages_json(messages: Iterable[Message]) -> list[Json]:
     return [_message(message) for message in messages]
 
 
-def turns_json(step: StepRecord) -> Json:
+OF_A_TURN = ("usage", "cost_usd", "cost_is_bound", "attempts")
+"""Fields of a call that a turn has. See `call_json`."""
+
+
+def turns_json(step: StepRecord, *, for_operator: bool) -> Json:
     """Return the turns in which a step called tools, or {} if it called none."""
-    return {"turns": [_turn(turn) for turn in step.turns]} if step.turns else {}
+    return {"turns": [_turn(turn, for_operator=for_operator) for turn in step.turns]} if step.turns else {}
 
 
-def _turn(turn: StepTurn) -> Json:
+def _turn(turn: StepTurn, *, for_operator: bool) -> Json:
+    call = call_json(turn.result, for_operator=for_operator)
     results = {each.number: each.result for each in turn.results}
     calls = [{**call_of_tool(each), **_result(results.get(each.number))} for each in turn.calls]
     return {
         "output": turn.result.output,
         "worker": turn.result.worker,
+        **{name: call[name] for name in OF_A_TURN},
         "tool_calls": calls,
         "said": messages_json(turn.said),
         "called_s": seconds(turn.called_s),
@@ -112,11 +118,13 @@ def model_name(record: Record) -> str:
     return plan.steps[-1].served_by or record.model
 
 
-def usage(record: Record) -> Json:
-    """Return the answering step's tokens; the details and `total_tokens` have all calls'. `unmetered_calls`
-    are in no sum, and make the cost a bound (`cost_is_bound`).
+def usage(record: Record, *, is_of_run: bool = False) -> Json:
+    """Return the answering step's tokens; the details and `total_tokens` have all calls' since the client last sent
+    tool results, or with `is_of_run` all calls' of the run. `unmetered_calls` are in no sum, and make the cost a
+    bound (`cost_is_bound`).
     """
-    answering, rest = record.answering_usage, record.orchestration
+    answering = record.answering_usage
+    rest = record.usage - answering if is_of_run else record.orchestration
     return {
         "prompt_tokens": answering.input_tokens,
         "completion_tokens": answering.output_tokens,
@@ -180,7 +188,7 @@ def workflow(
         "answer": record.answer,
         "finish_reason": record.finish.value if record.finish else None,
         "error": _error(record.failure, for_operator=for_operator),
-        "usage": usage(record),
+        "usage": usage(record, is_of_run=True),
         "cost_usd": dollars(record.cost_usd),
         "cost_is_bound": record.cost_is_bound,
         **_caches(record, inner),
@@ -255,7 +263,7 @@ def _step(plan: PlanRecord, step: StepRecord, inner: Inner, *, for_operator: boo
         "status": step.status,
         "prompt": messages_json(step.prompt),
         **call_json(step.result, _tries(step), for_operator=for_operator),
-        **turns_json(step),
+        **turns_json(step, for_operator=for_operator),
         "served_by": step.served_by,
         "reused_from": step.reused_from,
         "planned_s": seconds(step.planned_s),

@@ -25,12 +25,14 @@ def success(body: Any, headers: dict[str, str] | None = None, status: int = 200)
 async def constant(request: Request, make: Callable[[Sequence[BaseRoute]], Any]) -> Response:
     """Return a constant JSON response. `If-None-Match` gets a 304.
 
-    The response is made once from the application's routes, in a thread, because this takes seconds of CPU.
+    The response is made once from the application's routes, in a thread, because this takes seconds of CPU. If that
+    fails, the next request makes it again.
     """
     contents: dict[Any, asyncio.Task[tuple[bytes, str]]] = request.app.state.constants
-    if make not in contents:
-        contents[make] = asyncio.create_task(asyncio.to_thread(_encode, make, request.app.routes))
-    content, tag = await asyncio.shield(contents[make])
+    task = contents.get(make)
+    if task is None or (task.done() and (task.cancelled() or task.exception())):
+        task = contents[make] = asyncio.create_task(asyncio.to_thread(_encode, make, request.app.routes))
+    content, tag = await asyncio.shield(task)
     headers = {"etag": tag, "cache-control": "private, max-age=0, must-revalidate"}
     if tag in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=headers)

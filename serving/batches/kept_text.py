@@ -16,7 +16,7 @@ from serving.edge.checks import check_text
 from serving.redaction.personal import MOST_CHECKED, PersonalDataRedactor
 from serving.redaction.secrets import Redactor, redact_secrets
 from serving.redaction.slices import Steps
-from serving.redaction.texts import json_in_steps, steps_of
+from serving.redaction.texts import Repack, json_in_steps, steps_of
 
 ID = "custom_id"
 
@@ -55,9 +55,11 @@ class LineLimits:
             )
 
 
-def kept_in_steps(content: bytes, redact: Redactor, limits: LineLimits | None = None) -> Steps[bytes]:
+def kept_in_steps(
+    content: bytes, redact: Redactor, limits: LineLimits | None = None, repack: Repack | None = None
+) -> Steps[bytes]:
     """Redact the lines of a JSONL file in steps, and check them against `limits`. Unredacted lines keep their
-    bytes.
+    bytes. For `repack`, see `json_in_steps`.
     """
     pieces, done, ids = list[bytes](), 0, dict[str, dict[str, int]]()
     for number, (begin, end) in enumerate(each_line(content), 1):
@@ -72,7 +74,7 @@ def kept_in_steps(content: bytes, redact: Redactor, limits: LineLimits | None = 
             limits.check(number, line)
         if len(line) > STEP_BYTES:
             yield
-        changed = yield from _kept_line(line, redact, ids)
+        changed = yield from _kept_line(line, redact, ids, repack)
         if changed is not line:
             pieces += content[done:begin], changed
             done = end
@@ -80,7 +82,9 @@ def kept_in_steps(content: bytes, redact: Redactor, limits: LineLimits | None = 
     return whole if not whole or whole.endswith(b"\n") else whole + b"\n"
 
 
-def _kept_line(line: bytes, redact: Redactor, ids: dict[str, dict[str, int]]) -> Steps[bytes]:
+def _kept_line(
+    line: bytes, redact: Redactor, ids: dict[str, dict[str, int]], repack: Repack | None
+) -> Steps[bytes]:
     """Redact a line. Return the same object if nothing was redacted.
 
     Two different values of `custom_id` can be equal after redaction. A number is then appended to the second
@@ -89,7 +93,7 @@ def _kept_line(line: bytes, redact: Redactor, ids: dict[str, dict[str, int]]) ->
     try:
         parsed = orjson.loads(line)
         id = cast(dict[str, Any], parsed).get(ID) if isinstance(parsed, dict) else None
-        value, has_changed = yield from json_in_steps(parsed, redact)
+        value, has_changed = yield from json_in_steps(parsed, redact, repack)
         if isinstance(id, str) and value[ID] != id:
             numbers = ids.setdefault(value[ID], {})
             number = numbers.setdefault(id, len(numbers) + 1)

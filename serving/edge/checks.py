@@ -30,9 +30,11 @@ Fields = Mapping[bytes, Sequence[str]]
 """Header values by name."""
 BODY = "limits.max_body_bytes"
 UNREAD = "(limit for methods without a body). Send the request without a body"
-PICTURE = re.compile(rb'data(?::[a-z]|"\s{0,9}+:\s{0,9}+")')
-"""Start of a picture or file in JSON, in OpenAI's or Anthropic's format. Pictures and files may fill the whole
-body, but text may not. Text that looks like a picture here is counted once the body is parsed.
+PACKED_MARK = "podium1."
+"""Start of a conversation that `POST /v1/responses/compact` packed."""
+PICTURE = re.compile(rb'data(?::[a-z]|"\s{0,9}+:\s{0,9}+")|' + re.escape(PACKED_MARK).encode())
+"""Start of a picture or file in JSON, in OpenAI's or Anthropic's format, or of a packed conversation. They may
+fill the whole body, but text may not. Text that looks like one of them here is counted once the body is parsed.
 """
 PICTURE_BEGIN_BYTES = 32
 """Upper bound for the length of such a start."""

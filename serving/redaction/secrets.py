@@ -98,7 +98,7 @@ def _may_hold_secrets(text: str) -> bool:
 
 def secrets_in_steps(text: str) -> Steps[str]:
     """Redact secrets as `redact_secrets` does, in short steps between which other work can run."""
-    if len(text) < LEAST_CHARS or (yield from _is_picture(text)):
+    if len(text) < LEAST_CHARS or (yield from is_picture(text)):
         return text
     is_long = len(text) > STEP_CHARS
     for value in tuple(_secrets):
@@ -116,7 +116,7 @@ def secrets_in_steps(text: str) -> Steps[str]:
     return text
 
 
-def _is_picture(text: str) -> Steps[bool]:
+def is_picture(text: str) -> Steps[bool]:
     """Return whether `text` is a base64 file, which is not searched for keys."""
     begin = _PICTURE.match(text) if text.startswith("data:") else None
     if begin is None:

@@ -39,6 +39,23 @@ LONG_CHARS = 1_000
 prompt of a step contains the question."""
 GAP_CHARS = 4_000
 """Maximum number of characters between two known texts that the same prompt quotes."""
+OPAQUE: Mapping[str, str] = {
+    "base64": "data",
+    "compaction": "encrypted_content",
+    "compaction_summary": "encrypted_content",
+    "reasoning": "encrypted_content",
+    "reasoning.encrypted": "data",
+    "reasoning.text": "signature",
+    "redacted_thinking": "data",
+    "thinking": "signature",
+}
+"""JSON fields with encoded content, by the `type` of their object: signatures, encrypted thoughts, pictures and packed
+conversations. They are lost if one character changes, and may contain by chance what looks like a secret."""
+GEMINI_SIGNATURE = "thought_signature"
+"""A field of the same kind in objects without a `type`."""
+_OPAQUE_NAMES = {*OPAQUE.values(), GEMINI_SIGNATURE}
+Repack = Callable[[str], Steps[str]]
+"""Redacts the texts inside opaque content, if this server packed it. Returns other content unchanged."""
 Key = tuple[int | str, bool]
 """The `id()` of a value, or a long text itself, with whether personal data is redacted."""
 _ready = dict[Key, "_Ready"]()
@@ -227,8 +244,19 @@ def _redact_all(texts: dict[str, str], redact: Redactor) -> Steps[None]:
         yield
 
 
-def json_in_steps(value: Any, redact: Redactor) -> Steps[tuple[Any, bool]]:
-    """Redact parsed JSON of any depth in place, in short steps. Return it, and whether anything changed."""
+def is_opaque(fields: Any, name: int | str) -> bool:
+    """Return whether the field `name` of a JSON object has encoded content, which must not be searched."""
+    if name not in _OPAQUE_NAMES:
+        return False
+    kind = fields.get("type")
+    return name == GEMINI_SIGNATURE or (isinstance(kind, str) and OPAQUE.get(kind) == name)
+
+
+def json_in_steps(value: Any, redact: Redactor, repack: Repack | None = None) -> Steps[tuple[Any, bool]]:
+    """Redact parsed JSON of any depth in place, in short steps. Return it, and whether anything changed.
+
+    Opaque content is passed to `repack`, or left unchanged.
+    """
     if isinstance(value, str):
         changed = yield from steps_of(redact, value)
         return changed, changed != value
@@ -242,7 +270,7 @@ def json_in_steps(value: Any, redact: Redactor) -> Steps[tuple[Any, bool]]:
             if isinstance(key, str):
                 names[key] = yield from steps_of(redact, key)
             if isinstance(each, str):
-                changed = yield from steps_of(redact, each)
+                changed = yield from _text_in_steps(node, key, redact, repack)
                 if changed != each:
                     node[key], has_changed = changed, True
             elif isinstance(each, list | dict):
@@ -257,6 +285,13 @@ def json_in_steps(value: Any, redact: Redactor) -> Steps[tuple[Any, bool]]:
             entries.update(renamed)
             has_changed = True
     return cast(Any, value), has_changed
+
+
+def _text_in_steps(node: Any, key: int | str, redact: Redactor, repack: Repack | None) -> Steps[str]:
+    text: str = node[key]
+    if not is_opaque(node, key):
+        return (yield from steps_of(redact, text))
+    return (yield from repack(text)) if repack else text
 
 
 def with_names(values: Mapping[str, Any], change: Change) -> dict[str, Any]:
@@ -299,7 +334,10 @@ def _map_tuple(items: tuple[Any, ...], change: Change) -> tuple[Any, ...]:
 
 
 def _map_mapping(values: Mapping[str, Any], change: Change) -> Mapping[str, Any]:
-    mapped = with_names({name: map_texts(each, change) for name, each in values.items()}, change)
+    changed = {
+        name: each if is_opaque(values, name) else map_texts(each, change) for name, each in values.items()
+    }
+    mapped = with_names(changed, change)
     return mapped if mapped != values else values
 
 

@@ -141,19 +141,14 @@ def row_id(conversation: str, messages: Sequence[Message]) -> str:
 
 def row_of(record: Record, keep_s: float) -> PromptCacheRow | None:
     """Return the row of a run that has an answer or waits for tools, or None if it has no conversation or no plan of
-    a conductor.
+    a conductor, or its answer no input tokens, as that of a program.
     """
     task, result = record.task, record.answering
     cache = task.sampling.options.prompt_cache
     is_planned = task.plan is None and not task.plan_only and record.status in ("finished", "waiting")
-    if (
-        cache is None
-        or not cache.conversation
-        or not is_planned
-        or result is None
-        or result.usage is None
-        or result.inner_run
-    ):
+    if cache is None or not cache.conversation or not is_planned or result is None or result.inner_run:
+        return None
+    if result.usage is None or not result.usage.input_tokens:
         return None
     messages = with_stable_system(task.conversation)
     texts = [message.text for message in messages if message.role == "assistant"]

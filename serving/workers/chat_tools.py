@@ -11,7 +11,17 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from conductor.model.characters import whole
-from conductor.model.messages import CacheMark, File, Image, Message, Text, Tool, ToolCall, ToolResult
+from conductor.model.messages import (
+    CacheMark,
+    File,
+    Image,
+    Message,
+    Text,
+    Tool,
+    ToolCall,
+    ToolResult,
+    thoughts_of,
+)
 from serving.workers.chat_chunks import CallPiece, ChunkDelta
 from serving.workers.openai_options import ShowMark, no_marks
 from serving.workers.output_limit import OutputMeter
@@ -77,9 +87,8 @@ def messages_json(
 def _message_json(message: Message, content: Content) -> dict[str, object]:
     calls = [_call_json(call) for call in message.tool_calls]
     content_json = (content(message) if message.text else None) if calls else content(message)
-    return {"role": message.role, "content": content_json, **message.thoughts} | (
-        {"tool_calls": calls} if calls else {}
-    )
+    fields = {"role": message.role, "content": content_json, **thoughts_of(message.thoughts)}
+    return fields | ({"tool_calls": calls} if calls else {})
 
 
 def _call_json(call: ToolCall) -> dict[str, object]:

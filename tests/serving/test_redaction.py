@@ -29,7 +29,7 @@ from serving.redaction.secrets import (
     secrets_in_steps,
 )
 from serving.redaction.slices import Steps, finish, in_turns, turn
-from serving.redaction.texts import json_in_steps, map_texts, redact_ahead
+from serving.redaction.texts import OPAQUE, json_in_steps, map_texts, redact_ahead
 from serving.telemetry.logs import FIELDS, JsonLines
 
 PEM = "-----BEGIN RSA PRIVATE KEY-----\nMIIEow\nIBAAKC\n-----END RSA PRIVATE KEY-----"
@@ -473,3 +473,17 @@ def test_keys_of_further_forms_are_taken_out(key: str) -> None:
 def test_words_after_basic_and_bearer_stay() -> None:
     text = "Basic responsibilities, and a Bearer of responsibilities. 50%ab of it, and a pat on the back."
     assert redact_secrets(text) is text
+
+
+def test_encoded_content_is_not_searched() -> None:
+    secret, phone = f"AAA_{SECRETS[1]}", "AAA+14155552671/AAAA"
+    opaque = [{"type": kind, name: secret} for kind, name in OPAQUE.items()]
+    opaque.append({"text": "Hi.", "thought_signature": secret})
+    assert finish(json_in_steps({"x": opaque}, redact_secrets)) == ({"x": opaque}, False)
+    assert map_texts({"x": opaque}, PersonalDataRedactor()) == {"x": opaque}
+    for text in ({"type": "text", "signature": secret}, {"type": ["thinking"], "signature": secret}):
+        assert secret not in repr(map_texts(text, redact_secrets))
+        assert secret not in repr(finish(json_in_steps(text, redact_secrets)))
+    assert PersonalDataRedactor()(phone) != phone
+    picture = f"data:image/png;base64,{phone}"
+    assert PersonalDataRedactor()(picture) == picture

@@ -30,8 +30,11 @@ export interface Attempt {
   /** For operators only. */
   detail?: string;
   waited_s: number;
-  /** `failed`, `cut`, or `lost_race` if another call for the same question answered first. */
+  /** `failed`, `cut`, `lost_race` if another call for the same question answered first, or `left_alone` if nothing
+   * was sent. */
   outcome?: string;
+  /** Null if the server reported no cost. */
+  cost_usd?: number | null;
   /** Whether this call was a hedge, which is sent in addition to a slow call. */
   hedge?: boolean;
   took_s?: number | null;
@@ -55,6 +58,11 @@ export interface ToolCall {
 /** Output of a step, the tools that it called, and their results. */
 export interface Turn {
   output: string;
+  /** Worker, usage, cost and failed attempts of the turn's call. Events do not have them. */
+  worker?: string;
+  usage?: Usage | null;
+  cost_usd?: number | null;
+  attempts?: Attempt[];
   tool_calls: ToolCall[];
   called_s: number | null;
   answered_s: number | null;

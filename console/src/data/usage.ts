@@ -64,30 +64,58 @@ export function factOf(run: ApiRun): Fact {
 function callsOf(run: ApiRun): Row[] {
   const plans = run.plans.flatMap((plan) => {
     if (!plan.worker) return [];
-    const took_s = plan.started_s !== null && plan.ended_s !== null ? plan.ended_s - plan.started_s : null;
     const failed = plan.error !== null;
-    return [callOf(run.created, plan.worker, plan.usage, plan.cost_usd, failed ? null : took_s, failed), ...failures(run.created, plan.attempts)];
+    const took_s = failed ? null : between(plan.started_s, plan.ended_s);
+    return [callOf(run.created, plan.worker, plan, { took_s, failed }), ...failures(run.created, plan.attempts)];
   });
   return [...plans, ...run.steps.flatMap((step) => callsOfStep(run.created, step))];
 }
 
+/** States of a step whose newest call has ended, if it was started. That of a waiting step is its last turn. */
+const CALLED = new Set(["done", "failed", "cancelled", "not_needed"]);
+
 function callsOfStep(at_s: number, step: ApiStep): Row[] {
   if (step.inner) return callsOf({ ...step.inner, created: at_s });
-  if (step.reused_from !== null || step.started_s === null || (step.status !== "done" && step.status !== "failed")) return [];
-  const failed = step.status === "failed";
-  const took_s = !failed && step.ended_s !== null ? step.ended_s - step.started_s : null;
-  return [callOf(at_s, step.served_by ?? step.worker, step.usage, step.cost_usd, took_s, failed), ...failures(at_s, step.attempts)];
+  if (step.reused_from !== null) return [];
+  const rows: Row[] = [];
+  let began_s = step.started_s;
+  for (const turn of step.turns ?? []) {
+    rows.push(callOf(at_s, turn.worker ?? step.worker, turn, { took_s: between(began_s, turn.called_s) }), ...failures(at_s, turn.attempts ?? []));
+    began_s = turn.answered_s;
+  }
+  if (step.started_s !== null && CALLED.has(step.status)) {
+    const took_s = step.status === "done" ? between(began_s, step.ended_s) : null;
+    const ended = step.status === "done" || step.status === "failed";
+    rows.push(callOf(at_s, step.served_by ?? step.worker, step, { took_s, ended, failed: step.status === "failed" }));
+  }
+  return [...rows, ...failures(at_s, step.attempts)];
 }
 
-function callOf(at_s: number, group: string, usage: ApiStep["usage"], cost_usd: number | null, took_s: number | null, failed: boolean): Row {
+function between(from_s: number | null, to_s: number | null): number | null {
+  return from_s === null || to_s === null ? null : to_s - from_s;
+}
+
+interface Outcome {
+  took_s?: number | null;
+  ended?: boolean;
+  failed?: boolean;
+}
+
+function callOf(at_s: number, group: string, paid: { usage?: ApiStep["usage"]; cost_usd?: number | null }, outcome: Outcome): Row {
+  const { took_s = null, ended = true, failed = false } = outcome;
+  const usage = paid.usage ?? null;
   const input = usage?.input_tokens ?? 0;
-  return { at_s, group, ended: true, failed, cost_usd: failed ? (cost_usd ?? 0) : cost_usd, tokens: input + (usage?.output_tokens ?? 0), input, cached: usage?.cached_input_tokens ?? 0, took_s };
+  const cost_usd = paid.cost_usd ?? (failed ? 0 : null);
+  return { at_s, group, ended, failed, cost_usd, tokens: input + (usage?.output_tokens ?? 0), input, cached: usage?.cached_input_tokens ?? 0, took_s };
 }
 
-/** Return the failed calls before the one that answered. A hedge that lost the race has not failed. */
+/** Return the calls that gave no answer and were followed by another one. A hedge that lost the race has not failed. */
 function failures(at_s: number, attempts: readonly Attempt[]): Row[] {
-  const failed = attempts.filter((each) => each.outcome !== "lost_race");
-  return failed.map((each) => callOf(at_s, each.worker, null, 0, null, true));
+  const sent = attempts.filter((each) => each.outcome !== "left_alone");
+  return sent.map((each) => {
+    const failed = each.outcome !== "lost_race";
+    return callOf(at_s, each.worker, { cost_usd: each.cost_usd ?? 0 }, { ended: failed, failed });
+  });
 }
 
 /** Return the rows to count. By worker these are calls, otherwise runs. */

@@ -15,6 +15,7 @@ from conductor.model.characters import with_whole_escapes
 from conductor.model.messages import CacheMark, Message, Tool, cache_marks
 from conductor.model.operation import PromptCache
 from serving.api.authentication import caller_of
+from serving.edge.checks import too_large
 from serving.edge.middleware import LARGE_BYTES
 from serving.errors import explain_fault
 from serving.redaction.slices import turn
@@ -122,10 +123,22 @@ class BoundedRoute(APIRoute):
 
 
 class PartCount:
-    """Counts the parts of all JSON in a request, including the JSON inside its compaction items."""
+    """Counts the parts of all JSON in a request, including the JSON inside its compaction items.
 
-    def __init__(self) -> None:
+    Args:
+        max_bytes: maximum size of the JSON inside these items, unpacked and together.
+    """
+
+    def __init__(self, max_bytes: int = 0) -> None:
+        self._max_bytes = self.left_bytes = max_bytes
         self._strings = self._brackets = self._values = 0
+
+    def add_unpacked(self, data: bytes) -> None:
+        """Count the JSON inside an item before it is parsed. Raise TooLarge or BadTask beyond a limit."""
+        self.left_bytes -= len(data)
+        if self.left_bytes < 0:
+            raise too_large(self._max_bytes)
+        self.add(data)
 
     def add(self, body: bytes) -> None:
         """Count the parts of `body` before it is parsed. Raise BadTask beyond a limit."""

@@ -14,6 +14,8 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from traceback import extract_tb
+from types import TracebackType
 
 CPU_S = 3.0
 """Seconds of CPU after which a question ends the process. Ordinary questions take less than 0.1 s, and
@@ -69,6 +71,7 @@ def _start(cpu_s: float) -> subprocess.Popen[bytes]:
 
 def main(cpu_s: float) -> None:
     """Answer the questions on standard input until it ends."""
+    sys.excepthook = _report
     os.nice(NICE)
     questions, answers = sys.stdin.buffer, sys.stdout
     sys.stdout = sys.stderr
@@ -84,3 +87,9 @@ def main(cpu_s: float) -> None:
             line = [None, str(reason)]
         signal.setitimer(signal.ITIMER_PROF, 0)
         print(json.dumps(line), file=answers, flush=True)
+
+
+def _report(kind: type[BaseException], _: BaseException, trace: TracebackType | None) -> None:
+    """Write the type and the place of an exception. Its message may quote the user's text."""
+    place = extract_tb(trace)[-1]
+    sys.stderr.write(f"A program failed: {kind.__name__} in {place.filename}, line {place.lineno}.\n")

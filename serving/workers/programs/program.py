@@ -31,8 +31,10 @@ from serving.workers.programs.question import (
 )
 from serving.workers.programs.rules import ExactAnswer
 
-TOKEN = re.compile(r"\s*\S+|\s+$")
-"""Pattern of a token, the unit of output limits: a word with the whitespace before it."""
+TOKEN = re.compile(r"\s{0,16}\S{1,16}|\s{1,16}")
+"""Pattern of a token, the unit of output limits and of the usage: a word, or 16 characters of a longer one, with the
+whitespace before it. Token counts of much longer tokens would be rejected as too small for the text.
+"""
 _IN_CAPITALS = re.compile(
     r"(?:please )?(?:write |give |put )?(?:answer|your answer|the answer|reply|respond|your reply)(?: your answer)?"
     r" (?:only |just )?(?:in|with|using) (?:all )?(?P<case>capital letters|capitals|upper ?-?case(?: letters)?|all caps|caps"
@@ -90,9 +92,10 @@ class ProgramWorker:
         text = "".join(tokens[:most]) if is_cut else text
         if stops and min(stops) < len(text):
             text, is_cut = text[: min(stops)], False
-        model = f"{self.name} (program)"
+        # without input tokens, because those of a program would say nothing about the context of a model
+        usage, model = Usage(output_tokens=len(TOKEN.findall(text))), f"{self.name} (program)"
         yield Delta(text, model=model)
-        yield Delta(finish=FinishReason.LENGTH if is_cut else FinishReason.STOP, usage=Usage(), model=model)
+        yield Delta(finish=FinishReason.LENGTH if is_cut else FinishReason.STOP, usage=usage, model=model)
 
     async def _ask(self, asked: AskedTexts) -> str:
         return await asyncio.get_running_loop().run_in_executor(

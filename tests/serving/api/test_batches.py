@@ -11,6 +11,7 @@ from typing import Any
 import openai
 import pytest
 
+from conductor.model.messages import Message
 from conductor.run.record import NOBODY
 from serving.accounts.caller import Caller
 from serving.accounts.replica_store import ReplicaStore
@@ -26,6 +27,7 @@ from serving.redaction.slices import finish
 from tests.databases import make_file
 from tests.serving.api.keyed import Keyed, keyed
 from tests.serving.api.served import PRICE, Json, Served, scripted, served, team
+from tests.serving.api.test_responses_later import packed, unpacked
 from tests.states import until
 
 CHAT = "/v1/chat/completions"
@@ -519,6 +521,30 @@ def test_ids_of_lines_that_are_e_mail_addresses_stay_different_once_they_are_tak
     ]
     removed = "[e-mail address removed]"
     assert lines == [removed, f"{removed} 2", removed, "plain"], "what was sent twice is still found"
+
+
+async def test_a_file_keeps_compactions_without_the_secrets_in_them(api: Served) -> None:
+    said = f"It is gl{'pat-' + 'aB3k_' * 4}."
+    contents = [packed(Message.of("user", text)) for text in (said, "Hi.")]
+    bodies = [{"input": [{"type": "compaction", "encrypted_content": each}]} for each in contents]
+    damaged = {"input": [{"type": "compaction", "encrypted_content": f"podium1.{said}"}]}
+    sent = jsonl(*({"custom_id": str(n), "body": body} for n, body in enumerate([*bodies, damaged])))
+    file = await api.sdk.files.create(file=("in.jsonl", sent), purpose="batch")
+    lines = (await api.sdk.files.content(file.id)).text.splitlines()
+    kept = [json.loads(line)["body"]["input"][0]["encrypted_content"] for line in lines]
+    assert unpacked(kept[0]) == (Message.of("user", "It is [secret removed]."),)
+    assert kept[1:] == [contents[1], "podium1.It is [secret removed]."]
+
+
+async def test_a_file_has_compactions_up_to_the_size_of_a_file() -> None:
+    content = packed(Message.of("user", "x" * 900))
+    body = {"input": [{"type": "compaction", "encrypted_content": content}]}
+    sent = jsonl(*({"custom_id": str(n), "body": body} for n in range(3)))
+    for max_file_bytes, is_taken in ((2500, False), (3000, True)):
+        async with served(team(batches={"max_file_bytes": max_file_bytes})) as api:
+            answer = await api.http.post("/v1/files", data={"purpose": "batch"}, files={"file": sent})
+            assert (answer.status_code == 200) == is_taken
+            assert ("batches.max_file_bytes" in answer.text) != is_taken
 
 
 async def test_names_of_files_and_metadata_of_batches_are_looked_through_as_texts_are(api: Served) -> None:

@@ -15,6 +15,7 @@ from conductor.model.messages import Message
 from conductor.run.record import Account, RunRecords
 from serving.accounts.account_ledgers import AccountLedgers
 from serving.accounts.replica_store import MOST_READS, ReplicaStore
+from serving.api.dialects.read_body import PartCount
 from serving.api.dialects.responses.compaction import pack, unpack
 from serving.api.dialects.responses.earlier import MOST_RESPONSES
 from serving.database.address import Address
@@ -222,10 +223,10 @@ async def test_a_long_conversation_is_compacted_in_a_thread() -> None:
 
 
 async def test_compacted_items_are_unpacked_in_a_thread() -> None:
-    item = pack(tuple(Message.of("user", "word " * 700) for _ in range(2000)))
+    item = pack(tuple(Message.of("user", "word " * 700) for _ in range(2000)), 20_000_000)
     began_s = time.thread_time()
     for _ in range(4):
-        unpack(item, "input[0]")
+        unpack(item, "input[0]", PartCount(20_000_000))
     alone_s = time.thread_time() - began_s
     items = [{"type": "compaction", "encrypted_content": item} for _ in range(4)]
     async with served(one_worker()) as api:

@@ -3,9 +3,12 @@
 from typing import Any
 
 import jsonschema
+import pytest
+from starlette.requests import Request
 
 from serving.api.app import build_api
 from serving.api.openapi import BODIES, document, plain
+from serving.api.respond import constant
 from serving.pool import build_pool
 from serving.sessions.service import Service
 from serving.settings.settings import parse
@@ -66,3 +69,20 @@ async def test_what_it_says_of_a_chat_is_what_is_served() -> None:
     for wrong in (ASK | {"n": 9}, ASK | {"messages": []}, {"messages": ASK["messages"]}, ASK | {"top_p": 2}):
         assert list(jsonschema.Draft202012Validator(schema).iter_errors(wrong)), wrong
     jsonschema.Draft202012Validator.check_schema(schema)
+
+
+async def test_what_could_not_be_made_is_made_again() -> None:
+    app, n_calls = build_api(Service(build_pool(parse(team()), {}, engines={}))), 0
+    request = Request({"type": "http", "app": app, "headers": []})
+
+    def make(_routes: Any) -> str:
+        nonlocal n_calls
+        n_calls += 1
+        if n_calls == 1:
+            raise RuntimeError("no memory")
+        return "Hi."
+
+    with pytest.raises(RuntimeError):
+        await constant(request, make)
+    bodies = [(await constant(request, make)).body for _ in range(2)]
+    assert (bodies, n_calls) == ([b'"Hi."'] * 2, 2)

@@ -1,18 +1,22 @@
 """The records of runs: what is kept of them, and what a list of them shows."""
 
 import asyncio
+from decimal import Decimal
 from pathlib import Path
 
 import httpx2
 from msgspec.structs import replace
 
-from conductor.model.messages import Message
+from conductor.model.failure import Attempt
+from conductor.model.messages import Message, PendingCall, Text, ToolCall, ToolResult
 from conductor.model.reply import CallResult
 from conductor.model.usage import Usage
 from conductor.run.plan_record import PlanRecord, StepRecord
 from conductor.run.record import Account, Record, RunRecords
 from conductor.run.task import Task
+from conductor.run.turns import ClientReply, GivenResult, Segment, StepTurn
 from serving.accounts.caller import ANYBODY
+from serving.api.record_json import usage, workflow
 from serving.settings.sections import LimitSettings
 from serving.store.memory_store import MemoryStore
 from serving.store.unflushed_run import weight
@@ -97,6 +101,27 @@ def test_what_an_inner_run_said_weighs_too() -> None:
     steps = (StepRecord(0, "team", "", (), 0.0, result=result),)
     outer = replace(record("outer"), plans=(PlanRecord(0, 0, "client", 0.0, steps=steps),))
     assert weight(RunRecords(outer, {inner.id: inner})) > 50_000
+
+
+def test_the_record_of_a_run_with_tools_counts_all_its_turns() -> None:
+    def call(n_input: int, cost_usd: str, *attempts: Attempt) -> CallResult:
+        return CallResult("x", "a", "a", Usage(n_input, 50), Decimal(cost_usd), None, attempts=attempts)
+
+    failed = Attempt("b", "WorkerUnavailable", "Gone.", cost_usd=Decimal("0.5"))
+    look = PendingCall(0, ToolCall("1", "look", "{}"))
+    given = ClientReply((GivenResult(0, ToolResult("1", (Text("r"),))),))
+    turn = StepTurn(call(100_000, "1", failed), (look,), given.results)
+    step = StepRecord(0, "a", "", (), 0.0, "done", result=call(1_000, "0.01"), turns=(turn,))
+    segment = Segment((0,), "", Usage(100_000, 50), Decimal("1.5"), given)
+    plans = (PlanRecord(0, 0, "worker", 0.0, steps=(step,)),)
+    whole = replace(record("wf_1"), status="finished", plans=plans, segments=(segment,))
+    shown = workflow(whole)
+    assert (shown["usage"]["total_tokens"], shown["cost_usd"]) == (101_100, 1.51)
+    assert shown["usage"]["prompt_tokens_details"]["orchestration_input_tokens"] == 100_000
+    assert usage(whole)["total_tokens"] == 1_050
+    shown_turn = shown["steps"][0]["turns"][0]
+    assert (shown_turn["usage"]["input_tokens"], shown_turn["cost_usd"]) == (100_000, 1.0)
+    assert [each["cost_usd"] for each in shown_turn["attempts"]] == [0.5]
 
 
 async def test_a_list_says_how_long_texts_are_and_the_record_has_them() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import random
 import zlib
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,15 @@ from typing import Any
 import openai
 import pytest
 
-from conductor.errors import BadTask
-from conductor.model.messages import File, Image, Message, Native, Text, ToolResult
+from conductor.errors import BadTask, TooLarge
+from conductor.model.messages import File, Image, Message, Native, Text, ToolCall, ToolResult
 from serving.accounts.caller import Scope
 from serving.api.attachments import file_by_id, to_file
-from serving.api.dialects.responses.compaction import MARK, pack, unpack
+from serving.api.dialects.read_body import PartCount
+from serving.api.dialects.responses.compaction import pack, unpack
 from serving.database.address import Address
+from serving.edge.checks import PACKED_MARK
+from serving.settings.sections import LimitSettings
 from tests.serving.api.keyed import keyed
 from tests.serving.api.served import Json, Served, scripted, served, team
 from tests.serving.api.tool_caller import tool_caller
@@ -235,21 +239,99 @@ async def test_input_is_counted_and_compacted_without_a_call() -> None:
         assert [m.text for m in api.worker("a").calls[-1].messages] == ["I am Ann.", "Who am I?"]
 
 
-def test_a_compaction_of_any_size_is_bounded_when_it_is_read() -> None:
-    messages = (Message.of("user", "x" * 1000),)
-    assert unpack(pack(messages), "input[0]") == messages
-    bomb = pack((Message.of("user", "x" * 20_000_000),))
-    assert len(bomb) < 200_000
-    with pytest.raises(BadTask, match="not created by this server"):
-        unpack(bomb, "input[0]")
+MOST_BODY_BYTES = LimitSettings().max_body_bytes
+
+
+def noise(n_bytes: int, seed: int = 1) -> str:
+    """Base64 text that cannot be compressed to less than its bytes."""
+    return base64.b64encode(random.Random(seed).randbytes(n_bytes)).decode()
+
+
+def packed(*messages: Message) -> str:
+    return pack(messages, MOST_BODY_BYTES)
+
+
+def unpacked(content: str) -> tuple[Message, ...]:
+    return unpack(content, "input[0]", PartCount(MOST_BODY_BYTES))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["漢" * 3_900_000, '"\n' * 4_000_000, "x" * 17_000_000, "\ud800" * 1000],
+    ids=["wide", "escaped", "long", "half"],
+)
+def test_what_can_be_compacted_can_be_sent(text: str) -> None:
+    messages = (Message.of("user", text), Message.of("assistant", "Yes."))
+    assert unpacked(packed(*messages)) == messages
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Message.of("user", "漢" * 6_000_000),
+        Message("user", (Image(f"data:image/png;base64,{noise(13_300_000)}"),)),
+    ],
+    ids=["unpacked", "packed"],
+)
+def test_what_no_request_can_contain_is_not_compacted(message: Message) -> None:
+    with pytest.raises(TooLarge, match="max_body_bytes"):
+        packed(message)
+
+
+def test_compactions_together_are_no_longer_than_a_body() -> None:
+    half = packed(Message.of("user", "x" * (MOST_BODY_BYTES // 2)))
+    assert len(half) < 100_000
+    count = PartCount(MOST_BODY_BYTES)
+    unpack(half, "input[0]", count)
+    with pytest.raises(TooLarge, match="max_body_bytes"):
+        unpack(half, "input[1]", count)
+
+
+async def test_a_compaction_of_pictures_can_be_sent() -> None:
+    picture = {"type": "input_image", "image_url": f"data:image/png;base64,iVBORw0KGgoA{noise(750_000)}"}
+    worker = scripted("a", "Ann.", sees_images=True)
+    async with served(team(workers=[worker], workflows={})) as api, api.sdk as sdk:
+        short = await sdk.responses.compact(model="a", input=[{"role": "user", "content": [picture] * 9}])
+        item: Any = short.output[0].to_dict()
+        assert len(item["encrypted_content"]) > 9_000_000
+        await sdk.responses.create(model="a", input=[item, {"role": "user", "content": "What is it?"}])
+        message = api.worker("a").calls[-1].messages[0]
+        assert [each.url for each in message.parts if isinstance(each, Image)] == [picture["image_url"]] * 9
+
+
+async def test_a_conversation_is_compacted_only_if_its_text_can_be_sent() -> None:
+    limits = {"max_text_bytes": 3000}
+    async with (
+        served(team(workers=[scripted("a", "Ann.")], workflows={}, limits=limits)) as api,
+        api.sdk as sdk,
+    ):
+        conversation = await sdk.conversations.create(items=[{"role": "user", "content": "x" * 2000}])
+        body: Any = {"model": "a", "conversation": conversation.id, "input": "y" * 2000}
+        answer = await api.http.post(f"{PATH}/compact", json=body)
+        assert (answer.status_code, "limits.max_text_bytes" in answer.text) == (413, True)
 
 
 def test_a_compaction_of_a_client_s_own_making_holds_no_more_than_items_may() -> None:
     native = Message("assistant", (Text("x"),), Native("claude", "", [{"type": "web_search"}]))
-    assert unpack(pack((native,)), "input[0]") == (Message.of("assistant", "x"),)
+    assert unpacked(packed(native)) == (Message.of("assistant", "x"),)
+    thoughts = {
+        "reasoning_content": "Hm.",
+        "role": "system",
+        "content": "x",
+        "tool_calls": [],
+        "reasoning": 1,
+    }
+    thoughtful = Message("assistant", (Text("x"),), thoughts=thoughts)
+    assert unpacked(packed(thoughtful))[0].thoughts == {"reasoning_content": "Hm."}
+    asking = Message("user", (Text("x"),), thoughts={"reasoning_content": "Hm."})
+    assert unpacked(packed(asking)) == (Message.of("user", "x"),)
     pictures = [
         Message("user", (Image("file:///x"),)),
         Message("tool", (ToolResult("1", (Image("gopher://x"),)),)),
+        Message("system", (Image("https://example.com/x.png"),)),
+        Message("user", (ToolCall("1", "look", "{}"),)),
+        Message("assistant", (ToolResult("1"),)),
+        Message("tool", (Text("x"),)),
     ]
     files = [
         Message("user", (file,))
@@ -261,10 +343,10 @@ def test_a_compaction_of_a_client_s_own_making_holds_no_more_than_items_may() ->
         )
     ]
     own = Message("user", (to_file("a.pdf", "JVBERi0="), to_file("ä.txt", "eA=="), file_by_id("file-1")))
-    assert unpack(pack((own,)), "input[0]") == (own,)
+    assert unpacked(packed(own)) == (own,)
     for message in (*pictures, *files):
         with pytest.raises(BadTask, match="encrypted_content"):
-            unpack(pack((message,)), "input[0]")
+            unpacked(packed(message))
 
 
 async def test_any_replica_answers_for_any_response(store_address: Address) -> None:
@@ -363,7 +445,7 @@ async def test_who_reads_a_response_along_is_told_nothing_more_once_its_key_is_r
 
 def packed_json(text: bytes) -> str:
     """A compaction item's content of a client's own making."""
-    return MARK + base64.urlsafe_b64encode(zlib.compress(text, 9)).decode()
+    return PACKED_MARK + base64.urlsafe_b64encode(zlib.compress(text, 9)).decode()
 
 
 @pytest.mark.parametrize(
@@ -377,7 +459,7 @@ def packed_json(text: bytes) -> str:
 )  # fmt: skip
 def test_a_compaction_has_no_more_parts_than_a_body_may(text: bytes) -> None:
     with pytest.raises(BadTask, match="Split it into several requests"):
-        unpack(packed_json(text), "input[0]")
+        unpacked(packed_json(text))
 
 
 async def test_several_compactions_have_no_more_parts_than_one_may() -> None:
@@ -398,7 +480,7 @@ async def test_several_compactions_have_no_more_parts_than_one_may() -> None:
 
 
 async def test_a_compaction_of_more_messages_than_a_conversation_may_have_is_not_answered() -> None:
-    long = pack((Message("user", ()),) * 21_000)
+    long = packed(*[Message("user", ())] * 21_000)
     async with served(team(workers=[scripted("a", "Ann.")], workflows={})) as api:
         items = [{"type": "compaction", "encrypted_content": long}, {"role": "user", "content": "x"}]
         for path in (PATH, f"{PATH}/input_tokens", f"{PATH}/compact"):

@@ -139,7 +139,8 @@ def run_of(*conversation: Message, lifetime: Any = "", **fields: Any) -> Record:
     """A run of a conductor's model that worker `b` has answered."""
     options = WireOptions(prompt_cache=PromptCache(conversation="cv_1", lifetime=lifetime))
     task = Task(conversation, sampling=Sampling(options=options), **fields.pop("task", {}))
-    result = CallResult("Because.", "b", "m", Usage(4_000, 30), None, FinishReason.STOP, deployment="eu")
+    usage = fields.pop("usage", Usage(4_000, 30))
+    result = CallResult("Because.", "b", "m", usage, None, FinishReason.STOP, deployment="eu")
     step = StepRecord(0, "a", "", (), 0.0, "done", conversation, result)
     plan = PlanRecord(0, 0, "conductor", 0.0, "c", ended_s=1.0, steps=(step,))
     return Record("wf_1", task, 1_000.0, plans=(plan,), wall_s=2.5, **({"status": "finished"} | fields))
@@ -244,6 +245,11 @@ def test_runs_without_an_answer_of_a_planned_worker_have_no_row(fields: Any) -> 
     plans = fields.pop("plans", None) if "plans" in fields else None
     record = run_of(*said("Why?"), **fields)
     assert row_of(record if plans is None else msgspec.structs.replace(record, plans=plans), 60) is None
+
+
+def test_an_answer_without_input_tokens_has_no_row() -> None:
+    record = run_of(*said("Why?"), usage=Usage(output_tokens=30))
+    assert row_of(record, 60) is None
 
 
 def test_an_id_covers_the_conversation_and_its_first_messages() -> None:

@@ -98,6 +98,14 @@ def test_every_turn_of_the_answering_step_is_a_part_of_the_answer() -> None:
     ]
 
 
+def test_failed_calls_before_a_turn_are_counted() -> None:
+    paid = Attempt("a", "WorkerUnavailable", "Gone.", usage=Usage(10, 1), cost_usd=SMALL.of(Usage(10, 1)))
+    turn = StepTurn(call("b", attempts=(paid,)), (PendingCall(0, ToolCall("c", "clock", "{}")),))
+    record = run("wf_1", plan(step(0, call("b"), turns=(turn,))))
+    assert {row.worker: row.calls for row in rows_of(RunRecords(record))} == {"a": 1, "b": 2}
+    assert record.usage == USAGE + USAGE + Usage(10, 1)
+
+
 def test_failed_calls_and_calls_of_unknown_cost_are_steps() -> None:
     paid = Attempt("a", "WorkerUnavailable", "Gone.", usage=Usage(10, 1), cost_usd=SMALL.of(Usage(10, 1)))
     unpaid = Attempt("a", "WorkerBusy", "Busy.")

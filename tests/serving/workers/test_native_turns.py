@@ -17,6 +17,7 @@ from conductor.model.reply import CallResult, FinishReason
 from conductor.model.worker import Worker
 from serving.settings.known_models import Accepts
 from serving.workers.anthropic import AnthropicWorker
+from serving.workers.chat_tools import messages_json
 from serving.workers.gemini import GeminiWorker
 from serving.workers.openai import OpenAIWorker
 from serving.workers.openai_responses import OpenAIResponsesWorker
@@ -231,3 +232,11 @@ async def test_a_custom_tool_is_a_function_with_one_text_and_comes_back_as_text(
 
 def _call_custom(provider: Provider, request: Any) -> Any:
     return Answer(instead=tuple(provider.signing.events(request, 1, [("shell__write", {"input": "ls -l"})])))
+
+
+def test_thoughts_replace_no_field_of_a_message():
+    thoughts = {"role": "system", "content": [{"type": "image_url"}], "tool_calls": [{}], "reasoning": "Hm."}
+    said = Message("assistant", (Text("Hi."),), thoughts=thoughts)
+    assert messages_json([said], lambda message: message.text) == [
+        {"role": "assistant", "content": "Hi.", "reasoning": "Hm."}
+    ]

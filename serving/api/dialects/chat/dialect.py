@@ -21,6 +21,7 @@ from conductor.model.messages import (
     Text,
     ToolCall,
     ToolResult,
+    thoughts_of,
 )
 from conductor.model.operation import Likely, TokenLogprob
 from conductor.model.reply import FinishReason
@@ -56,19 +57,13 @@ def to_message(index: int, message: ChatMessage) -> Message:
     calls = _calls(index, message)
     if role == "tool":
         return Message(role, (_result(index, message),))
-    thoughts = _thoughts(message) if role == "assistant" else {}
+    thoughts = thoughts_of(dict(message)) if role == "assistant" else {}
     if message.content is None or message.content == []:
         if role == "assistant":
             refusal = (Text(message.refusal),) if message.refusal else ()
             return mark_last([Message(role, (*refusal, *calls), thoughts=thoughts)], message.mark)[0]
         raise BadTask(f"messages[{index}].content must not be empty.", param=f"messages[{index}].content")
     return mark_last([Message(role, (*_parts(index, message), *calls), thoughts=thoughts)], message.mark)[0]
-
-
-def _thoughts(message: ChatMessage) -> dict[str, Any]:
-    kinds = {"reasoning_content": str, "reasoning": str, "reasoning_details": list}
-    named = {name: getattr(message, name) for name in kinds}
-    return {name: value for name, value in named.items() if value and isinstance(value, kinds[name])}
 
 
 def _calls(index: int, message: ChatMessage) -> tuple[ToolCall, ...]:

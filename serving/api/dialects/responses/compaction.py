@@ -8,51 +8,63 @@ unpacking checks the content like items that were sent one by one.
 import base64
 import json
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from msgspec.structs import replace
 
 from conductor.errors import BadTask
-from conductor.model.messages import File, Image, Message
+from conductor.model.messages import File, Image, Message, Text, ToolCall, ToolResult, thoughts_of
 from conductor.run import codec
 from serving.api.attachments import one_line, to_file
 from serving.api.dialects.chat.schema import ImageUrl
 from serving.api.dialects.read_body import PartCount
 from serving.api.dialects.responses.schema import read_part
+from serving.edge.checks import PACKED_MARK, BodyBound, too_large
+from serving.redaction.secrets import Redactor
+from serving.redaction.slices import Steps, finish
+from serving.redaction.texts import Repack, json_in_steps, steps_of
 
-MARK = "podium1."
-MOST_BYTES = 8 * 1024 * 1024
-"""Maximum number of unpacked bytes of one item."""
-MOST_ITEMS = 4
-"""Maximum number of compaction items in a request."""
-
-
+PACKED_SHARE = 0.9
+"""Share of `limits.max_body_bytes` that an item may have, packed and unpacked. The rest is for the next turn."""
+PARTS: Mapping[str, tuple[type, ...]] = {
+    "system": (Text,),
+    "user": (Text, Image, File),
+    "assistant": (Text, ToolCall),
+    "tool": (ToolResult,),
+}
+"""Parts that a message may have, by its role."""
+STEP_BYTES = 100_000
+"""Number of bytes that are packed or unpacked in one step. That takes about a millisecond."""
 LEVEL = 1
 """Level of the compression. Higher levels take up to ten times as long for a little less."""
 
 
-def pack(messages: tuple[Message, ...]) -> str:
-    """Return the messages as one text. A long conversation takes a second, so call this in a thread."""
-    data = json.dumps(codec.dump(messages), separators=(",", ":")).encode("utf-8", "surrogatepass")
-    return MARK + base64.urlsafe_b64encode(zlib.compress(data, LEVEL)).decode()
+def pack(messages: tuple[Message, ...], max_body_bytes: int) -> str:
+    """Return the messages as one text. A long conversation takes a second, so call this in a thread.
+
+    Raises:
+        TooLarge: no request could contain the item.
+        BadTask: the item would have too many parts to be unpacked.
+    """
+    data = codec.encode(messages)
+    PartCount().add(data)
+    content = finish(_packed(data))
+    if max(len(data), len(content)) > PACKED_SHARE * max_body_bytes:
+        raise too_large(max_body_bytes)
+    return content
 
 
-def unpack(content: str, at: str, count: PartCount | None = None) -> tuple[Message, ...]:
+def unpack(content: str, at: str, count: PartCount) -> tuple[Message, ...]:
     """Return the messages that `pack` packed. `at` is the item's place. Raise BadTask if the content is not
     from here.
 
-    The parts inside are added to `count`, because a few compressed kB may have hundreds of thousands.
+    The bytes and parts inside are added to `count`, because a few compressed kB may have hundreds of thousands.
     """
     try:
-        if not content.startswith(MARK):
-            raise ValueError("another server's")
-        unpacker = zlib.decompressobj()
-        data = unpacker.decompress(base64.urlsafe_b64decode(content.removeprefix(MARK)), MOST_BYTES)
-        if unpacker.unconsumed_tail or not unpacker.eof:
-            raise ValueError("it is too long")
-        (count or PartCount()).add(data)
-        messages: tuple[Message, ...] = codec.load(tuple[Message, ...], json.loads(data))
-    except (ValueError, zlib.error, RecursionError) as exc:
+        data = finish(_unpacked(content, count.left_bytes))
+        count.add_unpacked(data)
+        messages = codec.decode(tuple[Message, ...], data)
+    except (ValueError, RecursionError) as exc:
         raise BadTask(
             f"{at}.encrypted_content was not created by this server's POST /v1/responses/compact. Send the item exactly as you received it.",
             param=f"{at}.encrypted_content",
@@ -62,7 +74,77 @@ def unpack(content: str, at: str, count: PartCount | None = None) -> tuple[Messa
             read_part(ImageUrl, {"url": part.url, "detail": part.detail}, f"{at}.encrypted_content")
         else:
             _check_file(part, f"{at}.encrypted_content")
-    return tuple(replace(message, native=None) for message in messages)
+    return tuple(_checked(message, f"{at}.encrypted_content") for message in messages)
+
+
+def repacker(redact: Redactor, max_item_bytes: int, whole: BodyBound) -> Repack:
+    """Return a function that redacts the messages inside compaction items. Use it for one request or file only.
+
+    The function raises TooLarge if the JSON inside an item is longer than `max_item_bytes`, which is
+    `limits.max_body_bytes`, or that of all items is longer than `whole`.
+    """
+    left_bytes = whole.max_bytes
+
+    def repack(content: str) -> Steps[str]:
+        nonlocal left_bytes
+        if not content.startswith(PACKED_MARK):
+            return content
+        try:
+            data = yield from _unpacked(content, max_item_bytes)
+            PartCount(max_item_bytes).add_unpacked(data)
+            left_bytes -= len(data)
+            if left_bytes < 0:
+                raise too_large(*whole)
+            value, has_changed = yield from json_in_steps(json.loads(data), redact)
+            if not has_changed:
+                return content
+            changed = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+        except (ValueError, RecursionError):  # no request can use it, so it is only text
+            return (yield from steps_of(redact, content))
+        return (yield from _packed(changed.encode("utf-8", "surrogatepass")))
+
+    return repack
+
+
+def _packed(data: bytes) -> Steps[str]:
+    compressor, pieces = zlib.compressobj(LEVEL), list[bytes]()
+    for at in range(0, len(data), STEP_BYTES):
+        pieces.append(compressor.compress(data[at : at + STEP_BYTES]))
+        yield
+    return PACKED_MARK + base64.urlsafe_b64encode(b"".join([*pieces, compressor.flush()])).decode()
+
+
+def _unpacked(content: str, most_bytes: int) -> Steps[bytes]:
+    """Return the JSON in an item, or more than `most_bytes` bytes of it if it is longer. Raise ValueError if
+    this server did not pack it.
+    """
+    if not content.startswith(PACKED_MARK):
+        raise ValueError("another server's")
+    packed = base64.b64decode(content.removeprefix(PACKED_MARK), b"-_", validate=True)
+    unpacker, pieces, n_bytes = zlib.decompressobj(), list[bytes](), 0
+    for at in range(0, len(packed), STEP_BYTES):
+        rest = packed[at : at + STEP_BYTES]
+        while rest and n_bytes <= most_bytes:
+            try:
+                pieces.append(unpacker.decompress(rest, STEP_BYTES))
+            except zlib.error as exc:
+                raise ValueError("it is damaged") from exc
+            n_bytes += len(pieces[-1])
+            rest = unpacker.unconsumed_tail
+            yield
+    if n_bytes <= most_bytes and (not unpacker.eof or unpacker.unused_data):
+        raise ValueError("it is not complete, or has more after its end")
+    return b"".join(pieces)
+
+
+def _checked(message: Message, at: str) -> Message:
+    """Return a message as items can make it: with the parts of its role and, from an assistant, known thoughts.
+    Raise BadTask for other parts.
+    """
+    if not all(isinstance(part, PARTS[message.role]) for part in message.parts):
+        raise BadTask(f"{at}: a message with the role {message.role} contains other parts.", param=at)
+    thoughts = thoughts_of(message.thoughts) if message.role == "assistant" else {}
+    return replace(message, native=None, thoughts=thoughts)
 
 
 def _check_file(file: File, at: str) -> None:

@@ -21,6 +21,7 @@ from serving.accounts.account_policy import Policies
 from serving.accounts.caller import Caller
 from serving.api.authentication import caller_of
 from serving.api.dialects.read_body import LenientModel, PartCount, body_in_turn, read_body
+from serving.api.dialects.responses.compaction import repacker
 from serving.api.dialects.responses.earlier import CallersRuns, check_room, input_items, show_again
 from serving.api.dialects.responses.items import Transcript, items_of
 from serving.api.dialects.responses.schema import PACKED, remedy
@@ -29,7 +30,7 @@ from serving.api.record_json import dumps
 from serving.api.request import NameText
 from serving.api.respond import success
 from serving.batches.kept_text import redactor_of
-from serving.dispatch.slots import FairQueue
+from serving.edge.checks import BodyBound
 from serving.redaction.slices import READS, in_turns, turn
 from serving.redaction.texts import json_in_steps, map_texts
 from serving.sessions.service import Service
@@ -83,7 +84,7 @@ async def create(request: Request) -> Response:
     caller, store = caller_of(request), _store(request)
     CallersRuns(request.app.state.service, caller).check_keeps()
     body = read_body(NewConversation, await body_in_turn(request) or b"{}", remedy)
-    items = await new_items(body.items or [], caller, _turns(request))
+    items = await new_items(body.items or [], caller, request.app.state.service)
     await _check_room(store, caller, new=1)
     conversation = new_conversation(
         new_id("conv"), caller.account, redact_metadata(body.metadata, caller.policies)
@@ -127,7 +128,7 @@ async def add_items(request: Request, conversation_id: str) -> Response:
     current = await runs.own_conversation(conversation_id)
     runs.check_keeps()
     body = read_body(NewItems, await body_in_turn(request), remedy)
-    items = await new_items(body.items, caller, _turns(request))
+    items = await new_items(body.items, caller, request.app.state.service)
     check_room(current, "items")
     await _check_room(store, caller)
     await store.append(conversation_id, items)
@@ -213,29 +214,25 @@ def _store(request: Request) -> ConversationStore:
     return service.conversations
 
 
-def _turns(request: Request) -> FairQueue:
-    service: Service = request.app.state.service
-    return service.sessions.admission.loads
-
-
 def new_id(prefix: str) -> str:
     return f"{prefix}_{uuid.uuid4().hex}"
 
 
-async def new_items(items: Sequence[Json], caller: Caller, turns: FairQueue) -> list[Json]:
+async def new_items(items: Sequence[Json], caller: Caller, service: Service) -> list[Json]:
     """Return `items` as they will be stored. Redaction runs in slices, so that other keys get turns. The
     BadTask names an invalid one's place.
     """
-    redact = redactor_of(caller.policies)
-    redacted_items, _ = await in_turns(json_in_steps(list(items), redact), caller.account)
-    packed = PartCount()
+    redact, max_bytes = redactor_of(caller.policies), service.settings().limits.max_body_bytes
+    repack = repacker(redact, max_bytes, BodyBound(max_bytes))
+    redacted_items, _ = await in_turns(json_in_steps(list(items), redact, repack), caller.account)
+    packed = PartCount(max_bytes)
 
     def read_items() -> list[Json]:
         return [_new_item(item, f"items[{n}]", packed) for n, item in enumerate(redacted_items)]
 
     if not any(item.get("type") in PACKED for item in redacted_items):
         return read_items()
-    async with turns.turn(caller.account):
+    async with service.sessions.admission.loads.turn(caller.account):
         return await asyncio.to_thread(read_items)
 
 

@@ -49,7 +49,7 @@ class ResponsesDialect(Dialect):
         tools, left_out = read_tools(
             request.tools, request.tool_choice, parallel=request.parallel_tool_calls is not False
         )
-        transcript = Transcript(packed=None)
+        transcript = Transcript()
         transcript.add(request.input, _later)
         return SentRequest(
             model=request.model,

@@ -12,6 +12,7 @@ from conductor.model.messages import Message
 from conductor.run.record import Record, RunRecords
 from serving.accounts.caller import Caller
 from serving.api.dialect import CallId
+from serving.api.dialects.read_body import PartCount
 from serving.api.dialects.responses.items import Refer, Transcript, items_of
 from serving.api.dialects.responses.schema import PACKED, Referred
 from serving.api.dialects.responses.segments import (
@@ -179,7 +180,8 @@ async def conversation_of(request: Referred, earlier: CallersRuns) -> Referenced
 
     Raises:
         BadTask: a reference is missing or in progress.
-        TooLarge: the loaded texts are longer than `limits.max_text_bytes`.
+        TooLarge: the texts are longer than `limits.max_text_bytes`, or the JSON inside the compaction items is
+            longer than `limits.max_body_bytes`.
         Overloaded: there is no memory for them.
     """
     with ExitStack() as memory:
@@ -187,7 +189,8 @@ async def conversation_of(request: Referred, earlier: CallersRuns) -> Referenced
 
 
 async def _load(request: Referred, earlier: CallersRuns, memory: ExitStack) -> Referenced:
-    transcript, name = Transcript(), f"conversation:{request.conversation}" if request.conversation else ""
+    transcript = Transcript(packed=PartCount(earlier.limits.max_body_bytes))
+    name = f"conversation:{request.conversation}" if request.conversation else ""
     if request.conversation and request.previous_response_id is not None:
         message = "conversation cannot be combined with previous_response_id. Send only one of them."
         raise BadTask(message, param="conversation")
@@ -196,7 +199,6 @@ async def _load(request: Referred, earlier: CallersRuns, memory: ExitStack) -> R
         is_packed = any(item.get("type") in PACKED for item in items)
         await _add(transcript, items, lambda _item, _at: (), earlier, is_packed=is_packed)
         check_size(transcript.messages, "conversation")
-        _check_text(transcript.messages, earlier)
     if request.previous_response_id is not None:
         turns, name = await _turns_before(request.previous_response_id, earlier)
         transcript.messages += turns
@@ -209,6 +211,7 @@ async def _load(request: Referred, earlier: CallersRuns, memory: ExitStack) -> R
 
     await _add(transcript, request.input, refer, earlier, is_packed=request.is_packed)
     check_size(transcript.messages, "input")
+    _check_text(transcript.messages, earlier)
     if not transcript.messages:
         raise BadTask("input has no messages. Send at least one.", param="input")
     return Referenced(tuple(transcript.messages), n_earlier, name)

@@ -17,7 +17,7 @@ from conductor.model.messages import File, Image, Message, Text, ToolCall, ToolR
 from serving.api.attachments import NO_ADDRESS, file_by_id, to_file
 from serving.api.dialects.chat.schema import MOST_PARTS, ImageUrl
 from serving.api.dialects.read_body import LenientModel, MarkFields, NullableText, PartCount
-from serving.api.dialects.responses.compaction import MOST_ITEMS, unpack
+from serving.api.dialects.responses.compaction import unpack
 from serving.api.dialects.responses.schema import PACKED, read_part
 from serving.api.dialects.responses.segments import item_id, response_id
 
@@ -91,13 +91,12 @@ class Transcript:
 
     Attributes:
         left_out: a note for each item that is not supported and was omitted.
-        packed: count of the JSON parts inside the compaction items. None leaves these items out.
+        packed: count of the JSON inside the compaction items. None leaves these items out.
     """
 
     messages: list[Message] = field(default_factory=list[Message])
     left_out: list[str] = field(default_factory=list[str])
-    n_compactions: int = 0
-    packed: PartCount | None = field(default_factory=PartCount)
+    packed: PartCount | None = None
     _thoughts: str = ""
     """Text of the reasoning items since the last turn."""
 
@@ -129,7 +128,8 @@ class Transcript:
             case "item_reference":
                 self.messages += refer(read_part(_Reference, item, at).id, at)
             case str() if kind in PACKED:
-                self._add_packed(read_part(_Compaction, item, at).encrypted_content, at)
+                content = read_part(_Compaction, item, at).encrypted_content
+                self.messages += unpack(content, at, self.packed) if self.packed else ()
             case str() if kind in HOSTED:
                 self.left_out.append(
                     f"{at} was ignored, because items of type {quote(kind)} are not supported."
@@ -138,13 +138,6 @@ class Transcript:
                 raise BadTask(
                     f"{at}.type: items of type {quote(kind)} are not supported.", param=f"{at}.type"
                 )
-
-    def _add_packed(self, content: str, at: str) -> None:
-        self.n_compactions += 1
-        if self.n_compactions > MOST_ITEMS:
-            raise BadTask(f"{at}: a request may have at most {MOST_ITEMS} compaction items.", param=at)
-        if self.packed is not None:
-            self.messages += unpack(content, at, self.packed)
 
     def _add_message(self, item: _MessageItem, at: str) -> None:
         role = "system" if item.role == "developer" else cast(Any, item.role)

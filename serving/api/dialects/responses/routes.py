@@ -130,7 +130,7 @@ async def compact(request: Request) -> Response:
     check_name(body.model, service.pool, caller.policies)
     messages = (await conversation_of(body, CallersRuns(service, caller))).messages
     async with service.sessions.admission.loads.turn(caller.account):
-        content = await asyncio.to_thread(pack, messages)
+        content = await asyncio.to_thread(pack, messages, service.settings().limits.max_body_bytes)
     id = f"resp_{uuid.uuid4().hex}00"
     item = {"id": item_id("cmp", id, 0), "type": "compaction", "encrypted_content": content}
     usage = {

@@ -14,11 +14,14 @@ from conductor.model.usage import FREE
 from conductor.model.worker import PoolMember
 from conductor.plan.plan import Step
 from conductor.plan.prompts import work
+from conductor.run.call_holds import open_call
+from conductor.run.ledger import Budget, BudgetLedger
 from serving.pool import build_pool
 from serving.settings.settings import parse
 from serving.workers.programs.calculator import Calculator
 from serving.workers.programs.guide import PROGRAMS
 from serving.workers.programs.process import NotForProgram, ProgramProcess
+from serving.workers.programs.program import TOKEN
 from serving.workers.programs.question import AskedTexts, read_question
 from tests.serving.api.served import scripted, served, team
 from tests.serving.workers.programs.phrasings import Place
@@ -169,6 +172,23 @@ async def test_a_refusal_is_on_record_and_the_fallback_answers():
     assert reply.price == FREE
 
 
+@pytest.mark.parametrize("question", ["what is 2 + 3?", "what is 7 to the power of 1200?"])
+async def test_an_answer_costs_no_more_than_its_words(question: str):
+    name, factory = "calculator", "serving.workers.programs.calculator:Calculator"
+    price = {"input_usd_per_mtok": 1, "output_usd_per_mtok": 1}
+    pool = build_pool(
+        parse({"workers": [{"name": name, "kind": "python", "factory": factory, "price": price}]}), {}, {}
+    )
+    ledger = BudgetLedger(Budget(max_tokens=3000))
+    async with open_call(pool.members[name], asked(question), ledger) as reply:
+        async for _ in reply:
+            pass
+    usage = reply.result.usage
+    assert usage is not None
+    assert (usage.input_tokens, usage.output_tokens) == (0, len(TOKEN.findall(reply.result.output)))
+    assert (ledger.spent_tokens, reply.result.cost_is_bound) == (usage.output_tokens, False)
+
+
 async def test_a_later_step_of_the_same_run_may_call_a_program_that_refused():
     price = {"input_usd_per_mtok": 0, "output_usd_per_mtok": 0}
     worker = {
@@ -232,10 +252,15 @@ def test_a_question_that_takes_too_long_ends_the_process_and_the_next_one_is_ans
     )
 
 
-def test_a_program_that_fails_is_a_refusal_and_the_next_question_is_answered():
+def test_a_program_that_fails_is_a_refusal_and_the_next_question_is_answered(
+    capfd: pytest.CaptureFixture[str],
+):
     process = ProgramProcess()
     with pytest.raises(NotForProgram, match="The log says why"):
-        process.ask(cast("Any", partial(int, "one")))
+        process.ask(cast("Any", partial(int, "my password")))
+    log = capfd.readouterr().err
+    assert log.startswith("A program failed: ValueError in ")
+    assert "password" not in log
     assert process.ask(partial(str, 5)) == "5"
 
 
