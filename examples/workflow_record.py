@@ -8,7 +8,7 @@ from openai import OpenAI
 url = os.environ.get("PODIUM_URL", "http://127.0.0.1:8000")
 with OpenAI(base_url=url + "/v1", api_key="none") as client:
     raw = client.chat.completions.with_raw_response.create(
-        model="podium-ultra", messages=[{"role": "user", "content": "Why is the sky blue?"}]
+        model="podium-ultra", messages=[{"role": "user", "content": "How many days has a leap year?"}]
     )
 workflow_id = raw.headers["x-podium-workflow-id"]
 

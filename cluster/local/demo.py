@@ -11,11 +11,11 @@ from cluster.local.environment import serve_environment
 from cluster.local.serve import ServerOptions, stop_on_signals
 from podium.command_line.program import Program
 
-QUESTION = "What is the capital of France, and what is it known for?"
+QUESTION = "What is the capital of Peru, and what is 17 % of 2,450?"
 main = Program("podium demo")
 
 
-@main.command(epilog="Example: podium demo 'Why is the sky blue?' --ask-model podium-ultra")
+@main.command(epilog="Example: podium demo 'How many days has a leap year?' --ask-model podium-ultra")
 def demo(
     options: ServerOptions,
     question: Annotated[str, Argument(help="question to ask")] = QUESTION,

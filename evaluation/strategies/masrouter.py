@@ -32,8 +32,8 @@ ROLES = (
     "Work as an expert of the question's field, and answer in full.",
 )
 THINK = "Think step by step, then answer in full, in the form the question asks for."
-READ = "Read what the others say, mend what is wrong in it, and answer the question in full."
-REVIEW = "Check the answers above for mistakes, and write the answer again with every mistake mended."
+READ = "Read what the others say, correct their mistakes, and answer the question in full."
+REVIEW = "Check the answers above for mistakes, and write the answer again without these mistakes."
 DECIDE = "Weigh the answers above and give the final one, in the form the question asks for."
 
 

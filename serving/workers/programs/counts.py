@@ -82,7 +82,7 @@ def _calendar(match: re.Match[str]) -> ExactAnswer:
 
 
 COUNTS: tuple[Rule, ...] = (
-    (pattern(rf"how many (?P<part>[a-z]+) (?:are|is|are there|does|do|make|make up)?\s*(?:there )?(?:in )?(?P<number>half an?|an?|one|{NUMBER}|)\s?(?P<whole>(?:{_COUNTED})s?|centuries|millennia|year|years)(?: have| has)?"), _plain_count),
+    (pattern(rf"how many (?P<part>[a-z]+) (?:are|is|are there|does|do|has|have|make|make up)?\s*(?:there )?(?:in )?(?P<number>half an?|an?|one|{NUMBER}|)\s?(?P<whole>(?:{_COUNTED})s?|centuries|millennia|year|years)(?: have| has)?"), _plain_count),
     (pattern(r"how many (?P<part>days) (?:are |does |are there |has )?(?:in |there in )?(?P<number>an?|one|) ?(?:year that is not a (?P<whole>leap year)|non-leap year|normal year|regular year|common year)(?: have)?"), lambda _: ExactAnswer("A year that is not a leap year has 365 days.", "365")),
-    (pattern(rf"how many (?P<part>{_CALENDAR_NAMES}) (?:are|is|are there|make|make up)?\s*(?:there )?(?:in )?(?P<number>half an?|an?|one|{NUMBER}) (?P<whole>{_CALENDAR_NAMES})(?: have| has)?"), _calendar),
+    (pattern(rf"how many (?P<part>{_CALENDAR_NAMES}) (?:are|is|are there|has|have|make|make up)?\s*(?:there )?(?:in )?(?P<number>half an?|an?|one|{NUMBER}) (?P<whole>{_CALENDAR_NAMES})(?: have| has)?"), _calendar),
 )  # fmt: skip

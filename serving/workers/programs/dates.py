@@ -214,7 +214,9 @@ class Calendar(ProgramWorker):
         texts = [match["date"], match["date2"]]
         if not re.search(r"\d{4}|today|tomorrow|yesterday", texts[0]) and re.search(r"\d{4}$", texts[1]):
             texts[0] = f"{texts[0]} {texts[1][-4:]}"
-        first, last = (read_date(text, self._today) for text in texts)
+        first = read_date(texts[0], self._today)
+        is_near = re.search(r"today|tomorrow|yesterday", texts[1], re.IGNORECASE)
+        last = read_date(texts[1], self._today if is_near else first)
         return self._distance(
             abs((last - first).days), match["unit"], f"between {short_date(first)} and {short_date(last)}"
         )

@@ -1,11 +1,13 @@
 """The bundled team answers follow-up questions and two questions at once, or says honestly that it cannot."""
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
+from cluster.local.demo import QUESTION
 from conductor.model.call import Call
 from conductor.model.messages import Message
 from conductor.model.worker import PoolMember
@@ -50,6 +52,20 @@ async def ask_turns(worker: str, *questions: str) -> tuple[str, str]:
         answered = await ask(BUNDLED.team.pool[worker].for_conductor, *turns, question)
         turns += [question, answered[1]]
     return answered
+
+
+FIRST_PAGES = ("README.md", "docs/messages.md", "docs/responses.md", "docs/tutorials/first-answer.md")
+EXAMPLE = re.compile(r"(?:\"content\": |input=|podium ask )[\"']([^\"']+)[\"']")
+
+
+@pytest.mark.parametrize(
+    "question",
+    dict.fromkeys([QUESTION, *(match[1] for page in FIRST_PAGES for match in [EXAMPLE.search((ROOT / page).read_text("utf-8"))] if match)]),
+)  # fmt: skip
+async def test_the_default_team_answers_the_first_question_of_the_demo_and_of_the_first_pages(question: str):
+    worker, text = await ask_turns("calculator", question)
+    assert worker != "writer"
+    assert not text.startswith(HONEST)
 
 
 @pytest.mark.parametrize(

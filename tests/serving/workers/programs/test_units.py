@@ -28,6 +28,7 @@ ANSWERS = {
     "how many cups in a gallon": "1 gallon is 16 cups.",
     "how many litres in a gallon": "1 gallon is about 3.78541 litres (US) or 4.54609 litres (imperial).",
     "5 tons in kg": "5 tons is 4,535.9237 kilograms (US) or about 5,080.23 kilograms (British) or 5,000 kilograms (metric).",
+    "How many days has a leap year?": "A leap year has 366 days.",
     "how many days in a year": "A year has 365 days; a leap year has 366.",
     "how many days in a year that is not a leap year": "A year that is not a leap year has 365 days.",
     "how many weeks are in a year": "A year has 52 weeks and one day, or two days in a leap year.",
