@@ -278,12 +278,21 @@ class Sessions(SessionRegistry):
             raise not_kept("tools")  # the run would be stored at its next suspension
         new_tools = results.tools if results is not None else None
         check_tools(record.task.tools if new_tools is None else new_tools, policies)
-        team = _team_of(record.task, self._pools.current)
-        spec = RunSpec(
-            record.id, record.task, team, headers, rate, resumed=records, results=results, paid_usd=paid_usd
-        )
-        executed = self._executor.execute(spec, record.account, leases)
-        return await self.drive(record.id, executed, self._keep_s)
+        async with self._pools.using() as pool:
+            team = _team_of(record.task, pool)
+            spec = RunSpec(
+                record.id,
+                record.task,
+                team,
+                pool,
+                headers,
+                rate,
+                resumed=records,
+                results=results,
+                paid_usd=paid_usd,
+            )
+            executed = self._executor.execute(spec, record.account, leases)
+            return await self.drive(record.id, executed, self._keep_s)
 
     async def _fail(self, records: RunRecords, error: PodiumError, lost_usd: Decimal) -> None:
         at_s = records.record.wall_s

@@ -97,7 +97,7 @@ async def test_who_is_given_an_answer_again_stands_in_no_line_while_it_is_read()
         one = resolve(ChatDialect().parse(json.dumps(ASK).encode()), api.service.pool)
         sessions = api.service.sessions
         match = await sessions.requests.find(one.task, ANYBODY.account, may_be_cached=True)
-        spec = RunSpec("wf_again", one.task, one.team, cached=match.record)
+        spec = RunSpec("wf_again", one.task, one.team, one.pool, cached=match.record)
         async with sessions.start(spec, ANYBODY) as session:
             assert session.run.record.cached_from
             assert api.service.pool.limiters["conductor"]._coming == {}
