@@ -118,15 +118,27 @@ class RequestDeduplicator:
     async def claim(self, key: IdempotencyKey, run_id: str) -> Match:
         """Look up the earlier request with a key, or claim the key for a run. Raise NotTheSame if it was used
         for another request.
+
+        A run that has failed before it called a model, with an error that may be retried, loses its claim.
         """
-        claim = await self._store.claim(
-            Claim(key.account, key.name, key.body_hash, run_id, self._store.owner)
-        )
+        own_claim = Claim(key.account, key.name, key.body_hash, run_id, self._store.owner)
+        claim = await self._store.claim(own_claim)
+        is_earlier = claim.run_id != run_id and claim.body_hash == key.body_hash
+        if is_earlier and await self._has_failed_unpaid(claim):
+            await self._store.release(claim)
+            claim = await self._store.claim(own_claim)
         if claim.body_hash != key.body_hash:
             raise NotTheSame(
                 f"This {HEADER} was already used for a different request. Use another key.", param=HEADER
             )
         return Match(Outcome.NEW if claim.run_id == run_id else Outcome.CLAIMED, claim)
+
+    async def _has_failed_unpaid(self, claim: Claim) -> bool:
+        """Return whether the run of a claim has failed without a call, with an error that may be retried."""
+        records = await self._store.get(claim.run_id)
+        if records is None or records.record.failure is None:
+            return False
+        return records.record.failure.retryable and not has_called(records.record)
 
     def may_join(self, record: Record) -> bool:
         """Return whether a retry may join a run.

@@ -160,7 +160,8 @@ class RunExecutor:
                 try:
                     with spans.workflow(task.model, id, spec.headers) as span:
                         try:
-                            ledger = await self._ledgers.of(account, id) if self._ledgers else None
+                            ledgers = self._ledgers
+                            ledger = await ledgers.of(account, id, task.priority) if ledgers else None
                             opened = self._open(spec, account, ledger, spans.trace_id(span), journal.note)
                             async with opened as run:
                                 spec.rate.is_owned = True
