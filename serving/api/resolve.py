@@ -71,7 +71,10 @@ def _without_far_pictures(team: Team, fetchers: Collection[str]) -> Team:
     """Return `team` with notes instead of pictures for workers that would reject their URLs."""
 
     def narrow(member: PoolMember) -> PoolMember:
-        return member if member.name in fetchers else dataclasses.replace(member, sees_images=False)
+        if member.name in fetchers:
+            return member
+        planned = member.planned and narrow(member.planned)
+        return dataclasses.replace(member, sees_images=False, planned=planned)
 
     conductor = team.conductor and dataclasses.replace(team.conductor, member=narrow(team.conductor.member))
     return dataclasses.replace(
@@ -308,6 +311,7 @@ def _task(request: ApiRequest, model: ModelSettings, default_deadline_s: float, 
         sampling=replace(request.sampling, effort=effort if is_model else None),
         stream=request.stream,
         workers=None if workers is None else tuple(workers),
+        workers_by_server=podium.workers is None,
         exclude_workers=tuple(podium.exclude_workers),
         max_steps=min(step for step in steps if step is not None),
         rounds=rounds,
