@@ -142,7 +142,9 @@ def test_what_a_conductors_plan_calls_first_counts_in_the_plan_and_not_in_direct
     assert (a.worst_price, a.for_conductor.worst_price) == (FREE, Price(Decimal(5), Decimal(2)))
     assert c.for_conductor.worst_price is None, "a program's price is unknown until it is set"
     assert a.for_conductor.takes == a.takes == c.takes
-    assert c.for_conductor.takes == {"token_prompt"} < c.takes, "no call with token ids reaches another worker"
+    assert c.for_conductor.takes == {"token_prompt"} < c.takes, (
+        "no call with token ids reaches another worker"
+    )
 
 
 async def test_a_plan_is_refused_if_what_it_calls_first_could_exceed_the_budget():

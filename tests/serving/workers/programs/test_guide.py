@@ -254,7 +254,9 @@ async def test_requests_that_choose_their_workers_call_exactly_these():
     assert own.members_for(Task(conversation))["writer"] == own.pool["writer"].planned
 
 
-@pytest.mark.parametrize("why", ["the settings name the workers of the model", "another context is too short"])
+@pytest.mark.parametrize(
+    "why", ["the settings name the workers of the model", "another context is too short"]
+)
 async def test_a_request_that_chooses_no_workers_calls_programs_first_although_not_all_workers_may_answer(
     why: str,
 ):
