@@ -279,33 +279,39 @@ def _constraint(settings: Settings, chosen: ConductorSettings) -> Constraint | N
     return "json_schema" if accepts_of(worker).json_schema else None
 
 
-def _member(worker: WorkerSettings, routes: Mapping[str, Route], settings: Settings) -> PoolMember:
-    line = [worker, *(settings.worker(name) for name in fallbacks_of(worker, settings))]
+def _member(
+    worker: WorkerSettings, routes: Mapping[str, Route], settings: Settings, before: tuple[str, ...] = ()
+) -> PoolMember:
+    """Return a worker with the facts about its calls, which reach the workers in `before` first."""
+    line = [worker, *map(settings.worker, fallbacks_of(worker, settings))]
     places = [place for each in line for place in places_of(each).values()]
-    sends = dispatcher(worker, routes, settings)
+    callees = [*map(settings.worker, before), *line]
+    prices = [price_of(place) for each in callees for place in places_of(each).values()]
+    sends = dispatcher(worker, routes, settings, before)
+    first = () if before else worker.try_first
     return PoolMember(
         worker.name,
         sends,
         card=worker.card,
         model=public_name(worker, settings),
         price=_worst([price_of(place) for place in places_of(worker).values()]),
-        worst_price=_worst([price_of(place) for place in places]),
+        worst_price=_worst(prices),
         max_output_tokens=worker.max_output_tokens,
         has_fallback=len(line) > 1,
         other_places=len(places) - 1,
         is_free=lambda: sends.is_free,
         continues=worker.on_broken_stream == "continue",
-        tells_filters=frozenset(each.name for each in line if each.on_content_filter == "tell"),
+        tells_filters=frozenset(each.name for each in callees if each.on_content_filter == "tell"),
         sees_images=worker.sees_images,
         reads_pdfs=reads_pdfs(worker),
         calls_tools=calls_tools(worker, settings),
         serves=serves_of(worker, settings),
-        takes=takes_of(worker, settings),
+        takes=takes_of(worker, settings, before),
         system_prompt=worker.system_prompt,
         context_tokens=context_tokens_of(worker, settings),
         tokens_per_s=worker.tokens_per_s,
         defaults=Sampling(temperature=worker.temperature, top_p=worker.top_p, effort=worker.effort),
-        planned=dispatcher(worker, routes, settings, worker.try_first) if worker.try_first else None,
+        planned=_member(worker, routes, settings, first) if first else None,
     )
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from conductor.model.call import Call, Sampling
@@ -45,7 +45,7 @@ class PoolMember:
     price: Price | None = FREE
     """Price per token. None: not known, and then the cost is unknown too."""
     worst_price: Price | None = FREE
-    """Highest price of the worker and its fallbacks. Budget is reserved at this price."""
+    """Highest price of all workers that a call can reach. Budget is reserved at this price."""
     max_output_tokens: int = 4096
     """Longest answer in tokens, unless the request sets a lower limit."""
     has_fallback: bool = False
@@ -58,8 +58,8 @@ class PoolMember:
     """True if the worker and its fallbacks can continue an answer whose stream was interrupted
     (`Call.prefix`)."""
     tells_filters: frozenset[str] = frozenset()
-    """Names of this worker and its fallbacks whose content filter errors are reported to the client. For all
-    others, such an error leads to a failover."""
+    """Names of the workers that a call can reach and whose content filter errors are reported to the client. For
+    all others, such an error leads to a failover."""
     bills_inner_calls: bool = False
     """True for a worker that runs a team. The calls inside pay from the same budget, so a call to the worker
     itself reserves nothing."""
@@ -75,13 +75,13 @@ class PoolMember:
     """Text that is put before the user's own system prompt."""
     serves: frozenset[Operation] = frozenset({"chat"})
     takes: frozenset[str] = frozenset()
-    """Names of the `WireOptions` that it and all its fallbacks support."""
+    """Names of the `WireOptions` that all workers support that a call can reach."""
     defaults: Sampling = Sampling()
     """Sampling parameters for requests that do not set them."""
-    planned: Worker | None = None
-    """Worker that gets the calls of conductors' plans, if it is not `worker`."""
+    planned: "PoolMember | None" = None
+    """The member as conductors' plans call it, if they call other workers before it."""
 
     @property
     def for_conductor(self) -> "PoolMember":
         """The member as a conductor's plan calls it."""
-        return self if self.planned is None else replace(self, worker=self.planned)
+        return self.planned or self

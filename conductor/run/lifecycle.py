@@ -49,7 +49,7 @@ def _worst(call: UnmeteredCall, record: Record, team: Team) -> tuple[Decimal, Us
     if call.writes_plan and conductor is not None and conductor.member.name == call.worker:
         member, sampling = conductor.member, conductor.sampling
     else:
-        member = team.pool.get(call.worker)
+        member = team.member_for(record.task, call.worker)
     if member is None:
         return Decimal(0), Usage()
     bound = call_bound(member, Call(call.prompt, with_defaults(member, sampling)))

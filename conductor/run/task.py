@@ -23,6 +23,7 @@ class Task(JsonValue, DefaultingValue, frozen=True):
         plan: plan to run. None: the conductor writes one.
         plan_source: author of `plan`.
         workers: allowed workers, in the order in which the conductor sees them. None: the whole pool.
+        workers_by_server: whether the settings, and not the request, chose `workers`.
         exclude_workers: workers that may not be used.
         max_steps: maximum number of steps in a plan.
         rounds: maximum number of rounds. In each round after the first, the conductor may revise its plan.
@@ -54,6 +55,7 @@ class Task(JsonValue, DefaultingValue, frozen=True):
     plan: Plan | None = None
     plan_source: Source = "client"
     workers: tuple[str, ...] | None = None
+    workers_by_server: bool = False
     exclude_workers: tuple[str, ...] = ()
     max_steps: int = 5
     rounds: int = 1

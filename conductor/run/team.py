@@ -134,11 +134,10 @@ class Team:
             raise BadTask(
                 f"{param} leaves no worker for this request. Allow at least one worker.", param=param
             )
-        is_conducted = task.plan is None and task.workers is None and not task.exclude_workers
         members = {
-            name: member.for_conductor if is_conducted else member
+            name: member
             for name in names
-            if task.permit.allows(name) and (member := self.pool[name])
+            if task.permit.allows(name) and (member := self.member_for(task, name))
         }
         if not members:
             message = f"The policies of this API key and its team allow none of the workers that the request may use with model {quote(task.model)}. Use another model that GET /v1/models lists, or allow other workers in the request."
@@ -148,6 +147,13 @@ class Team:
                 message = f"The plan uses worker {quote(step.worker)}, which this request may not call. Check podium.workers and podium.exclude_workers."
                 raise BadTask(message, param="podium.plan", detail=f"Allowed workers: {', '.join(members)}.")
         return members
+
+    def member_for(self, task: Task, name: str) -> PoolMember | None:
+        """Return a worker as `task` calls it, or None if the pool does not contain it."""
+        member = self.pool.get(name)
+        is_chosen = task.workers is not None and not task.workers_by_server
+        is_conducted = task.plan is None and not is_chosen and not task.exclude_workers
+        return member.for_conductor if member and is_conducted else member
 
     def planner(self, task: Task) -> ConductorModel | None:
         """Return the conductor for `task`, or None if there is none or the permit excludes it."""

@@ -96,6 +96,7 @@ class InProcessBackend:
             stream=False,
             plan=plan,
             workers=self._team,
+            workers_by_server=True,
             max_steps=caps.max_steps,
             rounds=caps.rounds,
             budget=Budget(caps.max_cost_usd, caps.max_tokens),

@@ -41,7 +41,7 @@ def line_sender(app: FastAPI) -> SendLine:
             CALLER: caller,
             IS_BATCH: True,
         }
-        exchange = _Exchange(body)
+        exchange = Exchange(body)
         routes = ExceptionMiddleware(app.router, cast(Any, app.exception_handlers))
         await routes(scope, exchange.receive, exchange.send)
         return exchange.answer()
@@ -49,7 +49,7 @@ def line_sender(app: FastAPI) -> SendLine:
     return send_line
 
 
-class _Exchange:
+class Exchange:
     """Client side of one request. It never disconnects."""
 
     def __init__(self, body: bytes) -> None:
@@ -75,7 +75,7 @@ class _Exchange:
         return LineAnswer(self._status, self._headers.get(WORKFLOW_HEADER, ""), body, self._later_s(body))
 
     def _later_s(self, body: Any) -> float | None:
-        if self._status not in (429, 503) or self._headers.get("x-should-retry") != "true":
+        if self._headers.get("x-should-retry") != "true":
             return None
         later_s = float(self._headers.get("retry-after", AGAIN_S))
         return later_s if body.get("error", {}).get("code") in LATER else None

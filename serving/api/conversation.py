@@ -99,17 +99,17 @@ class History:
         new = dataclasses.replace(request, conversation=tuple(messages[last:]), tools=NO_TOOLS)
         return self.rows[0].tokens + new.input_token_estimate
 
-    def apply(self, resolved: ResolvedTask, request: ApiRequest, pool: Pool) -> ResolvedTask:
+    def apply(self, resolved: ResolvedTask, request: ApiRequest) -> ResolvedTask:
         """Return `resolved` with what its run has to know of earlier turns."""
         task, team = resolved.task, resolved.team
         if self.turns:
             team = dataclasses.replace(team, earlier_turns=self.turns)
         if not self.rows:
             return dataclasses.replace(resolved, team=team)
-        if pool.settings.conversation.cache_lifetime == "auto":
+        if resolved.pool.settings.conversation.cache_lifetime == "auto":
             task = self._with_lifetime(task)
-        resolved = ResolvedTask(task, team)
-        follow_up = self._follow_up(resolved, request, pool)
+        resolved = dataclasses.replace(resolved, task=task, team=team)
+        follow_up = self._follow_up(resolved, request)
         return dataclasses.replace(resolved, team=dataclasses.replace(team, follow_up=follow_up))
 
     def _with_lifetime(self, task: Task) -> Task:
@@ -123,9 +123,9 @@ class History:
                 return task
         return replace(task, sampling=_with_cache(task.sampling, lifetime="1h", quick_turns=n_quick))
 
-    def _follow_up(self, resolved: ResolvedTask, request: ApiRequest, pool: Pool) -> FollowUp | None:
+    def _follow_up(self, resolved: ResolvedTask, request: ApiRequest) -> FollowUp | None:
         """Return the facts about a follow-up turn, or None if the worker of the last answer cannot answer now."""
-        task, team, newest = resolved.task, resolved.team, self.rows[0]
+        task, team, pool, newest = resolved.task, resolved.team, resolved.pool, self.rows[0]
         members = team.members_for(task)
         if newest.worker not in team.fallbacks(task) or team.conductor is None or task.plan_only:
             return None

@@ -114,6 +114,7 @@ class RunOpener:
     @asynccontextmanager
     async def _open_kept(self, resolved: ResolvedTask) -> AsyncGenerator[Run]:
         """Open a run that outlives its client, or the one with the same idempotency key."""
+        # The task uses the pool before this one can be cancelled, because asyncio runs tasks in order.
         beginning = asyncio.create_task(self._begin(resolved), name="run begins")
         try:
             result = await asyncio.shield(beginning)
@@ -131,7 +132,7 @@ class RunOpener:
             result.answer.close()
 
     def _spec(self, resolved: ResolvedTask) -> RunSpec:
-        return RunSpec(self._id, resolved.task, resolved.team, self._headers, self.rate)
+        return RunSpec(self._id, resolved.task, resolved.team, resolved.pool, self._headers, self.rate)
 
     def _follow(self, match: Match) -> AbstractAsyncContextManager[Run]:
         """Read the run of an earlier request."""
@@ -149,25 +150,26 @@ class RunOpener:
         """Start a run that outlives this response, or return the earlier request whose run answers."""
         keeping, store, earlier = self._keeping, self._service.store, self._sessions.requests
         assert keeping is not None, "the run outlives its client"
-        match = await earlier.claim(keeping.key, self._id) if keeping.key else None
-        while keeping.key and match and match.outcome is Outcome.CLAIMED:
-            if await self._wait_until_begun(match):
-                return match
-            match = await earlier.claim(keeping.key, self._id)
-        self.is_joined = match is not None
-        spec = self._spec(resolved)
-        try:
-            if self._request.podium.background and store.is_away:
-                raise StoreUnavailable(NOT_WRITTEN)
-            spec = dataclasses.replace(spec, task=replace(spec.task, may_change=keeping.may_change))
-            run = await self._sessions.start_kept(spec, self._caller)
-            if self._request.podium.background:
-                await self._wait_until_written(run)
-            return run
-        except Exception:  # the run did not start
-            if match is not None:
-                await store.release(_claim_of(match))
-            raise
+        async with self._service.use_pool(resolved.pool):
+            match = await earlier.claim(keeping.key, self._id) if keeping.key else None
+            while keeping.key and match and match.outcome is Outcome.CLAIMED:
+                if await self._wait_until_begun(match):
+                    return match
+                match = await earlier.claim(keeping.key, self._id)
+            self.is_joined = match is not None
+            spec = self._spec(resolved)
+            try:
+                if self._request.podium.background and store.is_away:
+                    raise StoreUnavailable(NOT_WRITTEN)
+                spec = dataclasses.replace(spec, task=replace(spec.task, may_change=keeping.may_change))
+                run = await self._sessions.start_kept(spec, self._caller)
+                if self._request.podium.background:
+                    await self._wait_until_written(run)
+                return run
+            except Exception:  # the run did not start
+                if match is not None:
+                    await store.release(_claim_of(match))
+                raise
 
     async def _wait_until_written(self, run: Run) -> None:
         """Wait until a background run's start is stored. Otherwise it is cancelled, and StoreUnavailable

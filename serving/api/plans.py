@@ -61,7 +61,8 @@ def _plan_json(record: Record, resolved: ResolvedTask) -> record_json.Json:
 def _pool(resolved: ResolvedTask) -> dict[str, PoolMember]:
     """Return the pool plus the team itself, whose cost is unknown until its plan exists."""
     team = TeamWorker(resolved.task.model, _open_nothing)
-    return {TEAM: PoolMember(TEAM, team, price=None, worst_price=None), **resolved.team.pool}
+    members = resolved.team.members_for(resolved.task)
+    return {TEAM: PoolMember(TEAM, team, price=None, worst_price=None), **members}
 
 
 def _open_nothing(_: Call) -> Never:

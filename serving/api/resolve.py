@@ -47,6 +47,7 @@ OWN_PLAN_STEPS = 5
 class ResolvedTask:
     task: Task
     team: Team
+    pool: Pool
 
 
 def resolve(
@@ -62,19 +63,18 @@ def resolve(
     is the result of `find_fetchers`. `prompt_tokens` is the size of the prompt, if it is better known than by
     the texts. Raise UnknownModel, BadTask, NotAllowed or ContextOverflow.
     """
-    resolved = _resolve(request, pool, policies, fetchers, prompt_tokens, plan_only=plan_only)
-    return (
-        resolved
-        if fetchers is None
-        else dataclasses.replace(resolved, team=_without_far_pictures(resolved.team, fetchers))
-    )
+    task, team = _resolve(request, pool, policies, fetchers, prompt_tokens, plan_only=plan_only)
+    return ResolvedTask(task, team if fetchers is None else _without_far_pictures(team, fetchers), pool)
 
 
 def _without_far_pictures(team: Team, fetchers: Collection[str]) -> Team:
     """Return `team` with notes instead of pictures for workers that would reject their URLs."""
 
     def narrow(member: PoolMember) -> PoolMember:
-        return member if member.name in fetchers else dataclasses.replace(member, sees_images=False)
+        if member.name in fetchers:
+            return member
+        planned = member.planned and narrow(member.planned)
+        return dataclasses.replace(member, sees_images=False, planned=planned)
 
     conductor = team.conductor and dataclasses.replace(team.conductor, member=narrow(team.conductor.member))
     return dataclasses.replace(
@@ -90,7 +90,7 @@ def _resolve(
     prompt_tokens: int | None,
     *,
     plan_only: bool,
-) -> ResolvedTask:
+) -> tuple[Task, Team]:
     settings, podium, name = pool.settings, request.podium, request.model
     model = settings.models.get(name) or ModelSettings()
     permit = check_name(name, pool, policies, has_plan=podium.plan is not None)
@@ -122,7 +122,7 @@ def _resolve(
         task = _fit_tools(task, [(Step(each, ""), member) for each, member in members.items()])
         _check_attachments(request, members.values(), fetchers)
         check_options(request, task, members.values())
-        return ResolvedTask(task, team)
+        return task, team
     if name in settings.workflows:
         fixed = _workflow_plan(settings.workflows[name])
         if podium.max_steps is not None and podium.max_steps < len(fixed.steps):
@@ -216,8 +216,8 @@ def _workers_of(name: str, settings: Settings) -> list[str]:
 
 def _check_given_plan(
     request: ApiRequest, team: Team, task: Task, plan: Plan, source: Source, fetchers: Collection[str] | None
-) -> ResolvedTask:
-    """Resolve a task with a fixed plan. Raise BadTask if its workers are excluded or cannot serve it."""
+) -> tuple[Task, Team]:
+    """Return a task with a fixed plan, and its team. Raise BadTask if its workers are excluded or cannot serve it."""
     team.members_for(task)
     used = tuple(dict.fromkeys(step.worker for step in plan.steps))
     allowed = used if task.workers is None else task.workers
@@ -232,7 +232,7 @@ def _check_given_plan(
     planned_task = _fit_tools(planned_task, [(step, members[step.worker]) for step in answering])
     _check_attachments(request, [members[name] for name in used], fetchers)
     check_options(request, task, [members[step.worker] for step in plan.steps])
-    return ResolvedTask(planned_task, team)
+    return planned_task, team
 
 
 def _fit_tools(task: Task, steps: Iterable[tuple[Step, PoolMember]]) -> Task:
@@ -311,6 +311,7 @@ def _task(request: ApiRequest, model: ModelSettings, default_deadline_s: float, 
         sampling=replace(request.sampling, effort=effort if is_model else None),
         stream=request.stream,
         workers=None if workers is None else tuple(workers),
+        workers_by_server=podium.workers is None,
         exclude_workers=tuple(podium.exclude_workers),
         max_steps=min(step for step in steps if step is not None),
         rounds=rounds,

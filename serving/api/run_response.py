@@ -31,6 +31,7 @@ from serving.api.request import ApiRequest
 from serving.api.resolve import ResolvedTask, find_fetchers, resolve
 from serving.api.tool_results import ToolAnswer, attach, find_tool_answer
 from serving.edge.exchange import notify_on_drop
+from serving.pool import Pool
 from serving.sessions.deduplication import has_called
 from serving.sessions.following import retell
 from serving.sessions.service import Service
@@ -221,22 +222,10 @@ class RunResponse:
                 answer = await find_tool_answer(self._request, self._dialect, self._service)
                 if answer is not None and await self._resume(answer, wire):
                     return
-            fetchers = await find_fetchers(self._request, self._service.pool)
-            history = await find_history(self._request, self._service, self._caller)
-            # No `await` between these lines, so that a new `user_config` cannot replace the pool in between.
-            pool, policies = self._service.pool, self._caller.policies
-            tokens = history.prompt_tokens(self._request)
-            resolved = resolve(
-                self._request,
-                pool,
-                policies,
-                plan_only=self.plan_only,
-                fetchers=fetchers,
-                prompt_tokens=tokens,
-            )
-            resolved = history.apply(resolved, self._request, pool)
-            async with self._opener.open(resolved, may_join=self._may_join(resolved.task)) as run:
-                await self._show(run, resolved, wire)
+            async with self._service.use_pool() as pool:
+                resolved = await self._resolve(pool)
+                async with self._opener.open(resolved, may_join=self._may_join(resolved.task)) as run:
+                    await self._show(run, resolved, wire)
         except PodiumError as exc:
             if wire.has_begun:
                 raise
@@ -245,6 +234,19 @@ class RunResponse:
         finally:
             if not (self._opener.is_left or self._opener.rate.is_owned):  # otherwise the run settles it
                 await self._service.sessions.admission.rates.settle(self._opener.rate, None)
+
+    async def _resolve(self, pool: Pool) -> ResolvedTask:
+        fetchers = await find_fetchers(self._request, pool)
+        history = await find_history(self._request, self._service, self._caller)
+        resolved = resolve(
+            self._request,
+            pool,
+            self._caller.policies,
+            plan_only=self.plan_only,
+            fetchers=fetchers,
+            prompt_tokens=history.prompt_tokens(self._request),
+        )
+        return history.apply(resolved, self._request)
 
     def _may_join(self, task: Task) -> bool:
         """Return whether a retry of this request may join its run after a failure or a cut-off answer."""

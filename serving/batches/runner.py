@@ -50,8 +50,16 @@ LONGEST_LATER_S = 60.0
 """Maximum seconds after which a rejected line is sent again, whatever the error says."""
 TURN_S = 300.0
 """Seconds after which a batch must give its slot to a waiting batch."""
-LATER = {"overloaded", "rate_limit_exceeded", "store_unavailable", "interrupted"}
-"""Codes of retryable errors, after which a line is sent again. It starts a run or joins its run."""
+LATER = {
+    "overloaded",
+    "rate_limit_exceeded",
+    "store_unavailable",
+    "interrupted",
+    "budget_exceeded",
+    "insufficient_quota",
+}
+"""Codes of errors, after which a line is sent again if they are retryable. It starts a run or joins its run. A
+budget is retryable while other calls hold a part of it. The Responses API calls it a quota."""
 
 
 @dataclass(frozen=True, slots=True)

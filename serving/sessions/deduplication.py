@@ -118,15 +118,27 @@ class RequestDeduplicator:
     async def claim(self, key: IdempotencyKey, run_id: str) -> Match:
         """Look up the earlier request with a key, or claim the key for a run. Raise NotTheSame if it was used
         for another request.
+
+        A run that has failed before it called a model, with an error that may be retried, loses its claim.
         """
-        claim = await self._store.claim(
-            Claim(key.account, key.name, key.body_hash, run_id, self._store.owner)
-        )
+        own_claim = Claim(key.account, key.name, key.body_hash, run_id, self._store.owner)
+        claim = await self._store.claim(own_claim)
+        is_earlier = claim.run_id != run_id and claim.body_hash == key.body_hash
+        if is_earlier and await self._has_failed_unpaid(claim):
+            await self._store.release(claim)
+            claim = await self._store.claim(own_claim)
         if claim.body_hash != key.body_hash:
             raise NotTheSame(
                 f"This {HEADER} was already used for a different request. Use another key.", param=HEADER
             )
         return Match(Outcome.NEW if claim.run_id == run_id else Outcome.CLAIMED, claim)
+
+    async def _has_failed_unpaid(self, claim: Claim) -> bool:
+        """Return whether the run of a claim has failed without a call, with an error that may be retried."""
+        records = await self._store.get(claim.run_id)
+        if records is None or records.record.failure is None:
+            return False
+        return records.record.failure.retryable and not has_called(records.record)
 
     def may_join(self, record: Record) -> bool:
         """Return whether a retry may join a run.
@@ -148,15 +160,17 @@ class RequestDeduplicator:
         """Undo `expect_retry`, because the client has the answer. An equal request then gets a new run."""
         await self._keep_retry(record, 0)
 
-    def answer_of(self, record: Record) -> CachedAnswer | None:
-        """Return the cache entry for the answer of a run, or None if the answer may not be reused."""
-        key = self._cache_key(record.task, record.account)
+    def answer_of(self, record: Record, settings: Settings) -> CachedAnswer | None:
+        """Return the cache entry for the answer of a run with `settings`, or None if the answer may not be
+        reused.
+        """
+        key = self._cache_key(record.task, record.account, settings)
         if key is None or not _is_reusable(record) or record.cached_from:
             return None
         permit = record.task.permit
         if not permit.stores or redactor_of(permit)(record.answer) != record.answer:
             return None  # the stored answer would be redacted, unlike the client's
-        keep_s = self._settings().cache.keep_s
+        keep_s = settings.cache.keep_s
         assert keep_s is not None, "a cache key implies keep_s"
         return CachedAnswer(*key, record.id, now_us() + int(keep_s * 1e6))
 
@@ -186,7 +200,7 @@ class RequestDeduplicator:
         return Claim(account.key_id, "", digest, run_id, self._store.owner)
 
     async def _find_cached(self, task: Task, account: Account) -> Record | None:
-        key = self._cache_key(task, account)
+        key = self._cache_key(task, account, self._settings())
         if key is None:
             return None
         try:
@@ -211,9 +225,8 @@ class RequestDeduplicator:
             return False
         return True
 
-    def _cache_key(self, task: Task, account: Account) -> tuple[str, str] | None:
+    def _cache_key(self, task: Task, account: Account, settings: Settings) -> tuple[str, str] | None:
         """Return the owner and the hash of a request for the answer cache, or None if it may not be cached."""
-        settings = self._settings()
         cache = settings.cache
         if cache.keep_s is None or task.plan_only or not task.permit.stores:
             return None

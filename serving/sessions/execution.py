@@ -148,23 +148,24 @@ class RunExecutor:
         """Execute a run inside its span until the end of the block, and store its record. Then close
         `leases`, its slot and memory.
         """
-        id, task = spec.id, spec.task
+        id, task, pool = spec.id, spec.task, spec.pool
         stores = task.permit.stores
         texts = (task, spec.results, spec.cached, spec.resumed) if stores else ()
         redaction = redact_ahead(redactor_of(task.permit), account, *texts)
         with leases, self._registry.open(id) as session:
-            async with redaction as redacted, self._pools.using() as pool:
+            async with self._pools.using(pool), redaction as redacted:
                 execution: Execution | None = None
                 journal = ContentJournal(task.permit, self._store.note, redacted)
                 token = RUN_TEXTS.set(redacted if stores else None)
                 try:
                     with spans.workflow(task.model, id, spec.headers) as span:
                         try:
-                            ledger = await self._ledgers.of(account, id) if self._ledgers else None
+                            ledgers = self._ledgers
+                            ledger = await ledgers.of(account, id, task.priority) if ledgers else None
                             opened = self._open(spec, account, ledger, spans.trace_id(span), journal.note)
                             async with opened as run:
                                 spec.rate.is_owned = True
-                                execution = Execution(run, pool, journal, spec.rate, leases)
+                                execution = Execution(run, spec, journal, leases)
                                 session.execution = execution
                                 yield session
                         finally:
@@ -227,18 +228,18 @@ class RunExecutor:
 
     async def _end(self, execution: Execution) -> None:
         """Settle the rates of a run that has ended, and store it. Free its slot and its memory afterwards."""
-        records = execution.run.records
+        spec, records = execution.spec, execution.run.records
         try:
-            if execution.rate.tokens:
-                await self._admission.rates.settle(execution.rate, records)
+            if spec.rate.tokens:
+                await self._admission.rates.settle(spec.rate, records)
             if records.record.status != "waiting":  # `suspend` has stored a run that waits
                 stored_records = execution.journal.storable(records)
                 await self._end_turn(records, stored_records)
                 await self._store.put(stored_records)
-                if execution.pool is self._pools.current:
+                if spec.pool is self._pools.current:
                     # use the kept part, because its reasons appear in the log and in `/readyz`
                     self._pools.conductor_health.count(stored_records.record)
-                self.report(records, stored_records, execution.pool)
+                self.report(records, stored_records, spec.pool)
         finally:
             execution.leases.close()
 

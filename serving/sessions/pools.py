@@ -1,6 +1,6 @@
-"""The current pool of workers, earlier pools that active runs still use, and the health of the conductor.
+"""The current pool of workers, earlier pools that requests still use, and the health of the conductor.
 
-The connections of a pool are closed after its last run. Whether the conductor writes plans is derived from the
+The connections of a pool are closed after the last request that uses it. Whether the conductor writes plans is derived from the
 records of this router's runs. For a conductor behind an API, there is no other sign of health.
 """
 
@@ -43,9 +43,11 @@ class Pools:
         """Names of all workers that were ever reported. The gauges of a removed worker must fall to 0."""
 
     @asynccontextmanager
-    async def using(self) -> AsyncGenerator[Pool]:
-        """Use the current pool. Its connections stay open until the end of the block."""
-        pool = self.current
+    async def using(self, pool: Pool | None = None) -> AsyncGenerator[Pool]:
+        """Use the current pool, or a `pool` that is already in use. Its connections stay open until the end
+        of the block. The block is entered without an await.
+        """
+        pool = pool or self.current
         self._n_using[pool] += 1
         try:
             yield pool
@@ -54,7 +56,7 @@ class Pools:
             await self._close_unused()
 
     async def swap(self, pool: Pool) -> None:
-        """Use `pool` for new requests, and close the previous pool after its last run."""
+        """Use `pool` for new requests, and close the previous pool after the last request that uses it."""
         self._retired.append(self.current)
         self.current, self.conductor_health = pool, ConductorHealth()
         await self._close_unused()

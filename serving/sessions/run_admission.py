@@ -210,7 +210,7 @@ class RunAdmission:
         leases = self._occupy(account, n_bytes)
         if spec.cached is None and task.priority != "batch":
             try:
-                leases.enter_context(_expect_workers(self._pool(), spec, account))
+                leases.enter_context(_expect_workers(spec, account))
             except Overloaded:
                 leases.close()
                 raise
@@ -253,21 +253,21 @@ def room_for_batch(pool: Pool) -> int:
 
 
 @contextmanager
-def _expect_workers(pool: Pool, spec: RunSpec, account: Account) -> Generator[None]:
+def _expect_workers(spec: RunSpec, account: Account) -> Generator[None]:
     """Check that the run's workers are expected to have free slots in time, or raise Overloaded with the time
     to retry.
 
     The workers that the run calls first count it as queued until its call arrives, or until the end of the
     block.
     """
-    waits = _Waits(pool, spec.task, account)
+    waits = _Waits(spec.pool, spec.task, account)
     worst_s = waits.worst_s(spec.team)
     if worst_s > 0:
         message = "All eligible workers have full queues. Retry later."
         raise Overloaded(message, retry_after_s=worst_s)
     with ExitStack() as expected:
-        for name in waits.first(spec.team) & pool.limiters.keys():
-            expected.enter_context(pool.limiters[name].expect(spec.id, account.key_id))
+        for name in waits.first(spec.team) & spec.pool.limiters.keys():
+            expected.enter_context(spec.pool.limiters[name].expect(spec.id, account.key_id))
         yield
 
 

@@ -3,6 +3,7 @@
 import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager
 
 from conductor.errors import PodiumError, UnknownName, quote
 from conductor.run.record import Account, Record, RunRecords
@@ -47,7 +48,7 @@ async def _no_turns(_: "Service", __: RunRecords) -> None:
 
 
 class Service:
-    """State of one router. A run keeps the pool that it started with, even after the settings change.
+    """State of one router. A request keeps the pool that it started with, even after the settings change.
 
     Args:
         open_store: function that opens the run store, or None for a store in memory.
@@ -90,6 +91,10 @@ class Service:
     def pool(self) -> Pool:
         return self._pools.current
 
+    def use_pool(self, pool: Pool | None = None) -> AbstractAsyncContextManager[Pool]:
+        """Use a pool, by default the current one, until the end of the block. See `Pools.using`."""
+        return self._pools.using(pool)
+
     def settings(self) -> Settings:
         return self.pool.settings
 
@@ -98,7 +103,7 @@ class Service:
         return self._pools.conductor_health
 
     async def swap(self, pool: Pool) -> None:
-        """Use `pool` for new requests, and close the previous pool after its last run."""
+        """Use `pool` for new requests. See `Pools.swap`."""
         self.refused = None
         await self._pools.swap(pool)
 

@@ -29,6 +29,7 @@ class RunSpec:
     """Specification of a run to start or to resume.
 
     Args:
+        pool: pool of `team`. The request keeps it open until the run has begun.
         cached: record of an earlier run whose answer is returned. None to call models.
         is_cached: whether the answer may be cached for equal requests.
         n_beside: number of other runs of the same request. They share the conversation in memory.
@@ -41,6 +42,7 @@ class RunSpec:
     id: str
     task: Task
     team: Team
+    pool: Pool
     headers: dict[str, str] = field(default_factory=dict[str, str])
     rate: RateReservation = NO_RATES
     cached: Record | None = None
@@ -62,14 +64,13 @@ class Watcher(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Execution:
-    """Resources of a run while this replica executes it. At its end, `rate` is settled; `leases`, slot and
-    memory, close after it is stored.
+    """Resources of a run while this replica executes it. At its end, the rate of `spec` is settled; `leases`,
+    slot and memory, close after it is stored.
     """
 
     run: Run
-    pool: Pool
+    spec: RunSpec
     journal: ContentJournal
-    rate: RateReservation
     leases: ExitStack
 
 

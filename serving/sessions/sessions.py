@@ -30,6 +30,7 @@ from serving.sessions.execution import PolicyFinder, RunExecutor, TurnEnder
 from serving.sessions.pools import Pools
 from serving.sessions.run_admission import RunAdmission, bytes_of_record
 from serving.sessions.session import RunSpec, Session, SessionRegistry, close_answer
+from serving.settings.settings import Settings
 from serving.store.content import kept_part
 from serving.store.idempotency import CachedAnswer
 from serving.store.memory_store import MemoryStore
@@ -82,7 +83,7 @@ class Sessions(SessionRegistry):
                     yield session
             finally:
                 if run is not None and spec.is_cached:
-                    self._keep_answer(run.record)
+                    self._keep_answer(run.record, spec.pool.settings)
 
     async def start_kept(self, spec: RunSpec, caller: Caller) -> Run:
         """Start a kept run for at most `store.keep_s`, and return it. The caller must close its `answer`.
@@ -192,9 +193,9 @@ class Sessions(SessionRegistry):
         """Log and count a run whose wait for tool results has ended. See `StoreListener`."""
         self._executor.report(records, kept_part(records), self._pools.current)
 
-    def _keep_answer(self, record: Record) -> None:
+    def _keep_answer(self, record: Record, settings: Settings) -> None:
         """Cache the answer for equal requests, in a task, because the client may disconnect."""
-        if (answer := self.requests.answer_of(record)) is not None:
+        if (answer := self.requests.answer_of(record, settings)) is not None:
             self.spawn(record.id, self._write_answer(answer), "answer kept for equal requests")
 
     async def _write_answer(self, answer: CachedAnswer) -> None:
@@ -278,12 +279,21 @@ class Sessions(SessionRegistry):
             raise not_kept("tools")  # the run would be stored at its next suspension
         new_tools = results.tools if results is not None else None
         check_tools(record.task.tools if new_tools is None else new_tools, policies)
-        team = _team_of(record.task, self._pools.current)
-        spec = RunSpec(
-            record.id, record.task, team, headers, rate, resumed=records, results=results, paid_usd=paid_usd
-        )
-        executed = self._executor.execute(spec, record.account, leases)
-        return await self.drive(record.id, executed, self._keep_s)
+        async with self._pools.using() as pool:
+            team = _team_of(record.task, pool)
+            spec = RunSpec(
+                record.id,
+                record.task,
+                team,
+                pool,
+                headers,
+                rate,
+                resumed=records,
+                results=results,
+                paid_usd=paid_usd,
+            )
+            executed = self._executor.execute(spec, record.account, leases)
+            return await self.drive(record.id, executed, self._keep_s)
 
     async def _fail(self, records: RunRecords, error: PodiumError, lost_usd: Decimal) -> None:
         at_s = records.record.wall_s

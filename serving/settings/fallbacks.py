@@ -5,7 +5,7 @@ They depend on the settings alone: the same settings give the same fallbacks.
 
 import re
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from math import sqrt
@@ -98,9 +98,9 @@ def serves_of(worker: WorkerSettings, settings: Settings) -> frozenset[Operation
     return operations_of(worker) if may_continue else operations_of(worker) - {"text_completion"}
 
 
-def takes_of(worker: WorkerSettings, settings: Settings) -> frozenset[str]:
-    """Return the options that both the worker and its fallbacks accept."""
-    line = _line(worker, settings)
+def takes_of(worker: WorkerSettings, settings: Settings, before: Sequence[str] = ()) -> frozenset[str]:
+    """Return the options that the worker, its fallbacks and the workers in `before` accept."""
+    line = [*_line(worker, settings), *map(settings.worker, before)]
     alone = {"token_prompt"}  # a call with it uses no fallbacks
     return frozenset(
         name for name in options_of(worker) if name in alone or all(name in options_of(each) for each in line)

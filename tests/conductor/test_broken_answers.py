@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace as replace_member
 from decimal import Decimal
 
 import pytest
@@ -208,6 +209,11 @@ async def test_a_call_for_the_rest_that_nobody_waits_for_any_more_is_unmetered()
     own = Team(None, {"a": member(player, continues=True)})
     spent_usd, _ = count_spent(RunRecords(run.record), own, Decimal(0))
     assert spent_usd > run.record.cost_usd, "who goes on with such a run counts the open call too"
+    dear = replace_member(own.pool["a"], worst_price=Price(Decimal(10), Decimal(10)))
+    planned = Team(None, {"a": replace_member(own.pool["a"], planned=dear)})
+    conducted = replace(run.record, task=replace(run.record.task, plan=None))
+    dear_usd, _ = count_spent(RunRecords(conducted), planned, Decimal(0))
+    assert dear_usd > 2 * spent_usd, "it may have been sent to a worker that a conductor's plan calls first"
 
 
 @pytest.mark.parametrize(

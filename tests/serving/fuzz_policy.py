@@ -276,7 +276,7 @@ async def try_case(case: Case, violations: Violations, outcomes: Counter[str]) -
     service = Service(pool)
     store = service.store
     assert isinstance(store, MemoryStore)
-    async with service.sessions.start(RunSpec("wf_1", resolved.task, resolved.team), caller) as session:
+    async with service.sessions.start(RunSpec("wf_1", resolved.task, resolved.team, pool), caller) as session:
         run = session.run
         finished = 0
         async for event in run.events():

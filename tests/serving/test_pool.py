@@ -1,6 +1,7 @@
 """A pool: the routes of its workers, prices, what a member knows, and what is closed when a pool is replaced."""
 
 import asyncio
+import json
 from decimal import Decimal
 from typing import Any
 
@@ -21,6 +22,7 @@ from serving.sessions.service import Service
 from serving.sessions.session import RunSpec
 from serving.settings.settings import SettingsError, parse
 from serving.workers.scripted import ScriptedWorker
+from tests.serving.api.served import scripted, served, step, team
 from tests.serving.spans import SPANS
 from tests.serving.workers.subjects import Behaviour, ScriptedEngine
 from tests.states import until
@@ -133,6 +135,28 @@ def test_the_worst_price_is_the_dearest_of_all_that_may_answer():
     assert both.members["b"].worst_price == Price(Decimal(5), Decimal(2))
 
 
+def test_what_a_conductors_plan_calls_first_counts_in_the_plan_and_not_in_direct_calls():
+    program = {"kind": "python", "factory": "serving.workers.programs.calculator:Calculator"}
+    own = pool({"try_first": ["b"]}, {"price": DEAR}, {"try_first": ["d"]}, program)
+    a, c = own.members["a"], own.members["c"]
+    assert (a.worst_price, a.for_conductor.worst_price) == (FREE, Price(Decimal(5), Decimal(2)))
+    assert c.for_conductor.worst_price is None, "a program's price is unknown until it is set"
+    assert a.for_conductor.takes == a.takes == c.takes
+    assert c.for_conductor.takes == {"token_prompt"} < c.takes, (
+        "no call with token ids reaches another worker"
+    )
+
+
+async def test_a_plan_is_refused_if_what_it_calls_first_could_exceed_the_budget():
+    workers = [scripted("a", try_first=["paid"]), scripted("paid", price=DEAR, in_pool=False)]
+    async with served(team(json.dumps(step("a", "")), workers=workers, workflows={})) as api:
+        plan = await api.ok(path="/v1/plans")
+        assert plan["worst_case_cost_usd"] > 0
+        refused = await api.post(max_cost_usd=1e-9)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (402, "budget_exceeded")
+        assert (await api.post(max_cost_usd=1e-9, workers=["a"])).status_code == 200
+
+
 def test_the_worst_price_counts_what_is_cached_only_where_all_tell_it():
     cached = pool(
         {"price": CHEAP | {"cached_input_usd_per_mtok": "0.1"}, "fallbacks": ["b"]},
@@ -234,7 +258,7 @@ async def test_runs_under_way_keep_the_old_pool_until_the_last_of_them_has_ended
 
     async def run() -> None:
         one = ordered(service.pool)
-        spec = RunSpec(f"wf_{len(worker.calls)}{service.running}", one.task, one.team)
+        spec = RunSpec(f"wf_{len(worker.calls)}{service.running}", one.task, one.team, one.pool)
         async with service.sessions.start(spec, ANYBODY) as session:
             async for _ in session.run.events():
                 pass
@@ -272,7 +296,7 @@ async def test_calls_of_a_replaced_pool_still_count_and_a_worker_that_is_gone_en
 
     async def run() -> None:
         one = ordered(old)
-        async with service.sessions.start(RunSpec("wf_1", one.task, one.team), ANYBODY) as session:
+        async with service.sessions.start(RunSpec("wf_1", one.task, one.team, one.pool), ANYBODY) as session:
             async for _ in session.run.events():
                 pass
 

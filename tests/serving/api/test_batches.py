@@ -11,10 +11,15 @@ from typing import Any
 import openai
 import pytest
 
+from conductor.errors import BudgetExceeded
 from conductor.model.messages import Message
 from conductor.run.record import NOBODY
+from serving.accounts.account_ledger import WAIT_S
 from serving.accounts.caller import Caller
 from serving.accounts.replica_store import ReplicaStore
+from serving.api.batch_line import Exchange
+from serving.api.dialects.table import DIALECTS
+from serving.api.run_response import Wire
 from serving.batches.database_store import DatabaseBatchStore
 from serving.batches.kept_text import kept_in_steps
 from serving.batches.lines import parse_in_steps
@@ -33,6 +38,8 @@ from tests.states import until
 CHAT = "/v1/chat/completions"
 ENDS = {"completed", "failed", "expired", "cancelled"}
 DAY_US = 86_400_000_000
+ONE_CALL_USD = 0.0083
+"""Dollars that cover the reservation of one call at `PRICE`, but not of two."""
 
 
 def line(custom_id: str, text: str = "Why?", model: str = "a", url: str = CHAT, **body: Any) -> Json:
@@ -407,6 +414,25 @@ async def test_lines_are_paid_by_the_key_and_held_to_its_policy_and_budget(tmp_p
         batch = await end(mine, await begin(mine, line("1"), line("2")))
         bad = await rows(mine, batch.error_file_id)
         assert [row["response"]["status_code"] for row in bad.values()] == [402, 402]
+
+
+async def test_lines_wait_while_their_siblings_hold_the_budget(tmp_path: Path) -> None:
+    slow = [scripted("a", "Done.", delay_s=1.5 * WAIT_S, price=PRICE), scripted("b"), scripted("c")]
+    async with keyed(tmp_path, team(workers=slow)) as it:
+        await limit(it, "budget", day_usd=ONE_CALL_USD)
+        mine = sdk_of(it, "mine")
+        batch = await end(mine, await begin(mine, line("1"), line("2")))
+        assert await rows(mine, batch.error_file_id) == {}
+        assert batch.request_counts.completed == 2
+
+
+@pytest.mark.parametrize("path", DIALECTS.by_path)
+async def test_a_line_is_sent_again_if_others_hold_its_budget_but_not_if_it_is_spent(path: str) -> None:
+    held, spent = BudgetExceeded("Held.", retryable=True, retry_after_s=2.0), BudgetExceeded("Spent.")
+    for error, later_s in ((held, 2.0), (spent, None)):
+        exchange = Exchange(b"")
+        await Wire(exchange.send, DIALECTS.of(path)).error(error)
+        assert exchange.answer().later_s == later_s
 
 
 async def test_a_key_that_is_revoked_ends_lines_that_have_not_begun_and_what_was_paid_is_kept(tmp_path: Path) -> None:  # fmt: skip

@@ -172,6 +172,7 @@ async def test_a_picture_by_address_is_taken_where_one_worker_may_fetch_it() -> 
 
 async def test_workers_that_fetch_none_are_shown_no_picture_by_address_and_plans_know_it() -> None:
     settings = fetching_none()
+    settings["workers"][1]["try_first"] = ["told"]
     settings["workers"].insert(0, scripted("seeing", "A cat.", sees_images=True))
     task = ChatDialect().parse(json.dumps(BY_ADDRESS["a chat"][2] | {"model": "mini"}).encode())
     async with served(settings) as api:
@@ -181,7 +182,9 @@ async def test_workers_that_fetch_none_are_shown_no_picture_by_address_and_plans
         assert await find_fetchers(words, pool) is None
         assert pool.members["near"].sees_images
         assert resolve(words, pool).team.pool == pool.team.pool
-        assert [name for name, member in resolved.team.pool.items() if member.sees_images] == ["seeing"]
+        members = resolved.team.members_for(resolved.task)
+        assert members["near"].worker is pool.members["near"].for_conductor.worker
+        assert [name for name, member in members.items() if member.sees_images] == ["seeing"]
 
 
 async def test_hosts_of_deployments_are_looked_up_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:

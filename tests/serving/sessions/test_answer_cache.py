@@ -13,7 +13,9 @@ from serving.accounts.hold import team_subject
 from serving.api.dialects.chat.dialect import ChatDialect
 from serving.api.resolve import resolve
 from serving.database.address import Address
+from serving.pool import build_pool
 from serving.sessions.session import RunSpec
+from serving.settings.settings import parse
 from tests.serving.api.keyed import Keyed, keyed
 from tests.serving.api.served import ASK, Json, parsed, said, scripted, served, team
 from tests.serving.store.stores import replicas
@@ -97,7 +99,7 @@ async def test_who_is_given_an_answer_again_stands_in_no_line_while_it_is_read()
         one = resolve(ChatDialect().parse(json.dumps(ASK).encode()), api.service.pool)
         sessions = api.service.sessions
         match = await sessions.requests.find(one.task, ANYBODY.account, may_be_cached=True)
-        spec = RunSpec("wf_again", one.task, one.team, cached=match.record)
+        spec = RunSpec("wf_again", one.task, one.team, one.pool, cached=match.record)
         async with sessions.start(spec, ANYBODY) as session:
             assert session.run.record.cached_from
             assert api.service.pool.limiters["conductor"]._coming == {}
@@ -116,6 +118,17 @@ async def test_who_asks_and_in_which_conversation_makes_no_difference_and_each_i
             response = (await api.http.post("/v1/responses", json=body)).json()
             assert ("cached_from" in response["podium"]) == (name == "bob")
             assert (response["metadata"], response["conversation"]) == ({"user": name}, {"id": conversation})
+
+
+async def test_an_answer_of_earlier_settings_is_not_given_to_a_request_under_new_ones() -> None:
+    old, new = (team(workers=[scripted("a", text, delay_s=0.2)], workflows={}, **CACHED) for text in "xy")
+    async with served(old) as api:
+        asking = asyncio.create_task(api.ok({"model": "a"}))
+        await until(lambda: api.worker("a").open_calls == 1)
+        await api.service.swap(build_pool(parse(new), {}, {}))
+        assert (await asking)["choices"][0]["message"]["content"] == "x"
+        await until(lambda: api.service.sessions.is_idle, "the answer is kept")
+        assert (await api.ok({"model": "a"}))["choices"][0]["message"]["content"] == "y"
 
 
 async def test_nothing_is_kept_unless_the_settings_say_so() -> None:

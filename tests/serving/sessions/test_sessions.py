@@ -25,7 +25,7 @@ def service_of(*replies: Any) -> Service:
 
 def spec_of(service: Service, id: str = "wf_1") -> RunSpec:
     resolved = resolve(ChatDialect().parse(BODY), service.pool)
-    return RunSpec(id, resolved.task, resolved.team)
+    return RunSpec(id, resolved.task, resolved.team, resolved.pool)
 
 
 class Notes:

@@ -1,12 +1,15 @@
 """Requests that run once, however often and wherever they are sent; runs that go on when their client leaves."""
 
 import asyncio
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
 
+from serving.accounts.account_ledger import WAIT_S
+from serving.accounts.hold import key_subject
 from serving.database.address import Address
 from tests.databases import make_file
 from tests.serving.api.keyed import keyed
@@ -188,6 +191,28 @@ async def test_a_run_that_failed_fails_again_without_a_call() -> None:
         again = await ask(api, model="a")
         assert (first.status_code, again.status_code) == (502, 502)
         assert len(api.worker("a").calls) == 1
+
+
+async def test_a_run_that_failed_before_a_call_and_may_be_retried_frees_its_key(
+    store_address: Address,
+) -> None:
+    slow = [scripted("a", "Done.", delay_s=1.5 * WAIT_S, price=PRICE), scripted("b"), scripted("c")]
+    async with keyed(store_address, team(workers=slow, workflows={})) as it:
+        await it.directory.set_budget(key_subject(it.ids["mine"]), {"day": Decimal("0.0083")})
+
+        async def send(name: str) -> httpx2.Response:
+            headers = {"idempotency-key": name}
+            return await it.ask("mine", "POST", "/v1/chat/completions", ASK | {"model": "a"}, headers)
+
+        first = asyncio.create_task(send("first"))
+        await until(lambda: it.api.worker("a").open_calls == 1)
+        refused = await send("second")
+        assert (refused.status_code, refused.headers["x-should-retry"]) == (402, "true")
+        assert (await first).status_code == 200
+        answers = await asyncio.gather(send("second"), send("second"))
+        assert [each.status_code for each in answers] == [200, 200], answers[0].text
+        assert len({each.headers["x-podium-workflow-id"] for each in (refused, *answers)}) == 2
+        assert len(it.api.worker("a").calls) == 2
 
 
 async def test_a_key_that_holds_a_secret_or_an_address_is_not_stored_and_works_all_the_same(

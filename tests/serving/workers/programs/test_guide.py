@@ -267,7 +267,25 @@ async def test_requests_that_choose_their_workers_call_exactly_these():
     own = BUNDLED.team
     chosen = own.members_for(Task(conversation, workers=("writer",)))
     assert chosen["writer"] == own.pool["writer"]
-    assert own.members_for(Task(conversation))["writer"].worker is own.pool["writer"].planned
+    assert own.members_for(Task(conversation))["writer"] == own.pool["writer"].planned
+
+
+@pytest.mark.parametrize(
+    "why", ["the settings name the workers of the model", "another context is too short"]
+)
+async def test_a_request_that_chooses_no_workers_calls_programs_first_although_not_all_workers_may_answer(
+    why: str,
+):
+    program = {"name": "sums", "kind": "python", "factory": "serving.workers.programs.calculator:Calculator"}
+    small = {"context_tokens": 1} if why == "another context is too short" else {}
+    workers = [program | {"in_pool": False}, scripted("a", try_first=["sums"]), scripted("b", **small)]
+    models = {"mini": {} if small else {"workers": ["a"]}}
+    async with served(team(json.dumps(step("a", "")), workers=workers, models=models, workflows={})) as api:
+        body = {"messages": [{"role": "user", "content": "What is 2 + 3?"}]}
+        answer = await api.ok(body, trace=True)
+        chosen = await api.ok(body, trace=True, workers=["a"])
+    served_by = [each["podium"]["steps"][0]["served_by"] for each in (answer, chosen)]
+    assert served_by == ["sums", "a"]
 
 
 @pytest.mark.parametrize(
