@@ -11,7 +11,7 @@ from typing import Any
 import openai
 import pytest
 
-from conductor.run.record import NOBODY
+from conductor.run.record import NO_ACCOUNT
 from serving.accounts.caller import Caller
 from serving.accounts.replica_store import ReplicaStore
 from serving.batches.database_store import DatabaseBatchStore
@@ -466,7 +466,9 @@ async def test_of_a_file_in_a_database_a_piece_can_be_read(tmp_path: Path) -> No
     own = ReplicaStore(make_file(tmp_path / "podium.db"))
     try:
         store, body = DatabaseBatchStore(own), bytes(range(256)) * 40
-        await store.add_file(StoredFile("file-1", NOBODY, "user_data", "a", len(body), now_us(), 2**60), body)
+        await store.add_file(
+            StoredFile("file-1", NO_ACCOUNT, "user_data", "a", len(body), now_us(), 2**60), body
+        )
         assert await store.piece("file-1", 0, 1000) == body[:1000]
         assert await store.piece("file-1", 10_000, 1000) == body[10_000:]
         assert await store.piece("file-1", len(body), 1000) == b""
