@@ -47,7 +47,7 @@ import types
 import typing
 
 NEW_USER, NEW_NETWORK = 0x10000000, 0x40000000
-NOBODY = 65534
+UNPRIVILEGED_ID = 65534
 
 
 def confine(cpu_s: int, memory_bytes: int) -> bool:
@@ -57,8 +57,8 @@ def confine(cpu_s: int, memory_bytes: int) -> bool:
     no_network = libc.unshare(NEW_NETWORK if was_root else NEW_USER | NEW_NETWORK) == 0
     if was_root:
         os.setgroups([])
-        os.setgid(NOBODY)
-        os.setuid(NOBODY)
+        os.setgid(UNPRIVILEGED_ID)
+        os.setuid(UNPRIVILEGED_ID)
     for limit, most in (
         (resource.RLIMIT_CPU, cpu_s),
         (resource.RLIMIT_AS, memory_bytes),

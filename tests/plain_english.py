@@ -56,7 +56,6 @@ FIXED_NAMES = {
 """Bare participles that are stored, sent, in settings or in output, by file."""
 NAMES_UNCHECKED = (
     "serving/database/migrations/",  # finished
-    "serving/workers/programs/",  # about 130 such names are left here, and one or two in each of the others
     "conductor/run/follow_up.py",
     "serving/dispatch/route.py",
     "serving/store/conversations.py",

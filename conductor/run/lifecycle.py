@@ -21,7 +21,7 @@ from conductor.run.event_log import EventLog, Journal
 from conductor.run.events import ResultsGiven, RunCancelled, RunDetached, RunResumed
 from conductor.run.ledger import BudgetLedger, Ledger
 from conductor.run.plan_record import UnmeteredCall
-from conductor.run.record import NOBODY, Account, Record, RunRecords
+from conductor.run.record import NO_ACCOUNT, Account, Record, RunRecords
 from conductor.run.rounds import RoundLoop
 from conductor.run.run import Run, wait_until_done
 from conductor.run.task import Task
@@ -76,7 +76,7 @@ class Family:
     ledger: Ledger
     refusals: Refusals = field(default_factory=Refusals)
     owner: str = ""
-    account: Account = NOBODY
+    account: Account = NO_ACCOUNT
     journal: Journal | None = None
     earlier: Mapping[str, Record] = field(default_factory=dict[str, Record])
     continued_ids: set[str] = field(default_factory=set[str])
@@ -92,7 +92,7 @@ async def open_run(
     ledger: Ledger | None = None,
     trace_id: str | None = None,
     owner: str = "",
-    account: Account = NOBODY,
+    account: Account = NO_ACCOUNT,
     journal: Journal | None = None,
     write_down: WriteDown | None = None,
 ) -> AsyncGenerator[Run]:

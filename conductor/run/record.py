@@ -50,7 +50,7 @@ class Account(Value, frozen=True):
         return self.team_id or self.key_id
 
 
-NOBODY = Account()
+NO_ACCOUNT = Account()
 NOTHING_USD = Decimal(0)
 
 
@@ -83,7 +83,7 @@ class Record(DefaultingValue, frozen=True, dict=True):
     answer, with a resolution of 0.1 s."""
     answer_began_s: float | None = None
     """Seconds from the start of the run to the first piece of the answer."""
-    account: Account = NOBODY
+    account: Account = NO_ACCOUNT
     """The account that requested the run and may read it."""
     cached_from: str = ""
     """Id of the run whose answer was served from the cache. Empty if the run called models."""
@@ -95,8 +95,8 @@ class Record(DefaultingValue, frozen=True, dict=True):
     def __post_init__(self) -> None:
         # Skip the general check if possible, because a record is copied for each event. A status is always a
         # shared literal.
-        is_nobody = self.account is not NOBODY and self.account == NOBODY
-        if is_nobody or not self.wall_s or (self.lost_usd is not NOTHING_USD and not self.lost_usd):
+        is_empty = self.account is not NO_ACCOUNT and self.account == NO_ACCOUNT
+        if is_empty or not self.wall_s or (self.lost_usd is not NOTHING_USD and not self.lost_usd):
             DefaultingValue.__post_init__(self)
 
     @property

@@ -34,14 +34,14 @@ const EVENTS: RunEvent[] = [
   { type: "step_ended", plan: 0, step: 2, at_s: 1.2, cost_usd: 0.2, output: "one two" },
   { type: "finished", at_s: 1.2, finish_reason: "stop" },
 ];
-const told = (events: RunEvent[]): Run => events.reduce(after, begun(HEAD));
+const runAfter = (events: RunEvent[]): Run => events.reduce(after, begun(HEAD));
 
 test("events make the run: who waits, works and has spoken, and what is said", () => {
-  const half = told(EVENTS.slice(0, 8));
+  const half = runAfter(EVENTS.slice(0, 8));
   assert.deepEqual(half.plans[0]!.steps.map((step) => step.status), ["running", "running", "planned"]);
   assert.equal(half.plans[0]!.steps[0]!.served_by, "a2");
   assert.equal(half.plans[0]!.words.value, "the plan");
-  const whole = told(EVENTS);
+  const whole = runAfter(EVENTS);
   assert.equal(whole.status, "finished");
   assert.equal(whole.question, "new");
   assert.equal(whole.answer.value, "one two");
@@ -51,26 +51,26 @@ test("events make the run: who waits, works and has spoken, and what is said", (
 });
 
 test("an answer that was cut off does not look finished, live and from its record", () => {
-  const cut = told([...EVENTS.slice(0, -1), { type: "finished", at_s: 1.2, finish_reason: "length" }]);
+  const cut = runAfter([...EVENTS.slice(0, -1), { type: "finished", at_s: 1.2, finish_reason: "length" }]);
   assert.equal(statusWord(cut.status, cut.finish_reason), "finished, cut off");
-  assert.equal(statusWord(told(EVENTS).status, told(EVENTS).finish_reason), "finished");
+  assert.equal(statusWord(runAfter(EVENTS).status, runAfter(EVENTS).finish_reason), "finished");
   assert.equal(statusWord("done", "content_filter"), "done, cut off by a content filter");
   assert.equal(statusWord("failed", "length"), "failed");
 });
 
 test("an answer that another server writes anew replaces what was shown", () => {
-  const run = told([...EVENTS.slice(0, 13), { type: "resumed", at_s: 2 }, { type: "answer_restarted", text: "Another", at_s: 3 }]);
+  const run = runAfter([...EVENTS.slice(0, 13), { type: "resumed", at_s: 2 }, { type: "answer_restarted", text: "Another", at_s: 3 }]);
   assert.equal(run.answer.value, "Another");
 });
 
 test("a lost step says why", () => {
-  const run = told([...EVENTS.slice(0, 6), { type: "step_lost", plan: 0, step: 1, at_s: 0.3, why: "failed", error: { message: "away" } }]);
+  const run = runAfter([...EVENTS.slice(0, 6), { type: "step_lost", plan: 0, step: 1, at_s: 0.3, why: "failed", error: { message: "away" } }]);
   assert.equal(run.plans[0]!.steps[1]!.status, "failed");
   assert.equal(run.plans[0]!.steps[1]!.error!.message, "away");
 });
 
 test("a replay shows a moment: what had begun, what was said by then, no cost of what had not ended", () => {
-  const whole = told(EVENTS);
+  const whole = runAfter(EVENTS);
   const moment = at(whole, 0.45);
   assert.deepEqual(moment.plans[0]!.steps.map((step) => step.status), ["running", "running", "planned"]);
   assert.equal(moment.plans[0]!.steps[0]!.cost_usd, null);
@@ -82,5 +82,5 @@ test("a replay shows a moment: what had begun, what was said by then, no cost of
 });
 
 test("the critical path goes through the step that was waited for longest", () => {
-  assert.deepEqual([...criticalPath(told(EVENTS).plans[0]!)].sort(), [1, 2]);
+  assert.deepEqual([...criticalPath(runAfter(EVENTS).plans[0]!)].sort(), [1, 2]);
 });

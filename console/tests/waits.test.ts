@@ -7,16 +7,16 @@ const WAITS = [
   { at_s: 3, waited_s: 3600, suspended: 200 },
 ];
 
-test("a wait has a room of its own, before which and behind which the same time of the run stands", () => {
+test("a wait takes space on the timeline, and the same time of the run has a position before and after it", () => {
   const room = roomOf(5, WAITS, 0);
   assert.equal(room.whole, 5 + 1 + 3);
-  assert.deepEqual([room.before(2), room.behind(2), room.before(2.5)], [2, 3, 3.5]);
-  assert.deepEqual([room.before(3), room.behind(3), room.before(5)], [4, 7, 9]);
+  assert.deepEqual([room.before(2), room.after(2), room.before(2.5)], [2, 3, 3.5]);
+  assert.deepEqual([room.before(3), room.after(3), room.before(5)], [4, 7, 9]);
 });
 
 test("a place says the time of the run; in a wait that stands still", () => {
   const room = roomOf(5, WAITS, 0);
-  assert.deepEqual([1, 2, 2.5, 3, 4, 5, 7, 9].map(room.told), [1, 2, 2, 2, 3, 3, 3, 5]);
+  assert.deepEqual([1, 2, 2.5, 3, 4, 5, 7, 9].map(room.timeAt), [1, 2, 2, 2, 3, 3, 3, 5]);
 });
 
 test("a wait that has not ended takes as long as it does by now, never less than nothing", () => {

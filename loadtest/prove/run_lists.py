@@ -28,7 +28,7 @@ from podium.command_line.options import parse_count
 from podium.command_line.process import machine
 from podium.command_line.program import Program
 from podium.command_line.terminal import console, table
-from serving.accounts.caller import ANYBODY, DEFAULT_SCOPES, Caller
+from serving.accounts.caller import ANONYMOUS, DEFAULT_SCOPES, Caller
 from serving.accounts.replica_store import ReplicaStore
 from serving.database.address import Address, sqlite_address
 from serving.settings.sections import LimitSettings
@@ -63,7 +63,7 @@ class ListQuery:
 
     name: str
     run_filter: RunFilter = ANY_RUN
-    caller: Caller = ANYBODY
+    caller: Caller = ANONYMOUS
     page: int = 0
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from conductor.errors import NotAllowed
-from conductor.run.record import NOBODY, Account
+from conductor.run.record import NO_ACCOUNT, Account
 from serving.accounts.account_policy import UNLIMITED, Policies
 
 
@@ -73,7 +73,7 @@ def same_owner(one: Account, other: Account) -> bool:
     return one.team_id == other.team_id and (bool(one.team_id) or one.key_id == other.key_id)
 
 
-ANYBODY = Caller(NOBODY, frozenset(Scope))
+ANONYMOUS = Caller(NO_ACCOUNT, frozenset(Scope))
 """Caller of every request as long as no key has ever been created. Such requests are accepted only from the
 same machine."""
 

@@ -22,7 +22,7 @@ from starlette.requests import Request
 from starlette.types import Scope
 
 from conductor.errors import NotAllowed, StoreUnavailable
-from serving.accounts.caller import ANYBODY, Caller
+from serving.accounts.caller import ANONYMOUS, Caller
 from serving.accounts.key_info import US, KeyInfo, check_in_force, unauthenticated
 from serving.accounts.keys import ApiKey, KeyFormError, hash_key
 from serving.database.address import StoreError
@@ -230,7 +230,7 @@ async def _find_caller(authenticator: Authenticator, server: str, headers: Heade
     if await authenticator.is_open():
         if not _is_local(server, headers):
             raise NotAllowed(FIRST_KEY, param="Authorization")
-        return ANYBODY
+        return ANONYMOUS
     credential = read_credential(headers)
     if credential is None:
         raise unauthenticated("An API key is required.")

@@ -130,7 +130,7 @@ class Dispatcher:
         if not terms.has_fallback:
             attempts.queue.append(route)
         elif not attempts.others:
-            raise policy.nobody(self.name, attempts.failed) from None
+            raise policy.no_worker_left(self.name, attempts.failed) from None
         if skipped.skipped_for:
             attempts.bring_forward(skipped.skipped_for)
         if any(charges(None, skipped.attempts)):

@@ -184,7 +184,7 @@ def _only_healthy(eligible: list[Route], call: Call) -> tuple[list[Route], list[
     ready = [route for route in eligible if route.name not in why]
     _note_traffic([route for route in eligible if route.name in why], call)
     if not ready:
-        raise nobody(eligible[0].name, failed)
+        raise no_worker_left(eligible[0].name, failed)
     return ready, failed
 
 
@@ -228,7 +228,7 @@ def attempt_of_skipped(worker: str, message: str, took_s: float = 0.0) -> Attemp
     return Attempt(worker, "WorkerUnavailable", message, took_s=took_s, outcome="left_alone")
 
 
-def nobody(name: str, failed: Sequence[Attempt]) -> WorkerUnavailable:
+def no_worker_left(name: str, failed: Sequence[Attempt]) -> WorkerUnavailable:
     """Return the error for a call that could be sent to no worker."""
     return WorkerUnavailable(failed[-1].message, worker=name, attempts=tuple(failed))
 

@@ -17,7 +17,7 @@ from typing import Any
 from conductor.errors import Overloaded
 from conductor.model.messages import Message, contents_of, values_in
 from conductor.model.terms import Priority
-from conductor.run.record import NOBODY, Account, Record
+from conductor.run.record import NO_ACCOUNT, Account, Record
 from conductor.run.task import Task
 from conductor.run.team import Team
 from conductor.run.turns import ClientReply
@@ -221,7 +221,7 @@ class RunAdmission:
         again.
         """
         n_bytes = bytes_of_record(record) + bytes_of_reply(results)
-        self.slots.check_share(NOBODY, record.task.priority)
+        self.slots.check_share(NO_ACCOUNT, record.task.priority)
         self.memory.check(record.account, n_bytes, record.task.priority)
         return self._occupy(record.account, n_bytes)
 

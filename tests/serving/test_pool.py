@@ -11,7 +11,7 @@ from conductor.model.call import Call
 from conductor.model.messages import Message
 from conductor.model.usage import FREE, Price
 from conductor.run.call_bound import with_defaults
-from serving.accounts.caller import ANYBODY
+from serving.accounts.caller import ANONYMOUS
 from serving.api.dialects.chat.dialect import ChatDialect
 from serving.api.resolve import resolve
 from serving.dispatch.dispatcher import Dispatcher
@@ -259,7 +259,7 @@ async def test_runs_under_way_keep_the_old_pool_until_the_last_of_them_has_ended
     async def run() -> None:
         one = ordered(service.pool)
         spec = RunSpec(f"wf_{len(worker.calls)}{service.running}", one.task, one.team, one.pool)
-        async with service.sessions.start(spec, ANYBODY) as session:
+        async with service.sessions.start(spec, ANONYMOUS) as session:
             async for _ in session.run.events():
                 pass
 
@@ -296,7 +296,9 @@ async def test_calls_of_a_replaced_pool_still_count_and_a_worker_that_is_gone_en
 
     async def run() -> None:
         one = ordered(old)
-        async with service.sessions.start(RunSpec("wf_1", one.task, one.team, one.pool), ANYBODY) as session:
+        async with service.sessions.start(
+            RunSpec("wf_1", one.task, one.team, one.pool), ANONYMOUS
+        ) as session:
             async for _ in session.run.events():
                 pass
 

@@ -43,8 +43,8 @@ export function headers(more: Record<string, string> = {}): Record<string, strin
  * @throws {ApiError} with the server's message if the response is an error.
  */
 export async function send(path: string, init: RequestInit = {}): Promise<Response> {
-  const given = (init.headers ?? {}) as Record<string, string>;
-  const answer = await fetch(path, { ...init, headers: headers(given), cache: "no-store" });
+  const extra = (init.headers ?? {}) as Record<string, string>;
+  const answer = await fetch(path, { ...init, headers: headers(extra), cache: "no-store" });
   if (answer.ok) return answer;
   const error = await answer
     .json()

@@ -33,14 +33,14 @@ const RADIUS = 6;
  * @param obstacles other areas that no label may cover.
  */
 export function placeLabels(points: readonly Labelled[], height: number, bounds: Box, obstacles: readonly Box[] = []): LabelPlace[] {
-  const taken: Box[] = [...obstacles, ...points.map((point) => ({ x: point.x - RADIUS, y: point.y - RADIUS, width: 2 * RADIUS, height: 2 * RADIUS }))];
+  const boxes: Box[] = [...obstacles, ...points.map((point) => ({ x: point.x - RADIUS, y: point.y - RADIUS, width: 2 * RADIUS, height: 2 * RADIUS }))];
   const places: LabelPlace[] = [];
   // from left to right, so that a label rather gives way to earlier ones on its left
   const order = points.map((_, index) => index).sort((a, b) => points[a]!.x - points[b]!.x || points[a]!.y - points[b]!.y);
   for (const index of order) {
     const point = points[index]!;
-    const place = candidates(point, height).find((each) => fits(boxOf(each, point, height), bounds, taken)) ?? fallback(point, height, bounds, taken);
-    taken.push(boxOf(place, point, height));
+    const place = candidates(point, height).find((each) => fits(boxOf(each, point, height), bounds, boxes)) ?? fallback(point, height, bounds, boxes);
+    boxes.push(boxOf(place, point, height));
     places[index] = place;
   }
   return places;
@@ -71,9 +71,9 @@ function boxOf(place: LabelPlace, point: Labelled, height: number): Box {
   return { x: place.x, y: place.y - height / 2, width: point.width, height };
 }
 
-function fits(box: Box, bounds: Box, taken: readonly Box[]): boolean {
+function fits(box: Box, bounds: Box, boxes: readonly Box[]): boolean {
   const inside = box.x >= bounds.x && box.y >= bounds.y && box.x + box.width <= bounds.x + bounds.width && box.y + box.height <= bounds.y + bounds.height;
-  return inside && !taken.some((each) => overlap(box, each));
+  return inside && !boxes.some((each) => overlap(box, each));
 }
 
 export function overlap(one: Box, other: Box): boolean {
@@ -81,9 +81,9 @@ export function overlap(one: Box, other: Box): boolean {
 }
 
 /** Return the first free place in the columns of the plot, from top to bottom, or one that covers something. */
-function fallback(point: Labelled, height: number, bounds: Box, taken: readonly Box[]): LabelPlace {
+function fallback(point: Labelled, height: number, bounds: Box, boxes: readonly Box[]): LabelPlace {
   for (let y = bounds.y + height / 2; y <= bounds.y + bounds.height - height / 2; y += height / 2)
     for (let x = bounds.x; x + point.width <= bounds.x + bounds.width; x += 20)
-      if (fits(boxOf({ x, y, anchor: "start", far: true }, point, height), bounds, taken)) return { x, y, anchor: "start", far: true };
+      if (fits(boxOf({ x, y, anchor: "start", far: true }, point, height), bounds, boxes)) return { x, y, anchor: "start", far: true };
   return { x: Math.min(point.x + GAP, bounds.x + bounds.width - point.width), y: point.y, anchor: "start", far: false };
 }

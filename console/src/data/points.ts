@@ -57,9 +57,9 @@ export function live(newest: readonly ApiRun[], rated: readonly ApiRun[]): Point
   const models = [...new Set(over.map((run) => run.model))].sort();
   return models.map((name) => {
     const runs = over.filter((run) => run.model === name);
-    const costs = known(runs.map((run) => run.cost_usd));
-    const walls = known(runs.map((run) => run.wall_s)).sort((a, b) => a - b);
-    const scores = known(rated.filter((run) => run.model === name).flatMap((run) => (run.feedback ?? []).map((said) => said.score)));
+    const costs = numbersIn(runs.map((run) => run.cost_usd));
+    const walls = numbersIn(runs.map((run) => run.wall_s)).sort((a, b) => a - b);
+    const scores = numbersIn(rated.filter((run) => run.model === name).flatMap((run) => (run.feedback ?? []).map((feedback) => feedback.score)));
     return {
       where: "live",
       name,
@@ -82,7 +82,7 @@ export function scale(amounts: readonly number[]): (amount: number) => number {
   return (amount) => (most > 0 ? amount / most : 0);
 }
 
-function known(values: readonly (number | null | undefined)[]): number[] {
+function numbersIn(values: readonly (number | null | undefined)[]): number[] {
   return values.filter((each): each is number => each !== null && each !== undefined);
 }
 

@@ -144,8 +144,8 @@ export function after(run: Run, event: RunEvent): Run {
   const text = typeof event.text === "string" ? event.text : "";
   switch (event.type) {
     case "work": {
-      const said = event.step === null ? run.plans[event.plan ?? 0]?.words : stepOf(run, event)?.words;
-      if (said) said.value += text;
+      const words = event.step === null ? run.plans[event.plan ?? 0]?.words : stepOf(run, event)?.words;
+      if (words) words.value += text;
       return run;
     }
     case "answer":
@@ -197,16 +197,16 @@ export function after(run: Run, event: RunEvent): Run {
 function resumed(run: Run, event: RunEvent, at: number): Run {
   const results = event.results as ToolCall[] | undefined;
   if (!results) return { ...run, status: "running" };
-  const given = new Map(results.map((result) => [result.number, result]));
+  const byNumber = new Map(results.map((result) => [result.number, result]));
   const waits = run.waits.map((wait) => (wait.waited_s === null ? { ...wait, waited_s: (event.waited_s as number | null) ?? 0 } : wait));
-  const plans = run.plans.map((plan) => ({ ...plan, steps: plan.steps.map((step) => answered(step, given, at)) }));
+  const plans = run.plans.map((plan) => ({ ...plan, steps: plan.steps.map((step) => answered(step, byNumber, at)) }));
   return { ...run, status: "running", now_s: at, waits, plans };
 }
 
-function answered(step: Step, given: Map<number, ToolCall>, at: number): Step {
+function answered(step: Step, byNumber: Map<number, ToolCall>, at: number): Step {
   const last = step.turns.at(-1);
   if (!last || last.answered_s !== null) return step;
-  const calls = last.tool_calls.map((call) => ({ ...call, ...given.get(call.number) }));
+  const calls = last.tool_calls.map((call) => ({ ...call, ...byNumber.get(call.number) }));
   const isWhole = calls.every((call) => call.result !== null && call.result !== undefined);
   const turn = { ...last, tool_calls: calls, answered_s: isWhole ? at : null };
   return { ...step, turns: [...step.turns.slice(0, -1), turn], status: isWhole ? "planned" : step.status };
@@ -326,7 +326,7 @@ export function at(record: Run, now_s: number): Run {
     .filter((plan) => (plan.started_s ?? 0) <= now_s)
     .map((plan) => ({
       ...plan,
-      ended_s: known(plan.ended_s, now_s),
+      ended_s: ifPast(plan.ended_s, now_s),
       words: signal(spoken(plan.words.value, plan.started_s, plan.ended_s, now_s)),
       steps: plan.steps.filter((step) => (step.planned_s ?? 0) <= now_s).map((step) => stepAt(step, now_s)),
     }));
@@ -338,17 +338,17 @@ export function at(record: Run, now_s: number): Run {
 }
 
 function stepAt(step: Step, now_s: number): Step {
-  const ended = known(step.ended_s, now_s);
-  const started = known(step.started_s, now_s);
+  const ended = ifPast(step.ended_s, now_s);
+  const started = ifPast(step.started_s, now_s);
   const turns = step.turns.filter((turn) => (turn.called_s ?? 0) <= now_s);
   const isWaiting = turns.some((turn) => turn.answered_s === null || now_s < turn.answered_s);
   const running = started === null ? "planned" : isWaiting ? "waiting" : "running";
   return {
     ...step,
     started_s: started,
-    first_token_s: known(step.first_token_s, now_s),
+    first_token_s: ifPast(step.first_token_s, now_s),
     ended_s: ended,
-    turns: turns.map((turn) => ({ ...turn, answered_s: known(turn.answered_s, now_s) })),
+    turns: turns.map((turn) => ({ ...turn, answered_s: ifPast(turn.answered_s, now_s) })),
     status: ended === null && step.ended_s !== null ? running : step.status,
     cost_usd: ended === null ? null : step.cost_usd,
     cached_share: ended === null ? null : step.cached_share,
@@ -357,7 +357,7 @@ function stepAt(step: Step, now_s: number): Step {
   };
 }
 
-function known(time_s: number | null, now_s: number): number | null {
+function ifPast(time_s: number | null, now_s: number): number | null {
   return time_s !== null && time_s <= now_s ? time_s : null;
 }
 

@@ -2,15 +2,15 @@
 import { signal } from "@preact/signals";
 
 export type Theme = "auto" | "light" | "dark";
-const KEPT = "podium.theme";
+const STORAGE_KEY = "podium.theme";
 export const THEMES: readonly Theme[] = ["auto", "light", "dark"];
 
-function kept(): Theme {
-  const theme = localStorage.getItem(KEPT);
+function storedTheme(): Theme {
+  const theme = localStorage.getItem(STORAGE_KEY);
   return theme === "light" || theme === "dark" ? theme : "auto";
 }
 
-export const theme = signal<Theme>(kept());
+export const theme = signal<Theme>(storedTheme());
 
 function apply(): void {
   document.documentElement.dataset.theme = theme.value;
@@ -18,8 +18,8 @@ function apply(): void {
 
 export function chooseTheme(choice: Theme): void {
   theme.value = choice;
-  if (choice === "auto") localStorage.removeItem(KEPT);
-  else localStorage.setItem(KEPT, choice);
+  if (choice === "auto") localStorage.removeItem(STORAGE_KEY);
+  else localStorage.setItem(STORAGE_KEY, choice);
   apply();
 }
 

@@ -17,9 +17,9 @@ export interface Room {
   /** Position of a time of the run's clock, before a wait that starts at this time. */
   before: (s: number) => number;
   /** Position of a time of the run's clock, after a wait that starts at this time. */
-  behind: (s: number) => number;
+  after: (s: number) => number;
   /** Time of the run's clock at a position. */
-  told: (place: number) => number;
+  timeAt: (place: number) => number;
 }
 
 /** Maximum drawn length of a wait, as a share of the run's own time. A wait of an hour would leave no space for steps. */
@@ -30,7 +30,7 @@ export function roomOf(now_s: number, waits: readonly Wait[], unix_s: number): R
   const own = Math.max(now_s, 0.001);
   const drawn = waits.map((wait) => ({ at_s: wait.at_s, width: Math.min(took(wait, unix_s), MOST * own) }));
   const shift = (is: (at_s: number) => boolean) => drawn.reduce((sum, wait) => (is(wait.at_s) ? sum + wait.width : sum), 0);
-  const told = (place: number) => {
+  const timeAt = (place: number) => {
     let left = place;
     for (const wait of drawn) {
       if (left <= wait.at_s) break;
@@ -41,8 +41,8 @@ export function roomOf(now_s: number, waits: readonly Wait[], unix_s: number): R
   return {
     whole: own + shift(() => true),
     before: (s) => s + shift((at_s) => at_s < s),
-    behind: (s) => s + shift((at_s) => at_s <= s),
-    told,
+    after: (s) => s + shift((at_s) => at_s <= s),
+    timeAt,
   };
 }
 

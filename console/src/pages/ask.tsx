@@ -100,9 +100,9 @@ export function Ask(props: { from: string | null; run: string | null }) {
     busy.value = true;
     price.value = fault.value = "";
     try {
-      const told = await post<{ plan: PlannedStep[]; worst_case_cost_usd: number | null }>("/v1/plans", request(question.value));
-      steps.value = told.plan.map(({ worker, subtask, access }) => ({ worker, subtask, access }));
-      price.value = `Maximum cost of this plan: ${dollarsOf(told.worst_case_cost_usd)}.`;
+      const draft = await post<{ plan: PlannedStep[]; worst_case_cost_usd: number | null }>("/v1/plans", request(question.value));
+      steps.value = draft.plan.map(({ worker, subtask, access }) => ({ worker, subtask, access }));
+      price.value = `Maximum cost of this plan: ${dollarsOf(draft.worst_case_cost_usd)}.`;
     } catch (error) {
       fault.value = words(error);
     } finally {
@@ -120,12 +120,12 @@ export function Ask(props: { from: string | null; run: string | null }) {
     busy.value = true;
     fault.value = "";
     await loading.current; // a fast user may submit before the list of models has arrived
-    const asked = request(text);
+    const body = request(text);
     const reads = may("read");
     if (!reads) plain.value = "";
     try {
       const id = await ask(
-        { ...asked, stream: true, podium: { ...asked.podium, ...(reads ? { keep: true } : {}) } },
+        { ...body, stream: true, podium: { ...body.podium, ...(reads ? { keep: true } : {}) } },
         (piece) => reads || (plain.value = (plain.value ?? "") + piece),
         (error) => reads || (fault.value = words(error)), // otherwise the run shows its outcome
       );

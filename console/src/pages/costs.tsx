@@ -48,12 +48,12 @@ function Report() {
   /** Newest report, with the field by which it is grouped. */
   const loaded = useSignal<{ report: ApiCosts; by: CostField } | null>(null);
   const load = async () => {
-    const asked = { days: days.value, by: by.value };
-    const from = new Date(Date.now() - 1000 * DAY_S * (Number(asked.days) - 1)).toISOString().slice(0, 10);
+    const query = { days: days.value, by: by.value };
+    const from = new Date(Date.now() - 1000 * DAY_S * (Number(query.days) - 1)).toISOString().slice(0, 10);
     try {
-      const report = await get<ApiCosts>(`/v1/costs?from=${from}&by=day,${asked.by}`);
-      if (asked.days !== days.value || asked.by !== by.value) return; // the user has chosen others since
-      loaded.value = { report, by: asked.by };
+      const report = await get<ApiCosts>(`/v1/costs?from=${from}&by=day,${query.by}`);
+      if (query.days !== days.value || query.by !== by.value) return; // the user has chosen others since
+      loaded.value = { report, by: query.by };
       fault.value = "";
     } catch (error) {
       fault.value = words(error);

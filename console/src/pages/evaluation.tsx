@@ -59,9 +59,9 @@ export function Evaluation() {
   const read = async (chosen: File | undefined) => {
     if (!chosen) return;
     try {
-      const found = JSON.parse(await chosen.text()) as { title?: unknown };
-      report.value = pointsOf(found);
-      title.value = String(found.title ?? chosen.name);
+      const content = JSON.parse(await chosen.text()) as { title?: unknown };
+      report.value = pointsOf(content);
+      title.value = String(content.title ?? chosen.name);
       fault.value = "";
     } catch {
       report.value = [];

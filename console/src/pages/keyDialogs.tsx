@@ -47,8 +47,8 @@ function useRules(path: string | null) {
   useEffect(() => {
     if (!path) return;
     Promise.all([get<Budget>(`${path}/budget`), get<{ policy: Policy }>(`${path}/policy`)])
-      .then(([told, { policy: stated }]) => {
-        budget.value = told;
+      .then(([newBudget, { policy: stated }]) => {
+        budget.value = newBudget;
         policy.value = before.value = stated;
       })
       .catch((error: unknown) => (fault.value = words(error)));

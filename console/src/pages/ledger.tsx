@@ -38,8 +38,8 @@ export function Ledger() {
   const more = useSignal(false);
   const fault = useSignal("");
   const load = (after: number | null) => {
-    const asked = `/v1/admin/ledger?limit=${PAGE}${after === null ? "" : `&after=${after}`}`;
-    get<{ data: Line[]; has_more: boolean }>(asked)
+    const path = `/v1/admin/ledger?limit=${PAGE}${after === null ? "" : `&after=${after}`}`;
+    get<{ data: Line[]; has_more: boolean }>(path)
       .then((page) => {
         lines.value = after === null ? page.data : [...(lines.value ?? []), ...page.data];
         more.value = page.has_more;

@@ -224,10 +224,10 @@ function useFacts(range: Range) {
       let after = "";
       // until a page has a run that is known, or there are very many new ones
       for (let n = 0; n < MOST / PAGE; n++) {
-        const known = facts.value;
+        const earlier = facts.value;
         const page = await readPage(after, n ? PAGE : 50);
         after = page.next_after ?? "";
-        if (!after || page.data.some((run) => known.has(run.id))) break;
+        if (!after || page.data.some((run) => earlier.has(run.id))) break;
       }
       fault.value = "";
     } catch (error) {

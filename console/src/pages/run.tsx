@@ -46,7 +46,7 @@ async function watch(
     run.value = fromRecord(record);
     return;
   }
-  const opened_s = record.now_s ?? record.wall_s; // what happened before is told now
+  const opened_s = record.now_s ?? record.wall_s; // what happened before counts as now
   let live: Run = { ...begun(record), now_s: opened_s };
   run.value = live;
   for await (const event of follow(`${path}/events`, stop, (state) => (connected.value = state))) {
@@ -111,7 +111,7 @@ function ReadableRun(props: { id: string; beside?: boolean }) {
           ))}
           {isNarrow ? details : null}
           <Answer key={replay.shown.value ? "replayed" : "live"} run={shown} />
-          {isOver && mayRate ? <Feedback id={shown.id} given={run.value!.feedback} keepsTexts={shown.has_content} /> : null}
+          {isOver && mayRate ? <Feedback id={shown.id} feedback={run.value!.feedback} keepsTexts={shown.has_content} /> : null}
           <Timeline plans={shown.plans} waits={shown.waits} now_s={shown.now_s} whole_s={isOver ? run.value!.now_s : shown.now_s} selected={step ?? null} onSelect={onSelect} />
         </div>
         {isNarrow ? null : details}

@@ -45,10 +45,10 @@ function RunList() {
   const isFiltered = Object.values(filter.value).some(Boolean);
 
   const read = (after: string): Promise<Page> => {
-    const asked = new URLSearchParams({ limit: String(PAGE) });
-    for (const [name, value] of Object.entries(filter.value)) if (value && !(name === "words" && value.length < FEWEST_CHARS)) asked.set(name, value);
-    if (after) asked.set("after", after);
-    return get<Page>(`/v1/workflows?${asked.toString()}`);
+    const query = new URLSearchParams({ limit: String(PAGE) });
+    for (const [name, value] of Object.entries(filter.value)) if (value && !(name === "words" && value.length < FEWEST_CHARS)) query.set(name, value);
+    if (after) query.set("after", after);
+    return get<Page>(`/v1/workflows?${query.toString()}`);
   };
   /** Read the first page again. Older pages that are shown stay, unless so many runs are new that there is a gap. */
   const refresh = async (isNew: boolean) => {
@@ -56,12 +56,12 @@ function RunList() {
     try {
       const page = await read("");
       if (turn !== newest.current) return; // the filter has changed since
-      const known = new Set(page.data.map((run) => run.id));
+      const ids = new Set(page.data.map((run) => run.id));
       const older = isNew ? [] : (runs.value ?? []);
-      const connects = older.some((run) => known.has(run.id));
-      const kept = connects ? older.slice(older.findLastIndex((run) => known.has(run.id)) + 1) : [];
-      runs.value = [...page.data, ...kept];
-      if (!kept.length) more.value = page.next_after ?? "";
+      const connects = older.some((run) => ids.has(run.id));
+      const rest = connects ? older.slice(older.findLastIndex((run) => ids.has(run.id)) + 1) : [];
+      runs.value = [...page.data, ...rest];
+      if (!rest.length) more.value = page.next_after ?? "";
       fault.value = "";
     } catch (error) {
       fault.value = words(error);

@@ -61,7 +61,7 @@ export function WorkerTest(props: { worker: ModelInfo; onClose: () => void; onRu
     }
     busy.value = false;
   };
-  const found = result.value;
+  const answer = result.value;
   return (
     <Dialog title={`Test ${worker.id}`} onClose={props.onClose}>
       {(close) => (
@@ -78,21 +78,21 @@ export function WorkerTest(props: { worker: ModelInfo; onClose: () => void; onRu
           </p>
           <Alert text={fault.value} />
           <div class="stack" role="status">
-            {found ? (
+            {answer ? (
               <>
-                <p class={`banner ${found.served_by === worker.id ? "good" : "warn"}`}>
+                <p class={`banner ${answer.served_by === worker.id ? "good" : "warn"}`}>
                   <span class="dot" aria-hidden="true" />{" "}
-                  <strong>{found.served_by === worker.id ? `${worker.id} answered in ${seconds(found.took_s)}.` : `${worker.id} did not answer. ${found.served_by} answered instead.`}</strong>{" "}
-                  {count(found.tokens)} tokens{found.cost_usd === null ? "" : `, ${dollars(found.cost_usd)}`}.
+                  <strong>{answer.served_by === worker.id ? `${worker.id} answered in ${seconds(answer.took_s)}.` : `${worker.id} did not answer. ${answer.served_by} answered instead.`}</strong>{" "}
+                  {count(answer.tokens)} tokens{answer.cost_usd === null ? "" : `, ${dollars(answer.cost_usd)}`}.
                 </p>
-                <pre class="said">{found.text || "The answer is empty."}</pre>
-                {found.run && may("read") ? (
+                <pre class="said">{answer.text || "The answer is empty."}</pre>
+                {answer.run && may("read") ? (
                   <p class="buttons">
                     <button
                       type="button"
                       onClick={() => {
                         close();
-                        props.onRun(found.run!);
+                        props.onRun(answer.run!);
                       }}
                     >
                       Open the run

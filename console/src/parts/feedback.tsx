@@ -4,20 +4,20 @@ import { post, words } from "../data/api";
 import type { ApiFeedback } from "../data/record";
 import { Alert } from "./ui";
 
-export function Feedback(props: { id: string; given: ApiFeedback[]; keepsTexts: boolean }) {
+export function Feedback(props: { id: string; feedback: ApiFeedback[]; keepsTexts: boolean }) {
   const mine = useSignal<ApiFeedback | null>(null);
   const comment = useSignal("");
   const expected = useSignal("");
   const fault = useSignal("");
   const send = (score: number | null) => {
     fault.value = "";
-    const said = { comment: comment.value, expected: expected.value, ...(score === null ? {} : { score }) };
-    post<ApiFeedback>(`/v1/workflows/${encodeURIComponent(props.id)}/feedback`, said)
-      .then((kept) => (mine.value = kept))
+    const body = { comment: comment.value, expected: expected.value, ...(score === null ? {} : { score }) };
+    post<ApiFeedback>(`/v1/workflows/${encodeURIComponent(props.id)}/feedback`, body)
+      .then((feedback) => (mine.value = feedback))
       .catch((error: unknown) => (fault.value = words(error)));
   };
   const score = mine.value?.score ?? null;
-  const said = [...props.given.filter((each) => each.key_id !== mine.value?.key_id), ...(mine.value ? [mine.value] : [])];
+  const entries = [...props.feedback.filter((each) => each.key_id !== mine.value?.key_id), ...(mine.value ? [mine.value] : [])];
   return (
     <div class="feedback" role="group" aria-label="Rate this answer">
       <button type="button" aria-pressed={score === 1} onClick={() => send(1)}>
@@ -43,7 +43,7 @@ export function Feedback(props: { id: string; given: ApiFeedback[]; keepsTexts: 
         </details>
       ) : null}
       <p class="small" role="status">
-        {said.map(line).join(" ")}
+        {entries.map(line).join(" ")}
       </p>
       <Alert text={fault.value} />
     </div>
@@ -51,9 +51,9 @@ export function Feedback(props: { id: string; given: ApiFeedback[]; keepsTexts: 
 }
 
 /** Format one feedback as sentences. */
-function line(said: ApiFeedback): string {
-  const score = said.score === null ? "" : `Rated ${Math.round(100 * said.score)} of 100.`;
-  const labels = said.labels.length ? `Labels: ${said.labels.join(", ")}.` : "";
-  const expected = said.expected ? `Right answer: ${said.expected}` : "";
-  return [score, labels, said.comment, expected].filter(Boolean).join(" ");
+function line(feedback: ApiFeedback): string {
+  const score = feedback.score === null ? "" : `Rated ${Math.round(100 * feedback.score)} of 100.`;
+  const labels = feedback.labels.length ? `Labels: ${feedback.labels.join(", ")}.` : "";
+  const expected = feedback.expected ? `Right answer: ${feedback.expected}` : "";
+  return [score, labels, feedback.comment, expected].filter(Boolean).join(" ");
 }

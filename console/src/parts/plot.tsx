@@ -119,13 +119,13 @@ function Bars(props: { series: PlotSeries[]; n: number; x: (bar: number) => numb
 
 /** Line through known values. Bars without a value leave it out, and a value alone is a dot. */
 function Line(props: { series: PlotSeries; x: (bar: number) => number; y: (value: number) => number }) {
-  const known = props.series.values.flatMap((value, bar) => (value === null ? [] : [[props.x(bar), props.y(value)] as const]));
+  const points = props.series.values.flatMap((value, bar) => (value === null ? [] : [[props.x(bar), props.y(value)] as const]));
   const style = props.series.hue === null ? undefined : { "--hue": `${props.series.hue}` };
   const kind = props.series.hue === null ? "" : " hued";
   return (
     <g style={style}>
-      <polyline class={`line${kind}`} points={known.map(([x, y]) => `${x},${y}`).join(" ")} />
-      {known.length > 60 ? null : known.map(([x, y]) => <circle key={x} class={`line-dot${kind}`} cx={x} cy={y} r="2.5" />)}
+      <polyline class={`line${kind}`} points={points.map(([x, y]) => `${x},${y}`).join(" ")} />
+      {points.length > 60 ? null : points.map(([x, y]) => <circle key={x} class={`line-dot${kind}`} cx={x} cy={y} r="2.5" />)}
     </g>
   );
 }

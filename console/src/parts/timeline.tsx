@@ -24,7 +24,7 @@ export function Timeline(props: {
       <div class="axis" aria-hidden="true">
         {[0, 0.25, 0.5, 0.75, 1].map((part) => (
           <span key={part} style={{ left: `${100 * part}%` }}>
-            {seconds(room.told(part * room.whole)) || "0"}
+            {seconds(room.timeAt(part * room.whole)) || "0"}
           </span>
         ))}
       </div>
@@ -124,7 +124,7 @@ function Bars(props: { step: Step; now_s: number; room: Room; share: (place: num
             key={index}
             kind="tools"
             from={share(turn.called_s)}
-            to={props.share(room.behind(turn.answered_s ?? now_s))}
+            to={props.share(room.after(turn.answered_s ?? now_s))}
             hue={colour}
             title={`waited for ${turn.tool_calls.map((call) => call.name).join(", ")}`}
           />

@@ -45,12 +45,12 @@ def check_solution(match: re.Match[str]) -> ExactAnswer:
     sides = [_polynomial(side, letter) for side in text.split("=")]
     if len(sides) != 2:
         raise NotForProgram("An equation must have exactly one equals sign.")
-    found: dict[Any, int] = load("sympy").roots(sides[0] - sides[1], cubics=False, quartics=False)
-    if not found or not all(
-        each.is_rational and sides[0].eval(each) == sides[1].eval(each) for each in found
+    roots: dict[Any, int] = load("sympy").roots(sides[0] - sides[1], cubics=False, quartics=False)
+    if not roots or not all(
+        each.is_rational and sides[0].eval(each) == sides[1].eval(each) for each in roots
     ):
         raise NotForProgram("Not all solutions of the equation can be checked exactly.")
-    parts = [f"for {letter} = {each}, both sides are {sides[0].eval(each)}" for each in sorted(found)]
+    parts = [f"for {letter} = {each}, both sides are {sides[0].eval(each)}" for each in sorted(roots)]
     return ExactAnswer(f"The solution of {text} is right: {'; '.join(parts)}.")
 
 
@@ -90,14 +90,14 @@ def _power(base: Any, exponent: Any) -> Any:
 class _Polynomial(Expression):
     """Expression whose values are polynomials. Divisors and exponents must be numbers."""
 
-    def _compute(self, sign: str, left: Any, right: Any) -> Any:
+    def _compute(self, sign: str, a: Any, b: Any) -> Any:
         if sign in ("/", "mod"):
-            if sign == "mod" or not (divisor := _constant(right)):
+            if sign == "mod" or not (divisor := _constant(b)):
                 raise NotForProgram(
                     "Polynomials can be divided only by nonzero numbers, and mod is not supported."
                 )
-            return _check_size(left * self._lift(1 / divisor))
-        return _check_size(super()._compute(sign, left, right))
+            return _check_size(a * self._lift(1 / divisor))
+        return _check_size(super()._compute(sign, a, b))
 
 
 def _check_size(polynomial: Any) -> Any:
@@ -132,10 +132,10 @@ def _factor_text(polynomial: Any) -> str:
 def _solution(letter: str, text: str, polynomial: Any) -> ExactAnswer:
     if polynomial.degree() < 1:
         raise NotForProgram("The equation does not depend on its variable.")
-    found: dict[Any, int] = load("sympy").roots(polynomial, cubics=False, quartics=False)
-    if sum(found.values()) != polynomial.degree() or any(each.is_real is None for each in found):
+    roots: dict[Any, int] = load("sympy").roots(polynomial, cubics=False, quartics=False)
+    if sum(roots.values()) != polynomial.degree() or any(each.is_real is None for each in roots):
         raise NotForProgram("The equation has solutions that cannot be written exactly.")
-    real = sorted((each for each in found if each.is_real), key=lambda each: float(each))
+    real = sorted((each for each in roots if each.is_real), key=lambda each: float(each))
     if not real:
         return ExactAnswer(f"{text} has no real solution.", "no real solution")
     shown = [_written(each) + ("" if each.is_rational else f" (about {float(each):.6g})") for each in real]

@@ -49,12 +49,12 @@ def _kind(text: str) -> tuple[str, str]:
         else text
     )
     text = re.sub(r"^name (?:me )?(?=the\b|a\b)", "what is ", text, flags=re.IGNORECASE)
-    found = _OPEN.search(text)
-    if found is None or not found.lastgroup:
+    interrogative = _OPEN.search(text)
+    if interrogative is None or not interrogative.lastgroup:
         raise NotForProgram("The question does not ask for a fact.")
-    kind = found.lastgroup
-    kept = found[0][3:] if kind == "how" else ""
-    return kind, f"{text[: found.start()]} {kept} {text[found.end() :]}"
+    kind = interrogative.lastgroup
+    adjective = interrogative[0][3:] if kind == "how" else ""
+    return kind, f"{text[: interrogative.start()]} {adjective} {text[interrogative.end() :]}"
 
 
 def _open_facts(text: str) -> list[Fact]:
@@ -66,21 +66,21 @@ def _open_facts(text: str) -> list[Fact]:
         r"\b(?:someone|somebody|person|man|woman) (?:who|that)\b", text
     )
     kinds = {kind, "who"} if kind == "what" and is_person else {kind}
-    found = [
+    facts = [
         fact
         for fact in almanac().candidates(words)
         if kinds & set(fact.kinds)
         and fact.fits(words, is_open=True, extra=people if "who" in fact.kinds else frozenset())
     ]
-    return sorted(found, key=lambda fact: -len(fact.required) - len(fact.asked))
+    return sorted(facts, key=lambda fact: -len(fact.required) - len(fact.categories))
 
 
 def _answer_open(text: str) -> ExactAnswer:
     facts = _open_facts(text)
     if not facts:
         raise NotForProgram("The almanac has no fact with exactly these words.")
-    size = len(facts[0].required) + len(facts[0].asked)
-    best = [fact for fact in facts if len(fact.required) + len(fact.asked) == size]
+    size = len(facts[0].required) + len(facts[0].categories)
+    best = [fact for fact in facts if len(fact.required) + len(fact.categories) == size]
     if len({tuple(map(_plain_item, fact.values[:1])) or fact.sentence for fact in best}) > 1:
         raise NotForProgram("Several facts of the almanac fit the question.")
     return ExactAnswer(facts[0].sentence, facts[0].values[0] if facts[0].values else "")
@@ -125,9 +125,9 @@ def _verdicts(words: tuple[str, ...]) -> Iterator[tuple[bool, str]]:
         if any(form and form <= has and fact.fits(words, is_open=False, extra=form) for form in forms):
             yield True, fact.sentence
         elif fact.table or any(word.endswith("est") for each in fact.required for word in each & has):
-            rest = has - fact.optional.union(*fact.required, *fact.asked)
-            known = _values_of(fact.table) if fact.table else _superlatives()
-            is_other = rest in known and rest not in forms and rest not in fact.unclear
+            rest = has - fact.optional.union(*fact.required, *fact.categories)
+            values = _values_of(fact.table) if fact.table else _superlatives()
+            is_other = rest in values and rest not in forms and rest not in fact.unclear
             if is_other and fact.fits(words, is_open=False, extra=rest):
                 yield False, fact.sentence
     yield from memberships(words)
@@ -164,11 +164,11 @@ def _say_truth(text: str) -> ExactAnswer:
 
 def _alternatives(text: str) -> list[tuple[str, str]]:
     """Return the two statements of a question such as "Is the Sun a star or a planet?", with their alternatives."""
-    left, _, right = text.partition(" or ")
-    n_words, before = len(right.split()), left.split()
-    if not right or n_words > 5 or " or " in right or len(before) <= n_words:
+    first, _, second = text.partition(" or ")
+    n_words, before = len(second.split()), first.split()
+    if not second or n_words > 5 or " or " in second or len(before) <= n_words:
         raise NotForProgram("The question does not offer two alternatives.")
-    return [(left, " ".join(before[-n_words:])), (" ".join([*before[:-n_words], right]), right)]
+    return [(first, " ".join(before[-n_words:])), (" ".join([*before[:-n_words], second]), second)]
 
 
 def _plain_item(text: str) -> str:
@@ -236,16 +236,16 @@ def _same_table(one: str, other: str, third: str) -> str | None:
 
 def _fill_blank(match: re.Match[str]) -> ExactAnswer:
     head = almanac().words(match["head"])
-    found = {
+    answers = {
         (fact.sentence, value)
         for fact in almanac().candidates(head)
         for value in fact.values[:1]
         if set(almanac().words(fact.sentence)) - set(almanac().words(value)) == set(head)
         and fact.sentence.rstrip(".").endswith(value)
     }
-    if len(found) != 1:
+    if len(answers) != 1:
         raise NotForProgram("The almanac does not know what is missing.")
-    sentence, value = found.pop()
+    sentence, value = answers.pop()
     return ExactAnswer(sentence, value)
 
 

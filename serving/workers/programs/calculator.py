@@ -69,12 +69,12 @@ def _square_root(operand: str) -> ExactAnswer:
     if value < 0:
         raise NotForProgram("The square root of a negative number is not a real number.")
     with localcontext(prec=60):
-        found = Fraction((Decimal(value.numerator) / Decimal(value.denominator)).sqrt())
+        root = Fraction((Decimal(value.numerator) / Decimal(value.denominator)).sqrt())
     tops = math.isqrt(value.numerator), math.isqrt(value.denominator)
     if (tops[0] ** 2, tops[1] ** 2) == (value.numerator, value.denominator):
         exact = Fraction(*tops)
         return ExactAnswer(f"The square root of {show(value)} is {show(exact)}.", show(exact))
-    text = approximate(found, 8)
+    text = approximate(root, 8)
     return ExactAnswer(f"The square root of {show(value)} is about {text}.", text)
 
 
@@ -180,20 +180,20 @@ def _which(match: re.Match[str]) -> ExactAnswer:
         raise NotForProgram("Two of the numbers to compare are equal.")
     if word in SIZES and len(numbers) != 2:
         raise NotForProgram(f'A comparison with "{word}" needs exactly two numbers.')
-    wanted = max(numbers) if (SIZES | ORDER)[word] > 0 else min(numbers)
+    extreme = max(numbers) if (SIZES | ORDER)[word] > 0 else min(numbers)
     if word in ORDER:
-        return ExactAnswer(f"{show(wanted)} is the {word} number.", show(wanted))
-    other = next(each for each in numbers if each != wanted)
-    return ExactAnswer(f"{show(wanted)} is {word} than {show(other)}.", show(wanted))
+        return ExactAnswer(f"{show(extreme)} is the {word} number.", show(extreme))
+    other = next(each for each in numbers if each != extreme)
+    return ExactAnswer(f"{show(extreme)} is {word} than {show(other)}.", show(extreme))
 
 
 def _is_more(match: re.Match[str]) -> ExactAnswer:
-    left, right, word = compute(match[1])[0], compute(match[3])[0], match[2].casefold()
+    first, second, word = compute(match[1])[0], compute(match[3])[0], match[2].casefold()
     same = "equal" in word or word == "the same as"
-    is_so = left == right if same else (left - right) * (SIZES[word.removesuffix(" than")]) > 0
+    is_so = first == second if same else (first - second) * (SIZES[word.removesuffix(" than")]) > 0
     no = "" if is_so else "not "
     return ExactAnswer(
-        f"{'Yes' if is_so else 'No'}, {show(left)} is {no}{word} {show(right)}.", "Yes" if is_so else "No"
+        f"{'Yes' if is_so else 'No'}, {show(first)} is {no}{word} {show(second)}.", "Yes" if is_so else "No"
     )
 
 
@@ -346,10 +346,10 @@ RULES: tuple[Rule, ...] = (
 
 def _join_match(match: re.Match[str]) -> re.Match[str]:
     text = re.sub(r" (?:to|by|with) ", " and ", match["list"])
-    found = re.fullmatch(rf"(?P<verb>\w+) (?P<list>{LIST})", f"{match['verb']} {text}", re.IGNORECASE)
-    if found is None:
+    joined_match = re.fullmatch(rf"(?P<verb>\w+) (?P<list>{LIST})", f"{match['verb']} {text}", re.IGNORECASE)
+    if joined_match is None:
         raise NotForProgram("The program does not understand this calculation.")
-    return found
+    return joined_match
 
 
 class Calculator(ProgramWorker):

@@ -225,8 +225,8 @@ def _language(match: re.Match[str]) -> ExactAnswer:
 
     code = "GB" if plain_name(match["country"]) == "england" else _country(match["country"]).code
     country = countries_by_name()[0][code]
-    found: Any = get_official_languages(code) or get_official_languages(code, de_facto=True)
-    cldr = {str(each).split("_")[0] for each in found}
+    languages: Any = get_official_languages(code) or get_official_languages(code, de_facto=True)
+    cldr = {str(each).split("_")[0] for each in languages}
     cldr, other = (_SWITZERLAND, _SWITZERLAND) if code == "CH" else (cldr, set(country.languages))
     if code == "GB":
         other = {"en"}
@@ -451,9 +451,9 @@ def _by_words(match: re.Match[str]) -> ExactAnswer:
         raise NotForProgram("The question names several countries.")
     for keys, fillers, rule in sorted(_FRAMES, key=lambda frame: -len(frame[0])):
         if keys <= set(others) and set(others) <= keys | fillers | _ALWAYS:
-            found = re.fullmatch(rf".*?(?P<country>{re.escape(' '.join(words[start:end]))}).*", text)
-            assert found is not None
-            return rule(found)
+            country_match = re.fullmatch(rf".*?(?P<country>{re.escape(' '.join(words[start:end]))}).*", text)
+            assert country_match is not None
+            return rule(country_match)
     raise NotForProgram("The program does not understand every word around the country's name.")
 
 

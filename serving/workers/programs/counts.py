@@ -66,8 +66,8 @@ def _plain_count(match: re.Match[str]) -> ExactAnswer:
 
 def _singular(name: str) -> str:
     name = " ".join(name.casefold().split())
-    known = {each for pair in _PLAIN_COUNTS for each in pair} | {"week"}
-    return _SINGULAR.get(name, name if name in known else name.removesuffix("s"))
+    units = {each for pair in _PLAIN_COUNTS for each in pair} | {"week"}
+    return _SINGULAR.get(name, name if name in units else name.removesuffix("s"))
 
 
 def _calendar(match: re.Match[str]) -> ExactAnswer:

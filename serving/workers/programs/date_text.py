@@ -86,25 +86,25 @@ def calendar_day(year: int, month: int, day: int) -> date:
 def read_date(text: str, today: date, *, past: bool = False) -> date:
     """Read `text` as a date. Without a year it is the next one from `today` on, or if `past` the most recent."""
     bare = re.sub(rf"^(?:{'|'.join(WEEKDAYS)}),? ", "", text.strip(), flags=re.IGNORECASE)
-    found = _PARTS.fullmatch(bare)
-    if found is None:
+    match = _PARTS.fullmatch(bare)
+    if match is None:
         raise NotForProgram(f"{text!r} is not a date that the program can read.")
-    if found["iso"]:
-        return calendar_day(*(int(part) for part in found["iso"].split("-")))
-    if found["a"]:
-        a, b = int(found["a"]), int(found["b"])
+    if match["iso"]:
+        return calendar_day(*(int(part) for part in match["iso"].split("-")))
+    if match["a"]:
+        a, b = int(match["a"]), int(match["b"])
         if a <= 12 and b <= 12 and a != b:
             raise NotForProgram(f"The date {text!r} is ambiguous. Write the month as a word.")
-        return calendar_day(int(found["y1"]), min(a, b) if a != b else a, max(a, b))
-    if found["day"]:
-        return today + timedelta(days={"today": 0, "tomorrow": 1, "yesterday": -1}[found["day"].casefold()])
-    if found["edge"]:
-        year = int(found["y5"]) if found["y5"].isdigit() else today.year
-        return calendar_day(year, 12, 31) if found["edge"].casefold() == "end" else calendar_day(year, 1, 1)
-    if found["holiday"]:
-        return _holiday(found["holiday"].casefold(), found["y4"], today, past=past)
-    month = MONTH_NUMBERS[(found["m2"] or found["m3"]).casefold()]
-    day, year = int(found["d2"] or found["d3"]), found["y2"] or found["y3"]
+        return calendar_day(int(match["y1"]), min(a, b) if a != b else a, max(a, b))
+    if match["day"]:
+        return today + timedelta(days={"today": 0, "tomorrow": 1, "yesterday": -1}[match["day"].casefold()])
+    if match["edge"]:
+        year = int(match["y5"]) if match["y5"].isdigit() else today.year
+        return calendar_day(year, 12, 31) if match["edge"].casefold() == "end" else calendar_day(year, 1, 1)
+    if match["holiday"]:
+        return _holiday(match["holiday"].casefold(), match["y4"], today, past=past)
+    month = MONTH_NUMBERS[(match["m2"] or match["m3"]).casefold()]
+    day, year = int(match["d2"] or match["d3"]), match["y2"] or match["y3"]
     return _in_year(lambda each: calendar_day(each, month, day), year, today, past=past)
 
 

@@ -166,7 +166,7 @@ class Calendar(ProgramWorker):
             (pattern(rf"(?:what|which) (?P<what>month|day|season)(?: of the (?:year|week))? (?:comes|is|follows|is the (?:month|day|one|season)|the (?:month|day|season))? ?(?:right |directly |immediately )?(?P<way>after|before|follows|) ?(?P<name>{MONTH}|{'|'.join(WEEKDAYS)}|{'|'.join(_SEASONS)}|fall)"), _neighbour),
             (pattern(rf"(?:what|which) is the (?P<what>month|day|season) (?P<way>after|before) (?P<name>{MONTH}|{'|'.join(WEEKDAYS)}|{'|'.join(_SEASONS)}|fall)"), _neighbour),
             (pattern(rf"(?:what|which) (?P<what>month|day|season) (?:comes|is|lies) between (?P<name>{MONTH}|{'|'.join(WEEKDAYS)}|{'|'.join(_SEASONS)}) and (?P<other>{MONTH}|{'|'.join(WEEKDAYS)}|{'|'.join(_SEASONS)})"), _middle),
-            (pattern(rf"if (?P<when>today|tomorrow|yesterday) (?:is|was|will be) (?:an? )?(?P<day>{'|'.join(WEEKDAYS)}),? (?:then )?(?:what|which) day(?: of the week)? (?:is|was|will be|will it be|is it|was it) (?:(?P<asked>today|tomorrow|yesterday|the day after tomorrow|the day before yesterday)|(?:in )?(?P<n>{NUMBER}) days(?P<ago> ago| from now| from today|))"), _weekday_if),
+            (pattern(rf"if (?P<when>today|tomorrow|yesterday) (?:is|was|will be) (?:an? )?(?P<day>{'|'.join(WEEKDAYS)}),? (?:then )?(?:what|which) day(?: of the week)? (?:is|was|will be|will it be|is it|was it) (?:(?P<target>today|tomorrow|yesterday|the day after tomorrow|the day before yesterday)|(?:in )?(?P<n>{NUMBER}) days(?P<ago> ago| from now| from today|))"), _weekday_if),
             (pattern(rf"(?:(?:what|which) (?:is|month is|day is|one is) the|name the|the) (?P<n>first|last|{'|'.join(ORDINALS)}) (?P<what>month|day) of the (?P<of>year|week)"), _nth),
             (pattern(r"how many (?P<what>days|seasons|months) (?:are |does |has )?(?:there )?(?:in )?(?:a|one|the) (?P<of>week|year)(?: have)?"), _how_many),
             (pattern(r"(?:list|name|what are|give me|tell me) (?:all )?(?:the |all )?(?:names of the )?(?:12 |twelve |seven |7 |four |4 )?(?P<what>months|days|seasons)(?: of the (?:year|week)| in (?:a|the) (?:year|week))?(?:,? (?:starting|beginning) with (?P<first>[a-z]+))?(?: in order)?"), _list_names),
@@ -414,17 +414,17 @@ def _weekday_if(match: re.Match[str]) -> ExactAnswer:
         "the day after tomorrow": 2,
         "the day before yesterday": -2,
     }
-    asked = match["asked"]
+    target = match["target"]
     days = (
-        offsets[asked.casefold()]
-        if asked
+        offsets[target.casefold()]
+        if target
         else int(read_number(match["n"])) * (-1 if match["ago"] == " ago" else 1)
     )
     today = [name.casefold() for name in WEEKDAYS].index(match["day"].casefold()) - offsets[
         match["when"].casefold()
     ]
     result = WEEKDAYS[(today + days) % 7]
-    when = asked or f"{match['n']} days {'ago' if match['ago'] == ' ago' else 'later'}"
+    when = target or f"{match['n']} days {'ago' if match['ago'] == ' ago' else 'later'}"
     return ExactAnswer(f"If {match['when']} is {match['day'].capitalize()}, {when} is {result}.", result)
 
 
@@ -450,9 +450,9 @@ def _list_names(match: re.Match[str]) -> ExactAnswer:
     names = _names_of(match["what"])
     if first := match["first"]:
         lower = [name.casefold() for name in names]
-        wanted = {"fall": "autumn"}.get(first.casefold(), first.casefold())
-        if wanted not in lower:
+        start = {"fall": "autumn"}.get(first.casefold(), first.casefold())
+        if start not in lower:
             raise NotForProgram(f"{first!r} is not one of the {match['what']}.")
-        names = names[lower.index(wanted) :] + names[: lower.index(wanted)]
+        names = names[lower.index(start) :] + names[: lower.index(start)]
     text = f"{', '.join(names[:-1])} and {names[-1]}"
     return ExactAnswer(f"{text[0].upper()}{text[1:]}.", text)

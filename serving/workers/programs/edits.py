@@ -35,10 +35,10 @@ def _start(match: re.Match[str]) -> ExactAnswer:
 
 def _replace(match: re.Match[str]) -> ExactAnswer:
     old, new, text = (_plain(match[name]) for name in ("old", "new", "text"))
-    found = re.findall(
+    occurrences = re.findall(
         rf"(?<!\w){re.escape(old)}(?!\w)" if " " in text else re.escape(old), text, re.IGNORECASE
     )
-    if len(found) != 1:
+    if len(occurrences) != 1:
         raise NotForProgram(f'"{old}" must occur exactly once in the text.')
     return _text(
         re.sub(
@@ -58,10 +58,10 @@ def _remove(match: re.Match[str]) -> ExactAnswer:
         at = text.casefold().index(old.casefold())
         return _text(text[:at] + text[at + len(old) :])
     words = text.split()
-    left = [word for word in words if word.strip(".,!?").casefold() != old.casefold()]
-    if len(words) - len(left) != 1:
+    rest = [word for word in words if word.strip(".,!?").casefold() != old.casefold()]
+    if len(words) - len(rest) != 1:
         raise NotForProgram(f'"{old}" must occur exactly once in the text.')
-    return _text(" ".join(left))
+    return _text(" ".join(rest))
 
 
 def _change_letter(match: re.Match[str]) -> ExactAnswer:
@@ -129,11 +129,11 @@ def _unscramble(match: re.Match[str]) -> ExactAnswer:
     letters = sorted(re.sub(r"[^a-z]|\band\b", "", match["text"].casefold()))
     if not 3 <= len(letters) <= 12:
         raise NotForProgram("Three to twelve letters can be unscrambled.")
-    found = _common([word for word in senses() if len(word) == len(letters) and sorted(word) == letters])
-    found = [word for word in found if word != match["text"].casefold().strip()]
-    if not found:
+    anagrams = _common([word for word in senses() if len(word) == len(letters) and sorted(word) == letters])
+    anagrams = [word for word in anagrams if word != match["text"].casefold().strip()]
+    if not anagrams:
         raise NotForProgram("The dictionary has no word with exactly these letters.")
-    return ExactAnswer(f'The letters make "{found[0]}".', found[0])
+    return ExactAnswer(f'The letters make "{anagrams[0]}".', anagrams[0])
 
 
 def _word_like(match: re.Match[str]) -> ExactAnswer:
@@ -149,15 +149,15 @@ def _word_like(match: re.Match[str]) -> ExactAnswer:
     if letters:
         is_end = match["end"].casefold().startswith("end")
         tests.append(lambda word: word.endswith(letters) if is_end else word.startswith(letters))
-    found = [
+    candidates = [
         word
         for word, all_senses in senses().items()
         if all(test(word) for test in tests) and len(word) > max(2, len(letters)) and word.isalpha()
         and max(all_senses, key=lambda sense: sense.count).part_of_speech in codes
     ]  # fmt: skip
-    if not found:
+    if not candidates:
         raise NotForProgram("The dictionary knows no such word.")
-    word = _common(found)[0]
+    word = _common(candidates)[0]
     return ExactAnswer(f'"{word}" is such a word.', word)
 
 

@@ -24,10 +24,10 @@ def _symbol(match: re.Match[str]) -> ExactAnswer:
 
 
 def _of_symbol(match: re.Match[str]) -> ExactAnswer:
-    found = [name for name, symbol in almanac().symbols.items() if symbol == match["symbol"]]
-    if not found:
+    names = [name for name, symbol in almanac().symbols.items() if symbol == match["symbol"]]
+    if not names:
         raise NotForProgram(f"{match['symbol']!r} is not the symbol of a chemical element.")
-    return ExactAnswer(f"{match['symbol']} is the chemical symbol of {found[0]}.", found[0])
+    return ExactAnswer(f"{match['symbol']} is the chemical symbol of {names[0]}.", names[0])
 
 
 def _atomic_number(match: re.Match[str]) -> ExactAnswer:

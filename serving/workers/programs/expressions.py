@@ -207,32 +207,32 @@ class Expression:
         tokens: list[tuple[str, str]] = []
         at, text = 0, text.strip()
         while at < len(text):
-            found = _TOKEN.match(text, at)
-            if found is None:
+            token = _TOKEN.match(text, at)
+            if token is None:
                 raise NotForProgram("The question contains no calculation that the program can read.")
             if len(tokens) == MOST_TOKENS:
                 raise NotForProgram(f"An expression must have at most {MOST_TOKENS} tokens.")
-            kind = str(found.lastgroup)
+            kind = str(token.lastgroup)
             kind = "number" if kind == "scale" else kind
-            tokens.append((kind, found[0].strip().casefold()))
-            at = found.end()
+            tokens.append((kind, token[0].strip().casefold()))
+            at = token.end()
         return tokens
 
     def _peek(self) -> tuple[str, str]:
         return self._tokens[self._at] if self._at < len(self._tokens) else ("end", "")
 
     def _binary(self, least: int) -> Any:
-        left = self._unary()
+        value = self._unary()
         while True:
             _, text = self._peek()
             sign = _BINARY.get(text, "")
             if text == "x" and self._variable:
                 sign = ""
             if not sign or _PRECEDENCE[sign] < least:
-                return left
+                return value
             self._at += 1
-            right = self._binary(_PRECEDENCE[sign] + (sign != "^"))
-            left = self._compute(sign, left, right)
+            operand = self._binary(_PRECEDENCE[sign] + (sign != "^"))
+            value = self._compute(sign, value, operand)
 
     def _unary(self) -> Any:
         _, text = self._peek()
@@ -330,23 +330,23 @@ class Expression:
             raise NotForProgram(f"A factorial needs an integer from 0 to {MOST_FACTORIAL}.")
         return Fraction(math.factorial(value.numerator))
 
-    def _compute(self, sign: str, left: Any, right: Any) -> Any:
+    def _compute(self, sign: str, a: Any, b: Any) -> Any:
         self.n_operations += 1
         if sign == "^":
-            return self._raise_to(left, right)
-        if sign in ("/", "mod") and not right:
+            return self._raise_to(a, b)
+        if sign in ("/", "mod") and not b:
             raise NotForProgram("Division by zero is undefined.")
         match sign:
             case "+":
-                result = left + right
+                result = a + b
             case "-":
-                result = left - right
+                result = a - b
             case "*":
-                result = left * right
+                result = a * b
             case "mod":
-                result = left % right
+                result = a % b
             case _:
-                result = left / right
+                result = a / b
         return check_bits(result) if isinstance(result, Fraction) else result
 
 

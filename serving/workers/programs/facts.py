@@ -37,7 +37,7 @@ class Fact:
     Args:
         kinds: types of questions that it answers: `what`, `who`, `where`, `when`, `count`, `how`, `yes` and `no`.
         required: alternatives of each required word.
-        asked: alternatives of the word for the kind of thing, which questions for yes or no may omit.
+        categories: alternatives of the word for the kind of thing, which questions for yes or no may omit.
         optional: words that a question may also have.
         sentence: answer as a full sentence.
         values: short forms of the answer.
@@ -48,7 +48,7 @@ class Fact:
 
     kinds: tuple[str, ...]
     required: tuple[frozenset[str], ...]
-    asked: tuple[frozenset[str], ...]
+    categories: tuple[frozenset[str], ...]
     optional: frozenset[str]
     sentence: str
     values: tuple[str, ...]
@@ -65,10 +65,10 @@ class Fact:
             extra: more words that are allowed.
         """
         has = set(words)
-        needed = (*self.required, *self.asked) if is_open else self.required
+        needed = (*self.required, *self.categories) if is_open else self.required
         if not all(each & has for each in needed):
             return False
-        allowed = self.optional.union(extra, *self.required, *self.asked)
+        allowed = self.optional.union(extra, *self.required, *self.categories)
         if not has <= allowed or sum(any(word in each for each in needed) for word in words) < len(needed):
             return False
         if self.is_ordered:
@@ -138,8 +138,8 @@ class FactBook:
         )
         for phrase, word in self.phrases.items():
             text = re.sub(rf"(?<!\w){re.escape(phrase)}(?!\w)", word, text)
-        found = (word.replace("'s", "").rstrip(".") for word in _WORD.findall(text.replace("-", " ")))
-        return tuple(self.stem(word) for word in found if word not in self.dropped)
+        tokens = (word.replace("'s", "").rstrip(".") for word in _WORD.findall(text.replace("-", " ")))
+        return tuple(self.stem(word) for word in tokens if word not in self.dropped)
 
     def key(self, text: str) -> str:
         """Return the significant words of `text` as one string."""
@@ -239,14 +239,14 @@ class _Reader:
     ) -> None:  # fmt: skip
         for each in required:
             needed: list[frozenset[str]] = []
-            asked: list[frozenset[str]] = []
+            categories: list[frozenset[str]] = []
             for part in each.split():
                 words = [self._set(word.replace("_", " ")) for word in part.lstrip(":").split("/")]
                 if alternatives := frozenset[str]().union(*words):
-                    (asked if part.startswith(":") else needed).append(alternatives)
+                    (categories if part.startswith(":") else needed).append(alternatives)
             self.content.facts.append(
                 Fact(
-                    tuple(kinds.split("/")), tuple(needed), tuple(asked), self._set(optional), sentence, values, table,
+                    tuple(kinds.split("/")), tuple(needed), tuple(categories), self._set(optional), sentence, values, table,
                     tuple(self._set(each) for each in unclear), is_ordered,
                 )
             )  # fmt: skip
@@ -302,11 +302,11 @@ class _Reader:
     def _read_group(self, parts: list[str], *, is_complete: bool) -> None:
         names = [name.strip() for name in parts[0].split(" / ")]
         members, _, disputed = parts[2].partition(" ~ ")
-        found = tuple(_list(members))
+        member_names = tuple(_list(members))
         self.content.groups.append(
             Group(
-                tuple(self._set(name) for name in names), names[0], self._set(parts[1]), found,
-                frozenset(filter(None, map(self.content.key, found))), frozenset(map(self.content.key, _list(disputed))), is_complete,
+                tuple(self._set(name) for name in names), names[0], self._set(parts[1]), member_names,
+                frozenset(filter(None, map(self.content.key, member_names))), frozenset(map(self.content.key, _list(disputed))), is_complete,
             )
         )  # fmt: skip
 

@@ -12,7 +12,7 @@ MOST_TURNS = 4
 """Maximum number of turns of a conversation that are read, from the last one back."""
 MOST_WORDS, MOST_SPAN, MOST_FRAGMENT = 20, 6, 6
 """Maximum number of words of the earlier question, of words that are replaced, and of words that replace them."""
-_GIVEN = re.compile(r":\s+|\n")
+_TEXT_START = re.compile(r":\s+|\n")
 """End of a command before a given text."""
 _MARK = re.compile(
     r"(?:(?:ok(?:ay)?|thanks|thank you|great|nice|good)[,.!]? +)?(?:(?:and|but|or|now|then)(?: what| how)? ?(?:about|now|then)?|what about|how about)(?:,? +please,?)? +",
@@ -100,13 +100,15 @@ def whole_question(turns: Sequence[str], value_of: Ask, reply_to: Ask) -> str | 
         value = value_of(before) if before else None
     if before is None or value is None:
         return None
-    known = reply_to(before)
+    earlier_reply = reply_to(before)
     for candidates in _candidates(before, value, text):
-        found = {
-            answer: each for each in candidates if each and (answer := reply_to(each)) not in (None, known)
+        questions = {
+            answer: each
+            for each in candidates
+            if each and (answer := reply_to(each)) not in (None, earlier_reply)
         }
-        if found:
-            return next(iter(found.values())) if len(found) == 1 else None
+        if questions:
+            return next(iter(questions.values())) if len(questions) == 1 else None
     return None
 
 
@@ -135,11 +137,11 @@ def _candidates(before: str, value: str, text: str) -> Iterator[list[str]]:
 
 def _with_fragment(before: str, fragment: str) -> Iterator[list[str]]:
     """Yield `before` with `fragment` in the place of other words: first of those after the same preposition."""
-    given, own_text = _GIVEN.search(before), _GIVEN.search(fragment)
+    text_start, own_text = _TEXT_START.search(before), _TEXT_START.search(fragment)
     head = fragment[: own_text.start()] if own_text else fragment
     if _NO_FRAGMENT.match(fragment) or len(head.split()) > MOST_FRAGMENT:
         return
-    command = before[: given.start()] if given else before.rstrip(_END)
+    command = before[: text_start.start()] if text_start else before.rstrip(_END)
     words = list(re.finditer(r"\S+", command))[:MOST_WORDS]
     if own_text:
         yield [f"{before[: words[n].start()]}{fragment}" for n in range(1, min(len(words), 4))]
@@ -158,8 +160,8 @@ def _with_fragment(before: str, fragment: str) -> Iterator[list[str]]:
     for places in (alike, same, [] if _ADVERB.fullmatch(fragment) else spans):
         yield [new for start, end in places if (new := _replace(before, start, end, fragment))]
     yield [f"{command} {fragment}{before[len(command) :]}"]
-    if given and re.search(r"[,\d]", fragment):
-        yield [f"{before[: given.end()]}{fragment}"]
+    if text_start and re.search(r"[,\d]", fragment):
+        yield [f"{before[: text_start.end()]}{fragment}"]
 
 
 def _shape(text: str, ends: str) -> str:
@@ -190,10 +192,10 @@ def _replace(before: str, start: int, end: int, fragment: str) -> str:
 
 def _with_pronoun(before: str, value: str, text: str) -> Iterator[str]:
     """Yield `text` with what its pronoun may stand for: the earlier answer, the subject of the earlier question, or its text."""
-    found = _PRONOUN.search(text)
-    if found is None or len(_PRONOUN.findall(text)) != 1:
+    pronoun = _PRONOUN.search(text)
+    if pronoun is None or len(_PRONOUN.findall(text)) != 1:
         return
-    given = _GIVEN.search(before)
+    text_start = _TEXT_START.search(before)
     names = (
         [value]
         if (_NAME.fullmatch(value) or _DATE.fullmatch(value)) and not _ASKS_REST.search(before)
@@ -201,11 +203,11 @@ def _with_pronoun(before: str, value: str, text: str) -> Iterator[str]:
     )
     if _SUM.search(before) and re.fullmatch(r"-?[\d,.]+", value):
         names = [value]
-    elif not (found["person"] or given or re.search(r"\bthan\b", text)):
+    elif not (pronoun["person"] or text_start or re.search(r"\bthan\b", text)):
         matches = [each.search(before.strip(_END)) for each in _SUBJECTS]
         names += [match[1] for match in matches if match]
-    end = "'s" if found["its"] else ""
+    end = "'s" if pronoun["its"] else ""
     for name in dict.fromkeys(names):
-        yield f"{text[: found.start()]}{name}{end}{text[found.end() :]}"
-    if not found["person"] and given:
-        yield f"{text}: {before[given.end() :].strip()}"
+        yield f"{text[: pronoun.start()]}{name}{end}{text[pronoun.end() :]}"
+    if not pronoun["person"] and text_start:
+        yield f"{text}: {before[text_start.end() :].strip()}"

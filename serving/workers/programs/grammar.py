@@ -112,16 +112,16 @@ def _part_in(word: str, sentence: str) -> str:
 
 
 def _choose_part(match: re.Match[str]) -> ExactAnswer:
-    name, found = match["part"].casefold(), list[str]()
+    name, words = match["part"].casefold(), list[str]()
     for item in (items := items_of(match["list"])):
         counts = _uses(item)
         if counts.get(_PARTS[name], 0) * 2 >= sum(counts.values()) and _PARTS[name] in counts:
-            found.append(item)
+            words.append(item)
     if match["no"]:
-        found = [item for item in items if item not in found]
-    if len(found) != 1:
+        words = [item for item in items if item not in words]
+    if len(words) != 1:
         raise NotForProgram("Not exactly one of the words fits.")
-    return ExactAnswer(f'"{found[0]}" is {"not " if match["no"] else ""}{article_of(name)} {name}.', found[0])
+    return ExactAnswer(f'"{words[0]}" is {"not " if match["no"] else ""}{article_of(name)} {name}.', words[0])
 
 
 def _article(word: str) -> str:
@@ -223,23 +223,23 @@ def is_spelled(word: str) -> bool:
 def _edits(word: str) -> Iterator[str]:
     """Yield the strings that differ from `word` by one letter, or by two letters that are exchanged."""
     splits = [(word[:at], word[at:]) for at in range(len(word) + 1)]
-    for left, right in splits:
-        if right:
-            yield left + right[1:]
-        if len(right) > 1:
-            yield left + right[1] + right[0] + right[2:]
+    for head, tail in splits:
+        if tail:
+            yield head + tail[1:]
+        if len(tail) > 1:
+            yield head + tail[1] + tail[0] + tail[2:]
         for letter in "abcdefghijklmnopqrstuvwxyz":
-            yield left + letter + right
-            if right:
-                yield left + letter + right[1:]
+            yield head + letter + tail
+            if tail:
+                yield head + letter + tail[1:]
 
 
 def corrections(word: str) -> list[str]:
     """Return the known words that are the most similar to `word`, the most common first."""
-    known = other_words() | senses().keys()
-    near = known & set(_edits(word))
+    vocabulary = other_words() | senses().keys()
+    near = vocabulary & set(_edits(word))
     if not near and len(word) >= 6:
-        near = known & set(chain.from_iterable(_edits(each) for each in set(_edits(word))))
+        near = vocabulary & set(chain.from_iterable(_edits(each) for each in set(_edits(word))))
     swapped = {each for each in near if sorted(each) == sorted(word)} or near
     return sorted(swapped, key=lambda each: (-sum(sense.count for sense in senses().get(each, ())), each))
 
@@ -252,13 +252,13 @@ def correct(match: re.Match[str]) -> ExactAnswer:
         return ExactAnswer(f"Yes, {text}" if is_right else text, "Yes" if is_right else match["word"])
     if match["word"] != word:
         raise NotForProgram(f'"{match["word"]}" may be a name.')
-    found = corrections(word)
-    counts = [sum(sense.count for sense in senses().get(each, ())) + 1 for each in found[:2]]
-    if not found or len(word) < 4 or (len(found) > 1 and counts[0] < CLEAR * counts[1]):
+    suggestions = corrections(word)
+    counts = [sum(sense.count for sense in senses().get(each, ())) + 1 for each in suggestions[:2]]
+    if not suggestions or len(word) < 4 or (len(suggestions) > 1 and counts[0] < CLEAR * counts[1]):
         raise NotForProgram(f'The program is not certain which word "{word}" should be.')
     if "is_right" in match.groupdict():
-        return ExactAnswer(f'No. The correct spelling is "{found[0]}".', "No")
-    return ExactAnswer(f'The correct spelling is "{found[0]}".', found[0])
+        return ExactAnswer(f'No. The correct spelling is "{suggestions[0]}".', "No")
+    return ExactAnswer(f'The correct spelling is "{suggestions[0]}".', suggestions[0])
 
 
 _W = r"(?:the (?:word|verb|noun) )?[\"']?(?P<word>[a-z']+?)[\"']?"

@@ -36,16 +36,16 @@ def memberships(words: tuple[str, ...]) -> Iterator[tuple[bool, str]]:
         for at in range(1, min(len(words), 4)):
             member = " ".join(words[:at])
             if not group.named(frozenset(words[at:])) or not (
-                known := [each for each in almanac().groups if member in each.keys]
+                own_groups := [each for each in almanac().groups if member in each.keys]
             ):
                 continue
-            name = next(each for each in known[0].members if almanac().key(each) == member)
-            is_plain = name[0].isupper() or any(each.title in _MASS for each in known)
+            name = next(each for each in own_groups[0].members if almanac().key(each) == member)
+            is_plain = name[0].isupper() or any(each.title in _MASS for each in own_groups)
             subject = name if is_plain else f"{article_of(name)} {name}"
             subject = f"{subject[0].upper()}{subject[1:]}"
-            if group in known:
+            if group in own_groups:
                 yield True, f"{subject} is {article_of(group.title)} {group.title}."
-            elif member not in group.disputed and _excludes(group, known):
+            elif member not in group.disputed and _excludes(group, own_groups):
                 yield False, f"{subject} is not {article_of(group.title)} {group.title}."
 
 
@@ -56,10 +56,10 @@ def _excludes(group: Group, others: list[Group]) -> bool:
 
 def _name_members(match: re.Match[str]) -> ExactAnswer:
     words = frozenset(almanac().words(match["what"]))
-    found = [group for group in almanac().groups if group.named(words)]
-    if not found:
+    groups = [group for group in almanac().groups if group.named(words)]
+    if not groups:
         raise NotForProgram("The almanac has no such group of things.")
-    group, n, letter = min(found, key=lambda each: len(each.optional)), match["n"], match["letter"]
+    group, n, letter = min(groups, key=lambda each: len(each.optional)), match["n"], match["letter"]
     members = [each for each in group.members if not letter or each.casefold().startswith(letter.casefold())]
     wants_all = not n and (
         re.match(

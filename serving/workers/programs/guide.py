@@ -14,7 +14,7 @@ from serving.workers.programs.dates import Calendar
 from serving.workers.programs.follow_ups import refers_back
 from serving.workers.programs.process import NotForProgram
 from serving.workers.programs.program import ProgramWorker
-from serving.workers.programs.question import MOST_CHARS, AskedTexts, PlainQuestion, read_question
+from serving.workers.programs.question import MOST_CHARS, PlainQuestion, QuestionTexts, read_question
 from serving.workers.programs.rules import pattern
 from serving.workers.programs.text_tools import TextTools
 from serving.workers.programs.units import UnitConverter
@@ -91,13 +91,13 @@ class Guide(ProgramWorker):
         super().__init__(name, price)
         self._programs = tuple(make(name, price) for make in PROGRAMS)
 
-    def answer_one(self, asked: AskedTexts) -> str:
+    def answer_one(self, texts: QuestionTexts) -> str:
         """Return the reply. After an answer of the guide, only a new topic goes to the writer."""
         try:
-            return super().answer_one(asked)
+            return super().answer_one(texts)
         except NotForProgram:
-            is_new = any(_NEW_TOPIC.search(text) or _SMALL_TALK.search(text) for text in asked.own)
-            if is_new or not asked.before.startswith(UNABLE):
+            is_new = any(_NEW_TOPIC.search(text) or _SMALL_TALK.search(text) for text in texts.own)
+            if is_new or not texts.before.startswith(UNABLE):
                 raise
             return UNABLE_AGAIN
 

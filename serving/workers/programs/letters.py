@@ -102,22 +102,24 @@ def _words_of(text: str) -> list[str]:
 def _longer(match: re.Match[str]) -> ExactAnswer:
     words, how = _words_of(match["list"]), match["how"].casefold()
     is_most = "long" in how or "more" in how or "most" in how
-    wanted = (max if is_most else min)(map(len, words))
-    found = [word for word in words if len(word) == wanted]
-    if len(found) != 1 or (len(words) > 2 and how in ("longer", "shorter", "more letters", "fewer letters")):
+    length = (max if is_most else min)(map(len, words))
+    answers = [word for word in words if len(word) == length]
+    if len(answers) != 1 or (
+        len(words) > 2 and how in ("longer", "shorter", "more letters", "fewer letters")
+    ):
         raise NotForProgram(f'"{how}" does not describe exactly one word of the list.')
     return ExactAnswer(
-        f'"{found[0]}" {"is" if "e" in how[-3:] and "letters" not in how else "has"} {how}.', found[0]
+        f'"{answers[0]}" {"is" if "e" in how[-3:] and "letters" not in how else "has"} {how}.', answers[0]
     )
 
 
 def _begins(match: re.Match[str]) -> ExactAnswer:
     letter, is_end = match["letter"].casefold(), match["end"].casefold() == "ends"
-    found = [word for word in _words_of(match["list"]) if word.casefold()[-1 if is_end else 0] == letter]
-    if len(found) != 1:
+    answers = [word for word in _words_of(match["list"]) if word.casefold()[-1 if is_end else 0] == letter]
+    if len(answers) != 1:
         end = match["end"].casefold()
         raise NotForProgram(f'The list does not contain exactly one word that {end} with "{letter}".')
-    return ExactAnswer(f'"{found[0]}" {match["end"].casefold()} with "{letter}".', found[0])
+    return ExactAnswer(f'"{answers[0]}" {match["end"].casefold()} with "{letter}".', answers[0])
 
 
 def _letter_between(match: re.Match[str]) -> ExactAnswer:

@@ -53,10 +53,10 @@ def _names() -> dict[str, list[tuple[str, str]]]:
 
 def _find(text: str) -> tuple[str, str]:
     name = re.sub(r"^the ", "", text.strip(" \"'").casefold())
-    found = _names().get(name, [])
-    if len(found) != 1:
+    entries = _names().get(name, [])
+    if len(entries) != 1:
         raise NotForProgram(f"WordNet does not have exactly one entry for {text!r}.")
-    return found[0]
+    return entries[0]
 
 
 def is_place(text: str) -> bool:

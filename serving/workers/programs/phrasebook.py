@@ -71,13 +71,13 @@ def key_of(text: str) -> str:
 @cache
 def entries() -> tuple[Phrase, ...]:
     """Return the entries of the phrasebook."""
-    found: list[Phrase] = []
+    phrases: list[Phrase] = []
     for line in FILE.read_text(encoding="utf-8").splitlines():
         if line.startswith("@ "):
             language, _, pairs = line[2:].partition(" | ")
             for pair in pairs.split("; "):
                 english, _, form = pair.partition(": ")
-                found.append(Phrase((english,), language, (form,)))
+                phrases.append(Phrase((english,), language, (form,)))
         elif line and not line.startswith("#"):
             english, *columns = (column.strip() for column in line.split("|"))
             note = re.search(r" \((.+)\)$", english)
@@ -85,8 +85,8 @@ def entries() -> tuple[Phrase, ...]:
             is_noun = all(_ARTICLES.match(column) for column in columns)
             for language, column in zip(MAIN, columns, strict=True):
                 forms = tuple(column.split(" / "))
-                found.append(Phrase(names, language, forms, note[1] if note else "", is_noun))
-    return tuple(found)
+                phrases.append(Phrase(names, language, forms, note[1] if note else "", is_noun))
+    return tuple(phrases)
 
 
 @cache
@@ -140,22 +140,22 @@ def translate(word: str, language: str) -> tuple[str, str]:
         NotForProgram: the phrasebook does not have the word.
     """
     article, _, noun = word.partition(" ")
-    found = _to_language().get((language, key_of(word)), [])
-    if not found and article.casefold() in ("the", "a", "an"):
+    phrases = _to_language().get((language, key_of(word)), [])
+    if not phrases and article.casefold() in ("the", "a", "an"):
         return _with_article(_to_language().get((language, key_of(noun)), []), article.casefold(), language)
-    if found:
-        forms = list(dict.fromkeys(entry.bare(entry.forms[0]) for entry in found))
-        return '" or "'.join(forms), found[0].forms[0] if len(forms) == 1 else ""
+    if phrases:
+        forms = list(dict.fromkeys(entry.bare(entry.forms[0]) for entry in phrases))
+        return '" or "'.join(forms), phrases[0].forms[0] if len(forms) == 1 else ""
     is_ambiguous = word.casefold() in ("may", "march", "turkey", "china")
     if language in CODES and not is_ambiguous and (name := _names_in(language).get(word.casefold())):
         return name, ""
     raise NotForProgram(f'The phrasebook has no translation of "{word}".')
 
 
-def _with_article(found: list[Phrase], article: str, language: str) -> tuple[str, str]:
-    if len(found) != 1 or not found[0].is_noun:
+def _with_article(phrases: list[Phrase], article: str, language: str) -> tuple[str, str]:
+    if len(phrases) != 1 or not phrases[0].is_noun:
         raise NotForProgram("The phrasebook has no such noun.")
-    form = found[0].forms[0]
+    form = phrases[0].forms[0]
     if article == "the":
         return form, ""
     start, _, noun = form.partition(" ")
@@ -179,25 +179,25 @@ def meanings(word: str, language: str = "") -> dict[str, str]:
     Raises:
         NotForProgram: the phrasebook does not have the word.
     """
-    found: dict[str, str] = {}
+    by_language: dict[str, str] = {}
     matches = [entry for entry in _to_english().get(key_of(word), []) if language in ("", entry.language)]
     exact = [
         entry for entry in matches if word.casefold() in {entry.bare(form).casefold() for form in entry.forms}
     ]
     for entry in exact or matches:
-        known = found.setdefault(entry.language, entry.english[0])
-        if entry.english[0] not in known.split('" or "'):
-            found[entry.language] = f'{known}" or "{entry.english[0]}'
-    if found.keys() & set(MAIN):
-        found = {name: text for name, text in found.items() if name in MAIN}
-    if not found:
+        meaning = by_language.setdefault(entry.language, entry.english[0])
+        if entry.english[0] not in meaning.split('" or "'):
+            by_language[entry.language] = f'{meaning}" or "{entry.english[0]}'
+    if by_language.keys() & set(MAIN):
+        by_language = {name: text for name, text in by_language.items() if name in MAIN}
+    if not by_language:
         for name in [language] if language in CODES else [] if language else MAIN:
             english = {one for one, other in _names_in(name).items() if key_of(other) == key_of(word)}
             if len(english) == 1:
-                found[name] = english.pop().title()
-    if not found:
+                by_language[name] = english.pop().title()
+    if not by_language:
         raise NotForProgram(f'The phrasebook has no word "{word}".')
-    return found
+    return by_language
 
 
 def _meaning(match: re.Match[str]) -> ExactAnswer:
@@ -205,29 +205,29 @@ def _meaning(match: re.Match[str]) -> ExactAnswer:
     word, language = match["word"].strip(" \"'"), _language(groups.get("language") or "")
     if not language and not groups.get("english") and word.casefold() in senses():
         raise NotForProgram(f'"{word}" is also an English word.')
-    found = meanings(word, language)
-    meanings_of = [set(text.split('" or "')) for text in found.values()]
+    by_language = meanings(word, language)
+    meanings_of = [set(text.split('" or "')) for text in by_language.values()]
     shared = meanings_of[0].intersection(*meanings_of[1:])
-    if len(set(found.values())) == 1 or len(shared) == 1:
-        text = shared.pop() if len(shared) == 1 else next(iter(found.values()))
+    if len(set(by_language.values())) == 1 or len(shared) == 1:
+        text = shared.pop() if len(shared) == 1 else next(iter(by_language.values()))
         return ExactAnswer(f'"{word}" means "{text}" in English.', text)
-    parts = [f'"{text}" in {name}' for name, text in found.items()]
+    parts = [f'"{text}" in {name}' for name, text in by_language.items()]
     return ExactAnswer(f'"{word}" means {" and ".join(parts)}.')
 
 
 def _which_language(match: re.Match[str]) -> ExactAnswer:
     word = match["word"].strip(" \"'")
-    found = meanings(word)
+    by_language = meanings(word)
     if meaning := match.groupdict().get("meaning"):
-        found = {
+        by_language = {
             name: text
-            for name, text in found.items()
+            for name, text in by_language.items()
             if key_of(meaning.strip(" \"'")) in _english_forms(word, name)
         }
-    if not found or (word.casefold() in senses() and len(found) > 1):
+    if not by_language or (word.casefold() in senses() and len(by_language) > 1):
         raise NotForProgram(f'The phrasebook does not know the language of "{word}".')
-    names = " and ".join(found)
-    return ExactAnswer(f'"{word}" is {names} and means "{next(iter(found.values()))}".', names)
+    names = " and ".join(by_language)
+    return ExactAnswer(f'"{word}" is {names} and means "{next(iter(by_language.values()))}".', names)
 
 
 def _english_forms(word: str, language: str) -> set[str]:
@@ -243,8 +243,8 @@ def _means(match: re.Match[str]) -> ExactAnswer:
     """Answer whether a foreign word means an English one, or which one of two."""
     word, language = match["word"].strip(" \"'"), _language(match["language"] or "")
     options = [match[name].strip(" \"'.") for name in ("one", "other") if match[name]]
-    known = {form for name in meanings(word, language) for form in _english_forms(word, name)}
-    right = [option for option in options if key_of(re.sub(r"^(?:an?|the) ", "", option)) in known]
+    forms = {form for name in meanings(word, language) for form in _english_forms(word, name)}
+    right = [option for option in options if key_of(re.sub(r"^(?:an?|the) ", "", option)) in forms]
     meaning = next(iter(meanings(word, language).values()))
     if len(options) == 2:
         if len(right) != 1:

@@ -65,10 +65,10 @@ class _Story:
 
 
 def _amount(text: str) -> Fraction:
-    found = re.search(NUMBER, text, re.IGNORECASE)
-    if found is None:
+    number = re.search(NUMBER, text, re.IGNORECASE)
+    if number is None:
         raise NotForProgram("The story has an amount without a number.")
-    return read_number(found[0])
+    return read_number(number[0])
 
 
 def _percent(text: str) -> Fraction:
@@ -108,7 +108,7 @@ _QUESTIONS: tuple[tuple[str, Callable[[_Story], Fraction], str], ...] = (
     (r"(?:how much|what)(?: change| money| is my change| is the change| will be the change)(?: do| will| should| does)?(?: (?:i|we|you|he|she))?(?: get| receive| be given)?(?: back)?", lambda s: s.value("paid") - s.total(), "price paid"),
 )  # fmt: skip
 _PATTERNS = tuple((pattern(text), kind) for text, kind in _STATEMENTS)
-_ASKED = tuple((pattern(text), rule, unit) for text, rule, unit in _QUESTIONS)
+_QUESTION_RULES = tuple((pattern(text), rule, unit) for text, rule, unit in _QUESTIONS)
 _COMMAS = re.compile(
     r"(?<!\d)[,;] |(?<=\d)[,;] |[.?!;:]+ | - |,? (?:and|but|so|then) (?=[a-z0-9$€£])", re.IGNORECASE
 )
@@ -116,8 +116,8 @@ _COMMAS = re.compile(
 
 def _read(story: _Story, clause: str) -> None:
     for rule, kind in _PATTERNS:
-        if found := rule.fullmatch(clause):
-            groups = {name: text for name, text in found.groupdict().items() if text}
+        if match := rule.fullmatch(clause):
+            groups = {name: text for name, text in match.groupdict().items() if text}
             if kind == "tip" and not re.search(r"\btips?\b|" + _TIP, clause, re.IGNORECASE):
                 continue
             if percent := groups.get("percent") or groups.get("percent2"):
@@ -139,15 +139,15 @@ def _read(story: _Story, clause: str) -> None:
 def _price(match: re.Match[str]) -> ExactAnswer:
     """Answer a story of prices, clause by clause. The question is its last clause."""
     clauses = [each.strip(" ,.?!") for each in _COMMAS.split(match[0].strip()) if each.strip(" ,.?!")]
-    questions = [each for each in _ASKED if each[0].fullmatch(clauses[-1])]
+    questions = [each for each in _QUESTION_RULES if each[0].fullmatch(clauses[-1])]
     if not questions or not 2 <= len(clauses) <= 6:
         raise NotForProgram("The program does not understand what this story asks.")
     story = _Story()
     for clause in clauses[:-1]:
         _read(story, clause)
     names = set(story.values) - {"per"}
-    asked = next((each for each in questions if set(each[2].split()) == names), questions[0])
-    needs = asked[2].split()
+    question = next((each for each in questions if set(each[2].split()) == names), questions[0])
+    needs = question[2].split()
     n_shares = len(story.factors)
     if names != set(needs) or (
         n_shares if "price" not in needs else n_shares + story.n_prices < 2 and needs == ["price"]
@@ -162,13 +162,13 @@ def _price(match: re.Match[str]) -> ExactAnswer:
         raise NotForProgram("The story states several prices.")
     if "old" in needs and not story.value("old"):
         raise NotForProgram("A percentage of zero is undefined.")
-    value = asked[1](story)
+    value = question[1](story)
     if value < 0 or story.values.get("people", 1) < 1:
         raise NotForProgram("The statements of the story contradict each other.")
-    return _said(value, "%" if "old" in needs else "money", match[0])
+    return _statement(value, "%" if "old" in needs else "money", match[0])
 
 
-def _said(value: Fraction, unit: str, text: str) -> ExactAnswer:
+def _statement(value: Fraction, unit: str, text: str) -> ExactAnswer:
     if unit == "%":
         shown = (
             show(value)
@@ -208,13 +208,13 @@ def _split(match: re.Match[str]) -> ExactAnswer:
 
 def _proportion(match: re.Match[str]) -> ExactAnswer:
     """Answer an amount that grows with the number of things or people."""
-    count, wanted = read_number(match["count"]), amount_of(match["wanted"])
+    count, amount = read_number(match["count"]), amount_of(match["amount"])
     if (
         match["one"].split()[-1].casefold().rstrip("s") != match["many"].split()[-1].casefold().rstrip("s")
         or count <= 0
     ):
         raise NotForProgram("The sentences name different things.")
-    value = _amount(match["price"] or match["price2"]) / count * wanted
+    value = _amount(match["price"] or match["price2"]) / count * amount
     if match["unit"]:
         return ExactAnswer(
             f"You need {show(value)} {match['unit']}."
@@ -222,7 +222,7 @@ def _proportion(match: re.Match[str]) -> ExactAnswer:
             else f"That is {show(value)} {match['unit']}.",
             f"{show(value)} {match['unit']}",
         )
-    return _said(value, "money", match[0])
+    return _statement(value, "money", match[0])
 
 
 _BILL = r"(?:(?:a|the|my|our) )?(?:(?:restaurant |dinner |lunch |total )?(?:bill|cost|total|check|tab|amount|sum) (?:of )?)?"
@@ -230,9 +230,9 @@ _WITH = rf"(?:,? (?:with|plus|and|including|adding|and add)(?: an?)? {_P} (?P<ti
 _WAYS = r"(?: ?(?:people|friends|persons|ppl|of us|ways|guests|colleagues|flatmates|kids|children))?(?: equally| evenly)?"
 PRICES: tuple[Rule, ...] = (
     (pattern(rf"(?:split|divide|share|how do (?:i|we|you) split) {_BILL}(?P<price>{_MONEY}){_WITH}(?: equally| evenly)? (?:by|between|among|amongst|with|into|in|for) (?P<people>{NUMBER}){_WAYS}{_WITH.replace('percent>', 'percent2>').replace('tip>', 'tip2>')}(?P<x>)"), lambda m: _split(_one_tip(m))),
-    (pattern(rf"(?:what|how much) (?:is|are) (?:an? )?{_P} (?P<tip>tip|gratuity|service charge|vat|sales tax|tax|discount) (?:on|for|of|off) {_BILL}(?P<price>{_MONEY})(?: bill| meal| dinner)?"), lambda m: _said(_amount(m["price"]) * _percent(m["percent"]), "money", m[0])),
-    (pattern(rf"(?:if )?(?P<count>{NUMBER}) (?P<one>{_NP}) (?:(?:costs?|come to|are|is) (?P<price>{_MONEY})|weighs? (?P<price2>{NUMBER}) ?(?P<unit>[a-z]+))[,.;]? (?:then )?how much (?:would|will|do|does|is|are) (?P<wanted>{NUMBER}|an?) (?P<many>{_NP}) ?(?:be|cost|weigh)?(?: at (?:the same|this|that) price(?: each)?)?"), _proportion),
-    (pattern(rf"(?:(?:a|the|my|this) )?recipe (?:for|serves|is for)(?: (?P<count>{NUMBER}))(?: people| persons| servings)? (?:uses|needs|calls for|takes|requires|says|and needs|and uses) (?P<price>{NUMBER})(?P<price2>) ?(?P<unit>[a-z]+)(?: of)? (?P<one>{_NP})[.,;]? (?:but )?(?:i'm|im|i am|we are|we're|i want to|i'll be) (?:cooking|cook|baking|bake|make it|making it) for (?P<wanted>{NUMBER})(?: people| persons)?[.,;]? how (?:much|many)(?: [a-z]+ of)? (?P<many>{_NP}) ?(?:do|will|should) (?:i|we) (?:need|use)"), _proportion),
+    (pattern(rf"(?:what|how much) (?:is|are) (?:an? )?{_P} (?P<tip>tip|gratuity|service charge|vat|sales tax|tax|discount) (?:on|for|of|off) {_BILL}(?P<price>{_MONEY})(?: bill| meal| dinner)?"), lambda m: _statement(_amount(m["price"]) * _percent(m["percent"]), "money", m[0])),
+    (pattern(rf"(?:if )?(?P<count>{NUMBER}) (?P<one>{_NP}) (?:(?:costs?|come to|are|is) (?P<price>{_MONEY})|weighs? (?P<price2>{NUMBER}) ?(?P<unit>[a-z]+))[,.;]? (?:then )?how much (?:would|will|do|does|is|are) (?P<amount>{NUMBER}|an?) (?P<many>{_NP}) ?(?:be|cost|weigh)?(?: at (?:the same|this|that) price(?: each)?)?"), _proportion),
+    (pattern(rf"(?:(?:a|the|my|this) )?recipe (?:for|serves|is for)(?: (?P<count>{NUMBER}))(?: people| persons| servings)? (?:uses|needs|calls for|takes|requires|says|and needs|and uses) (?P<price>{NUMBER})(?P<price2>) ?(?P<unit>[a-z]+)(?: of)? (?P<one>{_NP})[.,;]? (?:but )?(?:i'm|im|i am|we are|we're|i want to|i'll be) (?:cooking|cook|baking|bake|make it|making it) for (?P<amount>{NUMBER})(?: people| persons)?[.,;]? how (?:much|many)(?: [a-z]+ of)? (?P<many>{_NP}) ?(?:do|will|should) (?:i|we) (?:need|use)"), _proportion),
     (pattern(r"(?=.*\d)(?=.*\b(?:what|how|whats|what's)\b).+"), _price),
 )  # fmt: skip
 
@@ -244,6 +244,6 @@ def _one_tip(match: re.Match[str]) -> re.Match[str]:
     if not match["percent2"]:
         return match
     text = f"split {match['price']} with {match['percent2']} {match['tip2']} by {match['people']}"
-    found = PRICES[0][0].fullmatch(text)
-    assert found is not None
-    return found
+    split_match = PRICES[0][0].fullmatch(text)
+    assert split_match is not None
+    return split_match

@@ -62,10 +62,10 @@ class ProgramProcess:
 def _start(cpu_s: float) -> subprocess.Popen[bytes]:
     """Start the process. It ends when this process does, because its standard input ends."""
     command = [sys.executable, "-c", f"from {__name__} import main; main({cpu_s})"]
-    known = {name: os.environ[name] for name in ("HOME", "LANG", "PATH", "TZ") if name in os.environ}
+    environment = {name: os.environ[name] for name in ("HOME", "LANG", "PATH", "TZ") if name in os.environ}
     path = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     return subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=known | path, start_new_session=True
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment | path, start_new_session=True
     )
 
 

@@ -24,8 +24,8 @@ from serving.workers.programs.process import NotForProgram, ProgramProcess
 from serving.workers.programs.question import (
     MOST_CHARS,
     TRUE_OR_FALSE,
-    AskedTexts,
     PlainQuestion,
+    QuestionTexts,
     read_question,
     texts_of,
 )
@@ -97,27 +97,27 @@ class ProgramWorker:
         yield Delta(text, model=model)
         yield Delta(finish=FinishReason.LENGTH if is_cut else FinishReason.STOP, usage=usage, model=model)
 
-    async def _ask(self, asked: AskedTexts) -> str:
+    async def _ask(self, texts: QuestionTexts) -> str:
         return await asyncio.get_running_loop().run_in_executor(
-            _THREAD, _PROCESS.ask, partial(self.answer_one, asked)
+            _THREAD, _PROCESS.ask, partial(self.answer_one, texts)
         )
 
-    def answer_one(self, asked: AskedTexts) -> str:
+    def answer_one(self, texts: QuestionTexts) -> str:
         """Return the reply to the first question that the program understands, or raise NotForProgram."""
         reasons: list[str] = []
-        for question in self._questions(asked):
+        for question in self._questions(texts):
             try:
                 return self.reply(question)
             except NotForProgram as reason:
                 reasons.append(str(reason))
         raise NotForProgram(next(iter(reasons), "The message contains no question."))
 
-    def _questions(self, asked: AskedTexts) -> Iterator[PlainQuestion]:
+    def _questions(self, texts: QuestionTexts) -> Iterator[PlainQuestion]:
         """Yield the questions, and what the last message means after an earlier one: first if it has a pronoun."""
-        own, is_back = [read_question(text, asked.outputs) for text in asked.own], refers_back(asked.turns)
+        own, is_back = [read_question(text, texts.outputs) for text in texts.own], refers_back(texts.turns)
         if not is_back:
             yield from own
-        if self.follows_up and (whole := whole_question(asked.turns, self._value_of, self._reply_to)):
+        if self.follows_up and (whole := whole_question(texts.turns, self._value_of, self._reply_to)):
             yield read_question(whole)
         if is_back and not self.ignores_pronouns:
             yield from own

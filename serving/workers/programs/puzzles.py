@@ -75,16 +75,16 @@ def _solve_unknown(match: re.Match[str]) -> ExactAnswer:
     op = match["op"] or "+"
     sign = _SIGN_OF.get(op.casefold(), op)
     result, is_first = read_number(match["result"]), groups.get("b") is not None
-    known = read_number(groups.get("b") or groups["a"])
-    if (sign in "*/" and not known) or (sign == "/" and not is_first and not result):
+    operand = read_number(groups.get("b") or groups["a"])
+    if (sign in "*/" and not operand) or (sign == "/" and not is_first and not result):
         raise NotForProgram("Division by zero is undefined.")
     if is_first:
-        value = _OPERATIONS[{"+": "-", "-": "+", "*": "/", "/": "*"}[sign]](result, known)
+        value = _OPERATIONS[{"+": "-", "-": "+", "*": "/", "/": "*"}[sign]](result, operand)
     else:
-        value = {"+": result - known, "-": known - result}.get(sign, Fraction(0))
-        value = result / known if sign == "*" else known / result if sign == "/" else value
-    left, right = (show(value), show(known)) if is_first else (show(known), show(value))
-    return ExactAnswer(f"The number is {show(value)}: {left} {sign} {right} = {show(result)}.", show(value))
+        value = {"+": result - operand, "-": operand - result}.get(sign, Fraction(0))
+        value = result / operand if sign == "*" else operand / result if sign == "/" else value
+    first, second = (show(value), show(operand)) if is_first else (show(operand), show(value))
+    return ExactAnswer(f"The number is {show(value)}: {first} {sign} {second} = {show(result)}.", show(value))
 
 
 def _more_or_less(match: re.Match[str]) -> ExactAnswer:
@@ -189,9 +189,9 @@ def _sort_numbers(match: re.Match[str]) -> ExactAnswer:
 
 
 def _equality(match: re.Match[str]) -> ExactAnswer:
-    left, right = compute(match["left"])[0], compute(match["right"])[0]
-    text = "Yes" if left == right else "No"
-    return ExactAnswer(f"{text}, {match['left']} {'=' if left == right else 'is'} {show(left)}.", text)
+    first, second = compute(match["left"])[0], compute(match["right"])[0]
+    text = "Yes" if first == second else "No"
+    return ExactAnswer(f"{text}, {match['left']} {'=' if first == second else 'is'} {show(first)}.", text)
 
 
 def _which_fraction(match: re.Match[str]) -> ExactAnswer:
@@ -204,10 +204,10 @@ def _which_fraction(match: re.Match[str]) -> ExactAnswer:
 
 
 def _fraction(text: str) -> Fraction:
-    if found := re.fullmatch(
+    if fraction := re.fullmatch(
         r"(?:an? |one )?(half|third|quarter|fourth|fifth|sixth|eighth|tenth)", text.casefold()
     ):
-        return read_number(found[1])
+        return read_number(fraction[1])
     return compute(text)[0]
 
 

@@ -57,14 +57,14 @@ class Reading:
         amounts: compound amounts, as numbers and names of units.
         targets: names of units without a number.
         frame: text with `§` for each amount and `@` for each unit.
-        said: first amount in the user's words.
+        first_amount: first amount in the user's words.
         places: decimal places to which the result is rounded, or None.
     """
 
     amounts: tuple[tuple[tuple[Fraction, str], ...], ...]
     targets: tuple[str, ...]
     frame: str
-    said: str
+    first_amount: str
     places: int | None
     system: str = ""
 
@@ -75,10 +75,10 @@ def mixed_number(text: str | None) -> Fraction:
     for sign, part in (("½", " 1/2"), ("¼", " 1/4"), ("¾", " 3/4")):
         text = text.replace(sign, part)
     text = re.sub(r"(?: of)? an?$", "", text)
-    if found := re.fullmatch(r"(\d+) (\d)/(\d)", text):
-        if found[3] == "0":
+    if fraction := re.fullmatch(r"(\d+) (\d)/(\d)", text):
+        if fraction[3] == "0":
             raise NotForProgram("Division by zero is undefined.")
-        return Fraction(int(found[1])) + Fraction(int(found[2]), int(found[3]))
+        return Fraction(int(fraction[1])) + Fraction(int(fraction[2]), int(fraction[3]))
     whole, _, part = text.rpartition(" and ")
     name = re.sub(r"^(?:an?|one) ", "", part or text)
     if name in _PARTS:
@@ -110,27 +110,27 @@ class QuantityReader:
             flags=re.IGNORECASE,
         )
         text = re.sub(r"(?<=\d)\s?(?:°|º|degrees?) ?([cf])\b", r" degrees \1", text, flags=re.IGNORECASE)
-        *before, asked = re.split(
+        *before, question = re.split(
             r"[.!?;]+ (?=[a-z])|, (?=(?:what|how|whats)\b)|,? so (?=how\b|what\b)", text, flags=re.IGNORECASE
         )
         places = None
-        if found := _ROUND.search(asked):
-            to = (found["to"] or "number").casefold()
+        if rounding := _ROUND.search(question):
+            to = (rounding["to"] or "number").casefold()
             rest = [
                 each.casefold().rstrip("s")
-                for each in self._unit.findall(self._run.sub("§", asked[: found.start()]))
+                for each in self._unit.findall(self._run.sub("§", question[: rounding.start()]))
             ]
             degrees = to.startswith("degree") and rest[-1:] in (["celsiu"], ["fahrenheit"], ["c"], ["f"])
             if not (to.rstrip("s") in rest or degrees or to in ("number", "integer", "whole", "one")):
                 raise NotForProgram(
                     "The question asks for a kind of rounding that the program does not know."
                 )
-            places = int(read_number(found["places"])) if found["places"] else 0
-            asked = asked[: found.start()] + asked[found.end() :]
-        asked = self._with_context([each for each in before if each.strip()], asked)
-        systems = set(re.findall(r"\b(us|u\.s\.|american|imperial|british|uk)(?= )", asked, re.IGNORECASE))
-        asked = re.sub(
-            r"\b(?:us|u\.s\.|american|imperial|british|uk) (?=[a-z])", "", asked, flags=re.IGNORECASE
+            places = int(read_number(rounding["places"])) if rounding["places"] else 0
+            question = question[: rounding.start()] + question[rounding.end() :]
+        question = self._with_context([each for each in before if each.strip()], question)
+        systems = set(re.findall(r"\b(us|u\.s\.|american|imperial|british|uk)(?= )", question, re.IGNORECASE))
+        question = re.sub(
+            r"\b(?:us|u\.s\.|american|imperial|british|uk) (?=[a-z])", "", question, flags=re.IGNORECASE
         )
         amounts = tuple(
             tuple(
@@ -140,9 +140,9 @@ class QuantityReader:
                 )
                 for each in self._quantity.finditer(run[0])
             )
-            for run in self._run.finditer(asked)
+            for run in self._run.finditer(question)
         )
-        frame = self._run.sub("§", asked)
+        frame = self._run.sub("§", question)
         targets = tuple(self._unit.findall(frame))
         system = (
             {"us": "US", "u.s.": "US", "american": "US"}.get(next(iter(systems)).casefold(), "imperial")
@@ -153,15 +153,15 @@ class QuantityReader:
             amounts,
             targets,
             self._unit.sub("@", frame).strip(),
-            first[0] if (first := self._run.search(asked)) else "",
+            first[0] if (first := self._run.search(question)) else "",
             places,
             system,
         )
 
-    def _with_context(self, before: list[str], asked: str) -> str:
+    def _with_context(self, before: list[str], question: str) -> str:
         """Return the question with the quantity that it refers to. Statements without a quantity may name its unit only."""
         if not before:
-            return asked
+            return question
         context = " ; ".join(before)
         runs = list(self._run.finditer(context))
         runs = [run for run in runs if not re.match(r"an?\b", run[0], re.IGNORECASE)]
@@ -170,16 +170,16 @@ class QuantityReader:
             named = {each.casefold() for each in self._unit.findall(context)}
             if (
                 named
-                and named <= {each.casefold() for each in self._unit.findall(asked)}
+                and named <= {each.casefold() for each in self._unit.findall(question)}
                 and not _CHANGES.search(context)
             ):
-                return asked
-        if len(runs) == 2 and is_trip(self._run.sub("§", f"{context} {self._unit.sub('@', asked)}")):
-            return f"{context} {asked}"
-        refers = re.search(r"\b(?:that|it|this)\b", asked, re.IGNORECASE)
+                return question
+        if len(runs) == 2 and is_trip(self._run.sub("§", f"{context} {self._unit.sub('@', question)}")):
+            return f"{context} {question}"
+        refers = re.search(r"\b(?:that|it|this)\b", question, re.IGNORECASE)
         if len(runs) != 1 or _CHANGES.search(rest) or re.search(r"\d", rest) or not refers:
             raise NotForProgram("The program does not understand the sentences before the question.")
-        return asked[: refers.start()] + runs[0][0] + asked[refers.end() :]
+        return question[: refers.start()] + runs[0][0] + question[refers.end() :]
 
 
 def is_only(frame: str, words: frozenset[str] = _FILLERS) -> bool:

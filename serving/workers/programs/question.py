@@ -60,8 +60,8 @@ _BRIEF_FIRST = re.compile(
     r"|(?:just |only )?(?:give|write|say|tell me)(?: me)?(?: just| only)? the (?:answer|result|number|word)(?: only)?)\s*[:,.?-]\s*",
     re.IGNORECASE,
 )
-_GIVEN = re.compile(r"[\":]|(?<!\w)'")
-"""Beginning of a given text, whose words stay as they are."""
+_TEXT_START = re.compile(r"[\":]|(?<!\w)'")
+"""Start of a quoted text, whose words do not change."""
 _YOU = re.compile(r"(?<=\w )(?<!letter )(?<!the )(?:u|ya)(?= \w)")
 TRUE_OR_FALSE = re.compile(r"\b(?:true or false|true/false)\b", re.IGNORECASE)
 _CLOSED = re.compile(r"(?:is|are|was|were|do|does|did|can|could|has|have|will)\b", re.IGNORECASE)
@@ -99,7 +99,7 @@ class PlainQuestion:
     outputs: tuple[str, ...] = field(default=())
 
     def match(self, *patterns: re.Pattern[str]) -> re.Match[str] | None:
-        return next((found for each in patterns if (found := each.fullmatch(self.text))), None)
+        return next((result for each in patterns if (result := each.fullmatch(self.text))), None)
 
 
 def read_question(raw: str, outputs: Sequence[str] = ()) -> PlainQuestion:
@@ -123,8 +123,8 @@ def read_question(raw: str, outputs: Sequence[str] = ()) -> PlainQuestion:
     text = _without_politeness(text)
     if TRUE_OR_FALSE.search(raw) and not _CLOSED.match(text):
         text = f"is it true that {text}"
-    given = _GIVEN.search(text)
-    end = given.start() if given else len(text)
+    text_start = _TEXT_START.search(text)
+    end = text_start.start() if text_start else len(text)
     text = _YOU.sub("you", text[:end]) + text[end:]
     if re.match(r"(?:what|which|who|where)\b", text, re.IGNORECASE) and (guess := _GUESS.search(text)):
         text = text[: guess.start()]
@@ -146,7 +146,7 @@ def _without_politeness(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class AskedTexts:
+class QuestionTexts:
     """Texts of a call from which a program reads its question.
 
     Args:
@@ -162,7 +162,7 @@ class AskedTexts:
     before: str = ""
 
 
-def texts_of(call: Call) -> AskedTexts:
+def texts_of(call: Call) -> QuestionTexts:
     """Return the texts of a call. Raise NotForProgram for what a program cannot do."""
     if call.site.operation != "chat" or call.grammar is not None or call.answer_format is not None:
         raise NotForProgram("The program cannot write plans, create embeddings or return structured answers.")
@@ -178,7 +178,7 @@ def texts_of(call: Call) -> AskedTexts:
     users = [message for message in call.messages if message.role == "user"]
     turns = tuple(_split(each)[0][: MOST_TEXT_CHARS + 1] for each in users[-MOST_TURNS:])
     before = next((each.text for each in reversed(call.messages) if each.role == "assistant"), "")
-    return AskedTexts(texts, tuple(outputs), turns, before[: MOST_TEXT_CHARS + 1])
+    return QuestionTexts(texts, tuple(outputs), turns, before[: MOST_TEXT_CHARS + 1])
 
 
 def _split(message: Message) -> tuple[str, str]:

@@ -43,12 +43,12 @@ _RUDE = re.compile(
 @cache
 def _pronunciations() -> dict[str, tuple[tuple[str, ...], ...]]:
     """Return the pronunciations of the words, as the sounds of the ARPAbet."""
-    found: dict[str, list[tuple[str, ...]]] = {}
+    pronunciations: dict[str, list[tuple[str, ...]]] = {}
     with lzma.open(FILE, "rt", encoding="utf-8") as lines:
         for line in lines:
             word, *sounds = line.split()
-            found.setdefault(word, []).append(tuple(sounds))
-    return {word: tuple(each) for word, each in found.items()}
+            pronunciations.setdefault(word, []).append(tuple(sounds))
+    return {word: tuple(each) for word, each in pronunciations.items()}
 
 
 @cache
@@ -77,10 +77,10 @@ def pronunciations_of(word: str) -> tuple[tuple[str, ...], ...]:
     Raises:
         NotForProgram: the word is unknown.
     """
-    found = _pronunciations().get(word.casefold())
-    if not found:
+    pronunciations = _pronunciations().get(word.casefold())
+    if not pronunciations:
         raise NotForProgram(f'The dictionary does not know how "{word}" is pronounced.')
-    return found
+    return pronunciations
 
 
 def do_rhyme(one: str, other: str) -> bool:
@@ -101,7 +101,7 @@ def rhymes_of(word: str) -> list[str]:
     first = pronunciations_of(word)[0]
     if _HETERONYMS.fullmatch(word):
         raise NotForProgram(f'"{word}" has several pronunciations.')
-    found = [
+    rhymes = [
         each
         for each in _by_rhyme()[_rhyme(first)]
         if each != word and first not in _pronunciations()[each] and not _RUDE.match(each) and len(each) > 1
@@ -109,7 +109,7 @@ def rhymes_of(word: str) -> list[str]:
     ending = re.search(r"[aeiouy]+[^aeiouy]*e?$", word)
     most = len(ending[0]) if ending else 1
     return sorted(
-        found,
+        rhymes,
         key=lambda each: (
             -min(_common_end(each, word), most), each not in senses(), abs(_n_vowels(each) - _n_vowels(word)), -_uses(each), each,
         ),
@@ -135,12 +135,12 @@ def _find(match: re.Match[str]) -> ExactAnswer:
     word, count = match["word"], 1
     if match["n"] and match["n"].casefold() not in ("a", "an", "one"):
         count = 3 if match["n"].casefold() == "some" else int(read_number(match["n"]))
-    found = rhymes_of(word)
-    if not 1 <= count <= min(MOST_RHYMES, len(found)):
+    rhymes = rhymes_of(word)
+    if not 1 <= count <= min(MOST_RHYMES, len(rhymes)):
         raise NotForProgram(f'The dictionary does not know {count} rhymes of "{word}".')
-    quoted = [f'"{each}"' for each in found[:count]]
+    quoted = [f'"{each}"' for each in rhymes[:count]]
     verb = "rhymes" if count == 1 else "rhyme"
-    return ExactAnswer(f'{and_list(quoted)} {verb} with "{word}".', ", ".join(found[:count]))
+    return ExactAnswer(f'{and_list(quoted)} {verb} with "{word}".', ", ".join(rhymes[:count]))
 
 
 def _choose(match: re.Match[str]) -> ExactAnswer:
@@ -184,7 +184,7 @@ RHYMES: tuple[Rule, ...] = (
 def write(source: Path, path: Path = FILE) -> int:
     """Write the file from CMU's file `source`. Return the number of lines."""
     texts = " ".join(each.read_text(encoding="utf-8") for each in FILE.parent.glob("*.txt"))
-    wanted = (
+    vocabulary = (
         senses().keys()
         | set(_LEFT_OUT.split())
         | set(re.findall(r"(?<![\w'])[a-z]+(?:'[a-z]+)?(?![\w'])", texts))
@@ -192,7 +192,7 @@ def write(source: Path, path: Path = FILE) -> int:
     lines: list[str] = []
     for line in source.read_text(encoding="utf-8").splitlines():
         word, _, sounds = line.partition("#")[0].strip().partition(" ")
-        if (word := re.sub(r"\(\d\)$", "", word)) in wanted:
+        if (word := re.sub(r"\(\d\)$", "", word)) in vocabulary:
             lines.append(f"{word} {sounds}\n")
     with lzma.open(path, "wt", preset=9 | lzma.PRESET_EXTREME, encoding="utf-8") as file:
         file.writelines(lines)

@@ -45,9 +45,9 @@ def with_one_name(match: re.Match[str]) -> re.Match[str]:
         name = re.sub(r"(?:_[bc]|\d)$", "", place)
         groups[name] = groups.get(name) or text or ""
     parts = "\n".join(f"(?P<{name}>{re.escape(text)})" for name, text in groups.items())
-    found = re.fullmatch(parts, "\n".join(groups.values()))
-    assert found is not None
-    return found
+    result = re.fullmatch(parts, "\n".join(groups.values()))
+    assert result is not None
+    return result
 
 
 def _check_words(match: re.Match[str]) -> None:
@@ -65,10 +65,10 @@ def answer_by(rules: Sequence[Rule], question: PlainQuestion) -> ExactAnswer:
     """
     reasons: list[str] = []
     for each, rule in rules:
-        if found := each.fullmatch(question.text):
+        if match := each.fullmatch(question.text):
             try:
-                _check_words(found)
-                return rule(found)
+                _check_words(match)
+                return rule(match)
             except NotForProgram as reason:
                 reasons.append(str(reason))
     raise NotForProgram(next(iter(reasons), "The program does not understand the question."))

@@ -50,13 +50,13 @@ def _complete(match: re.Match[str]) -> ExactAnswer:
             text, lead.end()
         )
     for request, part in parts:
-        asked = _words(request)
-        if set(asked) <= _request_words() and (answer := _answer(asked, part)):
+        words_of_request = _words(request)
+        if set(words_of_request) <= _request_words() and (answer := _answer(words_of_request, part)):
             return answer
     raise NotForProgram("The dictionary does not know this saying.")
 
 
-def _answer(asked: tuple[str, ...], part: str) -> ExactAnswer | None:
+def _answer(words_of_request: tuple[str, ...], part: str) -> ExactAnswer | None:
     """Return the missing words of `part`, which has a gap or is the beginning of a saying."""
     gaps = re.split(_GAP, part)
     kinds = {"proverb", "saying", "phrase", "idiom", "simile", "line", "rhyme", "song", "quote"}
@@ -64,7 +64,7 @@ def _answer(asked: tuple[str, ...], part: str) -> ExactAnswer | None:
         "finish", "finishes", "complete", "completes", "continue", "missing", "end", "ends", "next", "fill", "rest",
         "last", "go", "goes",
     }  # fmt: skip
-    if len(gaps) > 2 or (len(gaps) == 1 and not asks & set(asked)):
+    if len(gaps) > 2 or (len(gaps) == 1 and not asks & set(words_of_request)):
         return None
     before, after = _words(gaps[0]), _words(gaps[1]) if len(gaps) == 2 else ()
     if len(before) + len(after) < 2:
@@ -72,7 +72,7 @@ def _answer(asked: tuple[str, ...], part: str) -> ExactAnswer | None:
     for words, line in _sayings().items():
         n_missing = len(words) - len(before) - len(after)
         fits = words[: len(before)] == before and (not after or words[-len(after) :] == after)
-        most = 1 if "__" in part or (len(before) < 4 and not kinds & set(asked)) else MOST_MISSING
+        most = 1 if "__" in part or (len(before) < 4 and not kinds & set(words_of_request)) else MOST_MISSING
         if fits and 1 <= n_missing <= most:
             missing = " ".join(words[len(before) : len(before) + n_missing])
             what = "missing word is" if n_missing == 1 else "missing words are"

@@ -30,17 +30,17 @@ def _in_order(items: list[str], adjective: str) -> tuple[list[str], bool]:
 def _extreme(match: re.Match[str]) -> ExactAnswer:
     items, adjective = items_of(match["items"]), match["how"].casefold()
     ordered, is_higher = _in_order(items, adjective)
-    wanted = ordered[-1] if is_higher else ordered[0]
-    name = re.sub(r"^(?:an?|the) ", "", wanted, flags=re.IGNORECASE)
+    extreme = ordered[-1] if is_higher else ordered[0]
+    name = re.sub(r"^(?:an?|the) ", "", extreme, flags=re.IGNORECASE)
     than = (
-        f" than {next(item for item in items if item != wanted)}"
+        f" than {next(item for item in items if item != extreme)}"
         if adjective.endswith("er") or " " in adjective
         else ""
     )
     if (than and len(items) != 2) or (not than and len(items) < 2):
         raise NotForProgram("The comparison needs exactly two things.")
-    article = "" if than or adjective == wanted else "the "
-    return ExactAnswer(f"{wanted[0].upper()}{wanted[1:]} is {article}{adjective}{than}.", name)
+    article = "" if than or adjective == extreme else "the "
+    return ExactAnswer(f"{extreme[0].upper()}{extreme[1:]} is {article}{adjective}{than}.", name)
 
 
 def _is_more(match: re.Match[str]) -> ExactAnswer:

@@ -32,7 +32,7 @@ def article_of(noun: str) -> str:
 
 
 @cache
-def _known() -> frozenset[str]:
+def _member_keys() -> frozenset[str]:
     return frozenset[str]().union(*(group.keys for group in almanac().groups))
 
 
@@ -63,13 +63,16 @@ def _of_group(match: re.Match[str]) -> ExactAnswer:
     outside = [item for item in items if item not in inside]
     if any(almanac().key(item) in group.disputed for item in outside):
         raise NotForProgram("Opinions differ about one of the words.")
-    found = outside if match["no"] else inside
-    if len(found) != 1 or (
-        not match["no"] and len(items) > 2 and not any(almanac().key(each) in _known() for each in outside)
+    answers = outside if match["no"] else inside
+    if len(answers) != 1 or (
+        not match["no"]
+        and len(items) > 2
+        and not any(almanac().key(each) in _member_keys() for each in outside)
     ):
         raise NotForProgram("The almanac does not know exactly one word that fits.")
     return ExactAnswer(
-        f'"{found[0]}" is {"not " if match["no"] else ""}{article_of(group.title)} {group.title}.', found[0]
+        f'"{answers[0]}" is {"not " if match["no"] else ""}{article_of(group.title)} {group.title}.',
+        answers[0],
     )
 
 

@@ -56,12 +56,12 @@ def _numbers(items: list[str]) -> list[Fraction | None]:
 
 def _missing_number(values: list[Fraction | None]) -> Fraction:
     at = values.index(None)
-    known = [(place, value) for place, value in enumerate(values) if value is not None]
-    if len(known) < 3 or values.count(None) != 1:
+    points = [(place, value) for place, value in enumerate(values) if value is not None]
+    if len(points) < 3 or values.count(None) != 1:
         raise NotForProgram("Exactly one number must be missing, and three must be known.")
-    (p0, v0), (p1, v1) = known[0], known[1]
+    (p0, v0), (p1, v1) = points[0], points[1]
     step = (v1 - v0) / (p1 - p0)
-    if any(value != v0 + step * (place - p0) for place, value in known):
+    if any(value != v0 + step * (place - p0) for place, value in points):
         raise NotForProgram("The program does not see the rule of this series.")
     return v0 + step * (at - p0)
 
@@ -84,10 +84,10 @@ def _answer(items: list[str], *, has_gap: bool) -> str:
     for names in _NAMES:
         lower = [name.casefold() for name in names]
         if all(item.casefold() in lower for item in items) and not has_gap:
-            found = [Fraction(lower.index(item.casefold())) for item in items]
-            steps = {(b - a) % len(names) for a, b in itertools.pairwise(found)}
+            numbers = [Fraction(lower.index(item.casefold())) for item in items]
+            steps = {(b - a) % len(names) for a, b in itertools.pairwise(numbers)}
             if len(steps) == 1:
-                return names[int(found[-1] + steps.pop()) % len(names)]
+                return names[int(numbers[-1] + steps.pop()) % len(names)]
     raise NotForProgram("The program does not see the rule of this series.")
 
 
@@ -123,9 +123,9 @@ def analogy(relations: Sequence[Callable[[str, str, str], str | None]]) -> Rule:
     def answer(match: re.Match[str]) -> ExactAnswer:
         words = [match[name].casefold() for name in ("a", "b", "c")]
         for relation in relations:
-            if found := relation(words[0], words[1], words[2]):
+            if fourth := relation(words[0], words[1], words[2]):
                 return ExactAnswer(
-                    f"{match['a'].capitalize()} is to {match['b']} as {match['c']} is to {found}.", found
+                    f"{match['a'].capitalize()} is to {match['b']} as {match['c']} is to {fourth}.", fourth
                 )
         raise NotForProgram("The program does not know how these words are related.")
 

@@ -92,13 +92,17 @@ def _sentences(text: str) -> list[str]:
 
 def _story(match: re.Match[str]) -> ExactAnswer:
     """Answer a story of amounts that change."""
-    *told, asked = _sentences(match[0])
-    question = _NOW.fullmatch(asked)
-    if not told or len(told) > MOST_SENTENCES or (question is None and not _MORE.fullmatch(asked)):
+    *statements, question_text = _sentences(match[0])
+    question = _NOW.fullmatch(question_text)
+    if (
+        not statements
+        or len(statements) > MOST_SENTENCES
+        or (question is None and not _MORE.fullmatch(question_text))
+    ):
         raise NotForProgram("The program does not understand this story.")
     owned: list[tuple[str, Fraction, str]] = []
     total, n_changes = Fraction(0), 0
-    for sentence in told:
+    for sentence in statements:
         started = _START.fullmatch(sentence) or _THERE.fullmatch(sentence) or _SITS.fullmatch(sentence)
         if (
             started is None
@@ -121,7 +125,7 @@ def _story(match: re.Match[str]) -> ExactAnswer:
         n_changes += 1
     if not owned:
         raise NotForProgram("The story does not say how many there are at first.")
-    return _answer(owned, total, n_changes, asked)
+    return _answer(owned, total, n_changes, question_text)
 
 
 def _group(match: re.Match[str], name: str) -> str:
@@ -146,27 +150,27 @@ def _is_change(sentence: str, owned: list[tuple[str, Fraction, str]]) -> bool:
 def _change(sentence: str, owned: list[tuple[str, Fraction, str]]) -> Fraction:
     first = next(iter(owned), ("", Fraction(0), ""))
     for rule, sign in ((_IS_GIVEN, 1), (_GAINS, 1), (_LOSES, -1), (_COMES, 1), (_GOES, -1)):
-        if found := rule.fullmatch(sentence):
-            who, thing = _group(found, "who"), _group(found, "thing")
+        if match := rule.fullmatch(sentence):
+            who, thing = _group(match, "who"), _group(match, "thing")
             if who not in ("", "he", "she", "they", "it", "i", "you", "we", first[0]) or len(owned) != 1:
                 raise NotForProgram("The story names several persons.")
             if thing and first[2] and not _same(thing, first[2]) and thing not in _KINDS:
                 raise NotForProgram("The sentences name different things.")
-            return sign * read_number(found["n"])
+            return sign * read_number(match["n"])
     raise NotForProgram("The program does not understand a sentence of this story.")
 
 
 def _answer(
-    owned: list[tuple[str, Fraction, str]], total: Fraction, n_changes: int, asked: str
+    owned: list[tuple[str, Fraction, str]], total: Fraction, n_changes: int, question_text: str
 ) -> ExactAnswer:
     things = [thing for _, _, thing in owned]
-    if more := _MORE.fullmatch(asked):
+    if more := _MORE.fullmatch(question_text):
         amounts = {who: n for who, n, _ in owned}
         if len(owned) != 2 or n_changes or {_group(more, "who"), _group(more, "other")} != set(amounts):
             raise NotForProgram("The story names other persons.")
         value = amounts[_group(more, "who")] - amounts[_group(more, "other")]
     else:
-        question = _NOW.fullmatch(asked)
+        question = _NOW.fullmatch(question_text)
         assert question is not None
         thing = _group(question, "thing")
         is_same = all(_same(thing, each) for each in things if each) if thing else True
@@ -180,10 +184,10 @@ def _answer(
         if len(owned) > 1 and not (
             question["all"]
             or thing in _KINDS
-            or "there" in asked
-            or " they " in f" {asked} "
-            or "total" in asked
-            or "class" in asked
+            or "there" in question_text
+            or " they " in f" {question_text} "
+            or "total" in question_text
+            or "class" in question_text
         ):
             raise NotForProgram("The story names several persons.")
         if not n_changes and len(owned) == 1:
@@ -194,18 +198,20 @@ def _answer(
     ):
         raise NotForProgram("The statements of the problem contradict each other.")
     name = things[0] if all(each and _same(each, things[0]) for each in things) else ""
-    asked_for = _NOW.fullmatch(asked) or _MORE.fullmatch(asked)
-    name = name or (_group(asked_for, "thing") if asked_for else "")
-    return ExactAnswer(_told(owned, f"{show(value)}{f' {name}' if name else ''}", asked), show(value))
+    question_match = _NOW.fullmatch(question_text) or _MORE.fullmatch(question_text)
+    name = name or (_group(question_match, "thing") if question_match else "")
+    return ExactAnswer(
+        _answer_text(owned, f"{show(value)}{f' {name}' if name else ''}", question_text), show(value)
+    )
 
 
-def _told(owned: list[tuple[str, Fraction, str]], amount: str, asked: str) -> str:
+def _answer_text(owned: list[tuple[str, Fraction, str]], amount: str, question_text: str) -> str:
     """Return the sentence that answers a story."""
     who = owned[0][0]
     if len(owned) > 1:
         return f"That is {amount}."
-    if not who or "have" not in asked:
-        return f"{amount} {'is' if amount.startswith('1 ') or amount == '1' else 'are'} {'left' if 'left' in asked or 'remain' in asked else 'there'}."
+    if not who or "have" not in question_text:
+        return f"{amount} {'is' if amount.startswith('1 ') or amount == '1' else 'are'} {'left' if 'left' in question_text or 'remain' in question_text else 'there'}."
     return (
         f"You have {amount} now." if who in ("i", "you") else f"{who[0].upper()}{who[1:]} has {amount} now."
     )
@@ -242,12 +248,12 @@ def _numbers(match: re.Match[str], *names: str) -> list[Fraction]:
 
 def _unit_price(match: re.Match[str]) -> ExactAnswer:
     _check_same(match, ("one", "many"), ("unit", "unit2"))
-    count, price, wanted = _numbers(match, "count", "price", "wanted")
+    count, price, amount = _numbers(match, "count", "price", "amount")
     if not count:
         raise NotForProgram("Division by zero is undefined.")
-    is_one = wanted == 1
-    what = f"{'One' if is_one else show(wanted)} {match['many']} {'costs' if is_one else 'cost'}"
-    return _value(price / count * wanted, match, f"{what} {{}}.", whole=False)
+    is_one = amount == 1
+    what = f"{'One' if is_one else show(amount)} {match['many']} {'costs' if is_one else 'cost'}"
+    return _value(price / count * amount, match, f"{what} {{}}.", whole=False)
 
 
 def _product(match: re.Match[str]) -> ExactAnswer:
@@ -300,8 +306,8 @@ _COST = rf"(?:how much|what)(?: {_U3})? (?:do|does|will|would|is the (?:cost|pri
 _LEN = r"(?:kilometres?|kilometers?|km|miles?|metres?|meters?)"
 _A = rf"(?P<count>an?|one|each|{NUMBER})"
 STORIES: tuple[Rule, ...] = (
-    (pattern(rf"(?:if )?{_A} (?P<one>[a-z]+(?: [a-z]+)??) (?:costs?|is|are|cost) {_S}(?P<price>{NUMBER})(?: {_U})?[.,]? {_COST}(?P<wanted>an?|one|{NUMBER}) (?P<many>[a-z]+(?: [a-z]+)??)(?: cost| together)?(?: in {_U2})?(?: cost)?(?: together| in total)?"), _unit_price),
-    (pattern(rf"(?:if )?(?P<one>[a-z]+) (?:cost|are) {_S}(?P<price>{NUMBER})(?: {_U})? (?P<count>each)[.,]? {_COST}(?P<wanted>{NUMBER}) (?P<many>[a-z]+)(?: cost)?(?: together| in total)?"), _unit_price),
+    (pattern(rf"(?:if )?{_A} (?P<one>[a-z]+(?: [a-z]+)??) (?:costs?|is|are|cost) {_S}(?P<price>{NUMBER})(?: {_U})?[.,]? {_COST}(?P<amount>an?|one|{NUMBER}) (?P<many>[a-z]+(?: [a-z]+)??)(?: cost| together)?(?: in {_U2})?(?: cost)?(?: together| in total)?"), _unit_price),
+    (pattern(rf"(?:if )?(?P<one>[a-z]+) (?:cost|are) {_S}(?P<price>{NUMBER})(?: {_U})? (?P<count>each)[.,]? {_COST}(?P<amount>{NUMBER}) (?P<many>[a-z]+)(?: cost)?(?: together| in total)?"), _unit_price),
     (pattern(rf"(?:if )?(?:i|you|he|she|[a-z]+) (?:buys?|bought|orders?|takes?) (?P<count>{NUMBER}) [a-z]+(?: [a-z]+)? (?:at|for|that cost|which cost) {_S}(?P<each>{NUMBER})(?: {_U})? each[.,]? {_PAY}"), _product),
     (pattern(rf"(?:i|you|he|she|[a-z]+) (?:have|has) (?P<count>{NUMBER}) {_S}(?P<each>{NUMBER})[- ]{_U} (?:bills?|notes?|coins?)\. how much(?: money)? (?:do|does) (?:i|you|he|she|[a-z]+) have(?: in total)?"), _product),
     (pattern(rf"(?:if )?(?:an?|one|each|every) (?P<boxes>[a-z]+) (?:has|contains|holds) (?P<each>{NUMBER}) (?P<things>[a-z]+)[.,]? how many (?P<again>[a-z]+) (?:do|are in|are there in|are on|are there on|will|does|have) (?P<count>{NUMBER}) (?P<boxes2>[a-z]+)(?: have| contain| hold)?(?: together| in total)?"), _product),

@@ -148,7 +148,7 @@ def read_pairs(text: str) -> list[tuple[str, str]]:
         for each in re.split(r"\n|;|,(?!\d{3}\b)(?: and\b)?|(?<=\d) and (?=[^\d])", text.strip().rstrip("."))
         if each.strip()
     ]
-    pairs = [(found["label"].strip(), found["value"]) for each in items if (found := _PAIR.fullmatch(each))]
+    pairs = [(pair["label"].strip(), pair["value"]) for each in items if (pair := _PAIR.fullmatch(each))]
     if len(pairs) < 2 or len(pairs) != len(items):
         raise NotForProgram("The text must be a list of names with one amount each.")
     return pairs

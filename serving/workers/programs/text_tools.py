@@ -172,8 +172,8 @@ def _sentences(text: str) -> list[str]:
 def _extract(command: Command) -> str:
     what = command.match["what"].casefold()
     kinds = {"e": _EMAIL, "u": _URL, "l": _URL, "w": _URL, "n": _NUMBER, "d": _DATE, "h": _HASHTAG}
-    found = list(dict.fromkeys(kinds[what[0]].findall(command.text)))
-    return "\n".join(found) if found else f"The text contains no {what}."
+    items = list(dict.fromkeys(kinds[what[0]].findall(command.text)))
+    return "\n".join(items) if items else f"The text contains no {what}."
 
 
 def _format_json(command: Command) -> str:
@@ -190,17 +190,17 @@ def _format_json(command: Command) -> str:
 def _summarise(command: Command) -> str:
     """Return the sentences with the most frequent words of the text, in the order of the text."""
     sentences = _sentences(command.text)
-    wanted = (
+    n_sentences = (
         int(read_number(command.match["n"])) if command.match["n"] else max(1, min(3, len(sentences) // 3))
     )
-    if not 3 <= len(sentences) <= MOST_SENTENCES or not 1 <= wanted < len(sentences):
+    if not 3 <= len(sentences) <= MOST_SENTENCES or not 1 <= n_sentences < len(sentences):
         raise NotForProgram(
             f"The text must have 3 to {MOST_SENTENCES} sentences, and the summary must have fewer sentences than the text."
         )
     words = [[word.casefold() for word in _WORD.findall(sentence)] for sentence in sentences]
     counts = Counter(word for each in words for word in each if word not in _STOP_WORDS and len(word) > 2)
     scores = [sum(counts[word] for word in set(each)) / (len(each) + 5) for each in words]
-    best = sorted(range(len(sentences)), key=lambda at: (-scores[at], at))[:wanted]
+    best = sorted(range(len(sentences)), key=lambda at: (-scores[at], at))[:n_sentences]
     return " ".join(sentences[at] for at in sorted(best))
 
 
@@ -254,11 +254,11 @@ def _order_pairs(command: Command) -> str:
 def _extreme_pair(command: Command) -> str:
     """Answer which of the names has the largest or smallest amount."""
     pairs = read_pairs(command.text)
-    wanted = (max if _DOWN.search(command.match["how"]) else min)(amount_in(value) for _, value in pairs)
-    found = [(label, value) for label, value in pairs if amount_in(value) == wanted]
-    if len(found) != 1 or len({re.sub(r"[-\d., ]", "", value).casefold() for _, value in pairs}) > 1:
+    extreme = (max if _DOWN.search(command.match["how"]) else min)(amount_in(value) for _, value in pairs)
+    answers = [(label, value) for label, value in pairs if amount_in(value) == extreme]
+    if len(answers) != 1 or len({re.sub(r"[-\d., ]", "", value).casefold() for _, value in pairs}) > 1:
         raise NotForProgram("Several names have this amount, or the amounts have different units.")
-    return f"{found[0][0]} ({found[0][1]})."
+    return f"{answers[0][0]} ({answers[0][1]})."
 
 
 def _by_surname(command: Command) -> str:
@@ -279,7 +279,7 @@ def _replace(command: Command) -> str:
     old, new = (re.escape(command.match["old"].strip("\"'")), command.match["new"].strip("\"'"))
     text, n = re.subn(
         rf"(?<![\w]){old}(?![\w])",
-        lambda found: new[0].upper() + new[1:] if found[0][0].isupper() else new,
+        lambda occurrence: new[0].upper() + new[1:] if occurrence[0][0].isupper() else new,
         command.text,
         flags=re.IGNORECASE,
     )
@@ -290,14 +290,14 @@ def _replace(command: Command) -> str:
 
 def _email_of(command: Command) -> str:
     who = command.match["who"].casefold()
-    found = [
+    addresses = [
         each
         for each in dict.fromkeys(_EMAIL.findall(command.text))
         if who in re.split(r"[._+-]", each.casefold().partition("@")[0])
     ]
-    if len(found) != 1:
+    if len(addresses) != 1:
         raise NotForProgram(f"The text does not have exactly one address with the name {who!r}.")
-    return found[0]
+    return addresses[0]
 
 
 _THE = r"(?:(?:this|the|these|those|all|following|my|each|every|above|given|of)\s?)*(?:text|sentences?|paragraphs?|words?|names?|lines?|list|items?|article|passage|string|phrase|message|email|answer|output|numbers?|letters?|characters?|csv|json|data|table)?s?(?: above| below)?"
@@ -343,9 +343,9 @@ class TextTools(ProgramWorker):
         for head, text in _splits(question):
             command = read_question(head).text
             for each, rule in RULES:
-                if found := each.fullmatch(command):
+                if match := each.fullmatch(command):
                     try:
-                        return ExactAnswer(rule(Command(found, text)))
+                        return ExactAnswer(rule(Command(match, text)))
                     except NotForProgram as reason:
                         reasons.append(str(reason))
         raise NotForProgram(
@@ -358,8 +358,8 @@ def _splits(question: PlainQuestion) -> list[tuple[str, str]]:
     raw = question.raw.strip()
     splits: list[tuple[str, str]] = []
     for separator in (":\n", ":", "\n"):
-        head, found, text = raw.partition(separator)
-        splits.append((head, text.strip()) if found else ("", ""))
+        head, mark, text = raw.partition(separator)
+        splits.append((head, text.strip()) if mark else ("", ""))
     first, _, last = raw.rpartition("\n")
     splits.append((last, first.strip()))
     if numbers := re.fullmatch(

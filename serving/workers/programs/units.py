@@ -258,8 +258,8 @@ def _by_quantities(match: re.Match[str]) -> ExactAnswer:
         raise NotForProgram("The question names several units.")
     if len(amount) == 1 and len(reading.targets) == 1:
         name = (
-            reading.said
-            if amount[0][0].denominator > 1 and re.search(r"\d.*[½¼¾/ ].*\d| and ", reading.said)
+            reading.first_amount
+            if amount[0][0].denominator > 1 and re.search(r"\d.*[½¼¾/ ].*\d| and ", reading.first_amount)
             else ""
         )
         return _convert_named(*amount[0], reading.targets[0], name, reading.places, reading.system)
@@ -308,12 +308,12 @@ def _trip(reading: Reading) -> ExactAnswer:
     quantities = [registry.Quantity(value, unit.pint) for value, unit in (one, other)]
     result = quantities[0] * quantities[1] if length is None else quantities[0] / quantities[1]
     asks = {"how long": ("hours", time), "how far": (speed[1].pint.split("/")[0] if speed else "", length), "speed": (f"{one[1].pint}/{other[1].pint}", speed), "how fast": (f"{one[1].pint}/{other[1].pint}", speed)}  # fmt: skip
-    asked = [each for name, each in asks.items() if name in frame]
-    pint = _single(reading.targets[0]).pint if reading.targets else asked[0][0] if asked else ""
+    goals = [each for name, each in asks.items() if name in frame]
+    pint = _single(reading.targets[0]).pint if reading.targets else goals[0][0] if goals else ""
     if (
         not pint
-        or (asked and not reading.targets and asked[0][1] is not None)
-        or ("how many" not in frame and "what" not in frame and not asked)
+        or (goals and not reading.targets and goals[0][1] is not None)
+        or ("how many" not in frame and "what" not in frame and not goals)
     ):
         raise NotForProgram("The question does not ask for the missing part of the trip.")
     unit = next(

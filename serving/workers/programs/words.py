@@ -77,8 +77,8 @@ def opposites(word: str) -> list[str]:
 
 def _opposite_of(one: str, other: str, third: str) -> str | None:
     """Return the opposite of `third` if `one` and `other` are opposites."""
-    found = opposites(third)
-    return found[0] if other in opposites(one) and found else None
+    antonyms = opposites(third)
+    return antonyms[0] if other in opposites(one) and antonyms else None
 
 
 def _or(words: list[str]) -> str:
@@ -88,12 +88,12 @@ def _or(words: list[str]) -> str:
 
 def _opposite(match: re.Match[str]) -> ExactAnswer:
     word = match["word"].casefold()
-    found = opposites(word)
+    antonyms = opposites(word)
     if options := match.groupdict().get("list"):
-        found = [option for option in items_of(options) if option.casefold() in found]
-    if not found or (options and len(found) != 1):
+        antonyms = [option for option in items_of(options) if option.casefold() in antonyms]
+    if not antonyms or (options and len(antonyms) != 1):
         raise NotForProgram(f'WordNet lists no antonym for a common sense of "{word}".')
-    return ExactAnswer(f'The opposite of "{word}" is {_or(found)}.', found[0])
+    return ExactAnswer(f'The opposite of "{word}" is {_or(antonyms)}.', antonyms[0])
 
 
 def _is_opposite(match: re.Match[str]) -> ExactAnswer:
@@ -114,22 +114,22 @@ def _thesaurus() -> dict[str, list[str]]:
     """Return the usual synonyms of common words."""
     lines = (line.partition(": ") for line in _THESAURUS.read_text(encoding="utf-8").splitlines())
     return {
-        word: synonyms.split(", ") for word, found, synonyms in lines if found and not word.startswith("#")
+        word: synonyms.split(", ") for word, colon, synonyms in lines if colon and not word.startswith("#")
     }
 
 
 def _synonyms(match: re.Match[str]) -> ExactAnswer:
     word = match["word"].casefold()
-    found = _thesaurus().get(word) or list(
+    synonyms = _thesaurus().get(word) or list(
         dict.fromkeys(each for sense in _usual(word) for each in sense.synonyms if each != word)
     )
-    if not found:
+    if not synonyms:
         raise NotForProgram(f'WordNet lists no synonym for a common sense of "{word}".')
-    wanted = int(read_number(match["n"])) if "n" in match.groupdict() and match["n"] else MOST_SYNONYMS
-    if wanted > len(found) and match.groupdict().get("n"):
-        raise NotForProgram(f'WordNet lists only {len(found)} synonyms for the common senses of "{word}".')
+    count = int(read_number(match["n"])) if "n" in match.groupdict() and match["n"] else MOST_SYNONYMS
+    if count > len(synonyms) and match.groupdict().get("n"):
+        raise NotForProgram(f'WordNet lists only {len(synonyms)} synonyms for the common senses of "{word}".')
     is_one = not match.groupdict().get("n") and not re.search(r"synonyms|words", match[0], re.IGNORECASE)
-    shown = found[: 1 if is_one else max(1, min(wanted, MOST_SYNONYMS))]
+    shown = synonyms[: 1 if is_one else max(1, min(count, MOST_SYNONYMS))]
     if len(shown) == 1:
         return ExactAnswer(f'A synonym of "{word}" is "{shown[0]}".', shown[0])
     return ExactAnswer(f'Synonyms of "{word}" are {_or(shown).replace(" or ", " and ")}.', shown[0])
@@ -142,17 +142,17 @@ def _same_meaning(match: re.Match[str]) -> ExactAnswer:
         each for each, others in _thesaurus().items() if word in others
     }
     same |= {each for each in senses() if any(word in sense.synonyms for sense in senses()[each])}
-    found = [item for item in items_of(match["list"]) if item.casefold() in same]
-    if len(found) != 1:
+    answers = [item for item in items_of(match["list"]) if item.casefold() in same]
+    if len(answers) != 1:
         raise NotForProgram(f'Not exactly one of the words is a synonym of "{word}".')
-    return ExactAnswer(f'"{found[0]}" means the same as "{word}".', found[0])
+    return ExactAnswer(f'"{answers[0]}" means the same as "{word}".', answers[0])
 
 
 def _definition(match: re.Match[str]) -> ExactAnswer:
     word = match["word"].casefold()
     usual = _usual(word)
-    if not usual and (found := rare_definitions().get(word, [])[:2]):
-        text = "; ".join(f"({PARTS_OF_SPEECH[part]}) {definition}" for part, definition in found)
+    if not usual and (definitions := rare_definitions().get(word, [])[:2]):
+        text = "; ".join(f"({PARTS_OF_SPEECH[part]}) {definition}" for part, definition in definitions)
         return ExactAnswer(f'"{word}" means: {text}.')
     if not usual:
         raise NotForProgram(f'The dictionary has no entry for "{word}".')
@@ -204,16 +204,16 @@ def _right_spelling(match: re.Match[str]) -> ExactAnswer:
 
 def _anagrams(match: re.Match[str]) -> ExactAnswer:
     word = match["word"].casefold()
-    found = [
+    anagrams = [
         each for each in senses() if len(each) == len(word) and each != word and sorted(each) == sorted(word)
     ]
-    if not found:
+    if not anagrams:
         raise NotForProgram(f'The dictionary contains no anagram of "{word}".')
     return ExactAnswer(
-        f'Anagrams of "{word}" are {_or(found).replace(" or ", " and ")}.'
-        if len(found) > 1
-        else f'An anagram of "{word}" is "{found[0]}".',
-        found[0],
+        f'Anagrams of "{word}" are {_or(anagrams).replace(" or ", " and ")}.'
+        if len(anagrams) > 1
+        else f'An anagram of "{word}" is "{anagrams[0]}".',
+        anagrams[0],
     )
 
 

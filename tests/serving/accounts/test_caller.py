@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conductor.errors import NotAllowed
-from conductor.run.record import NOBODY, Account
-from serving.accounts.caller import ANYBODY, Caller, Scope
+from conductor.run.record import NO_ACCOUNT, Account
+from serving.accounts.caller import ANONYMOUS, Caller, Scope
 
 IDS = st.sampled_from(["", "a", "b"])
 ACCOUNTS = st.builds(Account, IDS, IDS)
@@ -23,7 +23,7 @@ def test_nobody_but_an_administrator_sees_a_run_of_another_team_or_of_nobody(
         mine = caller.account
         assert mine.team_id == account.team_id
         assert mine.team_id or mine.key_id == account.key_id
-    assert not caller.sees(NOBODY)
+    assert not caller.sees(NO_ACCOUNT)
 
 
 @given(KEYED, SCOPES, ACCOUNTS)
@@ -53,5 +53,5 @@ def test_a_scope_that_is_not_there_is_refused_by_name(
 
 
 def test_while_there_is_no_key_this_machine_may_everything_and_is_nobody() -> None:
-    assert all(ANYBODY.may(scope) for scope in Scope)
-    assert not ANYBODY.has_key
+    assert all(ANONYMOUS.may(scope) for scope in Scope)
+    assert not ANONYMOUS.has_key

@@ -13,7 +13,7 @@ import pytest
 
 from conductor.errors import BudgetExceeded
 from conductor.model.messages import Message
-from conductor.run.record import NOBODY
+from conductor.run.record import NO_ACCOUNT
 from serving.accounts.account_ledger import WAIT_S
 from serving.accounts.caller import Caller
 from serving.accounts.replica_store import ReplicaStore
@@ -494,7 +494,9 @@ async def test_of_a_file_in_a_database_a_piece_can_be_read(tmp_path: Path) -> No
     own = ReplicaStore(make_file(tmp_path / "podium.db"))
     try:
         store, body = DatabaseBatchStore(own), bytes(range(256)) * 40
-        await store.add_file(StoredFile("file-1", NOBODY, "user_data", "a", len(body), now_us(), 2**60), body)
+        await store.add_file(
+            StoredFile("file-1", NO_ACCOUNT, "user_data", "a", len(body), now_us(), 2**60), body
+        )
         assert await store.piece("file-1", 0, 1000) == body[:1000]
         assert await store.piece("file-1", 10_000, 1000) == body[10_000:]
         assert await store.piece("file-1", len(body), 1000) == b""

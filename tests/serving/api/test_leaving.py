@@ -15,7 +15,7 @@ import pytest
 
 from conductor.run.event_log import ROOM
 from conductor.run.record import Record
-from serving.accounts.caller import ANYBODY
+from serving.accounts.caller import ANONYMOUS
 from serving.batches.memory_store import MemoryBatchStore
 from serving.edge.exchange import PIECE_BYTES
 from tests.serving.api.served import ASK, PRICE, Json, Served, plan, scripted, served, step, team
@@ -115,13 +115,13 @@ async def leave_when(
     """Ask without streaming, and drop the connection once the run's record says `true`."""
     asking = asyncio.create_task(api.http.post(path, json=ASK | body))
     turns = 0
-    while not (api.service.running and true((await api.service.newest(1, ANYBODY)).runs[0].record)):
+    while not (api.service.running and true((await api.service.newest(1, ANONYMOUS)).runs[0].record)):
         assert not asking.done(), asking.result().text
         turns += 1
         await asyncio.sleep(
             0 if turns % 20 else 0.001
         )  # each turn is looked at, and time moves where they wait
-    id = (await api.service.newest(1, ANYBODY)).runs[0].record.id
+    id = (await api.service.newest(1, ANONYMOUS)).runs[0].record.id
     asking.cancel()
     await asyncio.wait([asking])
     return id

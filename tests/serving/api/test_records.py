@@ -15,7 +15,7 @@ from conductor.run.plan_record import PlanRecord, StepRecord
 from conductor.run.record import Account, Record, RunRecords
 from conductor.run.task import Task
 from conductor.run.turns import ClientReply, GivenResult, Segment, StepTurn
-from serving.accounts.caller import ANYBODY
+from serving.accounts.caller import ANONYMOUS
 from serving.api.record_json import usage, workflow
 from serving.settings.sections import LimitSettings
 from serving.store.memory_store import MemoryStore
@@ -29,7 +29,7 @@ def record(id: str, *, created: float = 0, answer: str = "") -> Record:
 
 
 async def list_ids(store: MemoryStore) -> list[str]:
-    return [run.record.id for run in (await store.newest(100, ANYBODY)).runs]
+    return [run.record.id for run in (await store.newest(100, ANONYMOUS)).runs]
 
 
 async def test_the_newest_are_kept_up_to_a_number_and_the_run_that_began_last_is_first() -> None:
@@ -38,7 +38,7 @@ async def test_the_newest_are_kept_up_to_a_number_and_the_run_that_began_last_is
         await store.put(RunRecords(record(id, created=began)))
     assert await list_ids(store) == ["d", "c", "b"]
     assert await store.get("a") is None
-    assert (await store.newest(1, ANYBODY)).runs == [RunRecords(record("d", created=4), has_content=False)]
+    assert (await store.newest(1, ANONYMOUS)).runs == [RunRecords(record("d", created=4), has_content=False)]
 
 
 async def test_the_newest_are_kept_up_to_a_weight_and_one_always_is() -> None:

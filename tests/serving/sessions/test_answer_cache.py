@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from serving.accounts.account_policy import AccountPolicy
-from serving.accounts.caller import ANYBODY
+from serving.accounts.caller import ANONYMOUS
 from serving.accounts.hold import team_subject
 from serving.api.dialects.chat.dialect import ChatDialect
 from serving.api.resolve import resolve
@@ -98,9 +98,9 @@ async def test_who_is_given_an_answer_again_stands_in_no_line_while_it_is_read()
         await api.ok()
         one = resolve(ChatDialect().parse(json.dumps(ASK).encode()), api.service.pool)
         sessions = api.service.sessions
-        match = await sessions.requests.find(one.task, ANYBODY.account, may_be_cached=True)
+        match = await sessions.requests.find(one.task, ANONYMOUS.account, may_be_cached=True)
         spec = RunSpec("wf_again", one.task, one.team, one.pool, cached=match.record)
-        async with sessions.start(spec, ANYBODY) as session:
+        async with sessions.start(spec, ANONYMOUS) as session:
             assert session.run.record.cached_from
             assert api.service.pool.limiters["conductor"]._coming == {}
 

@@ -11,7 +11,7 @@ import pytest
 
 from conductor.errors import Overloaded
 from conductor.model.messages import File, Message, Native, Text
-from conductor.run.record import NOBODY, Account
+from conductor.run.record import NO_ACCOUNT, Account
 from serving.batches.memory_store import MemoryBatchStore
 from serving.sessions.run_admission import SMALL_BYTES, MemoryBudget, bytes_of
 from serving.settings.settings import parse
@@ -102,7 +102,7 @@ def test_the_last_tenth_is_for_keys_that_have_less_than_their_share_and_half_for
         with pytest.raises(Overloaded):
             memory.check(FLOOD, 150_000, "interactive")
         memory.check(MODEST, 150_000, "interactive")
-        memory.check(NOBODY, 150_000, "interactive")
+        memory.check(NO_ACCOUNT, 150_000, "interactive")
         with pytest.raises(Overloaded):
             memory.check(MODEST, 150_000, "batch")
 

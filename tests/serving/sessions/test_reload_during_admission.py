@@ -10,7 +10,7 @@ from conductor.errors import WorkerUnavailable
 from conductor.model.call import Call
 from conductor.model.reply import Reply
 from conductor.model.usage import Price
-from serving.accounts.caller import ANYBODY
+from serving.accounts.caller import ANONYMOUS
 from serving.api.app import build_api
 from serving.pool import Pool, build_pool
 from serving.sessions.service import Service
@@ -146,7 +146,7 @@ async def test_a_run_that_outlives_its_client_ends_well_if_client_and_pool_go_at
             await asyncio.wait([asking])
             await it.swap(pool())
         await until(lambda: not left_tasks(), "the run has ended")
-        for run in (await it.newest(10, ANYBODY)).runs:
+        for run in (await it.newest(10, ANONYMOUS)).runs:
             assert run.record.status == "finished", (n_turns, run.record.failure)
             n_runs += 1
         await it.pool.aclose()

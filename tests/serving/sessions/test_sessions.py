@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from serving.accounts.caller import ANYBODY
+from serving.accounts.caller import ANONYMOUS
 from serving.api.dialects.chat.dialect import ChatDialect
 from serving.api.resolve import resolve
 from serving.pool import build_pool
@@ -43,7 +43,7 @@ async def test_a_session_goes_with_the_last_that_uses_it() -> None:
     service = service_of("Yes.")
     sessions, notes = service.sessions, Notes()
     with sessions.watch("wf_1", notes):
-        async with sessions.start(spec_of(service), ANYBODY) as session:
+        async with sessions.start(spec_of(service), ANONYMOUS) as session:
             assert list(sessions.running) == ["wf_1"]
             with sessions.open("wf_1") as same:
                 assert same is session
@@ -58,7 +58,7 @@ async def test_a_session_goes_with_the_last_that_uses_it() -> None:
 async def test_a_run_gives_its_slot_and_its_bytes_back_when_the_store_has_it() -> None:
     service = service_of("Yes.")
     slots = service.sessions.admission.slots
-    async with service.sessions.start(spec_of(service), ANYBODY) as session:
+    async with service.sessions.start(spec_of(service), ANONYMOUS) as session:
         assert slots.n_taken == 1
         async for _ in session.run.events():
             pass
@@ -69,7 +69,7 @@ async def test_a_run_gives_its_slot_and_its_bytes_back_when_the_store_has_it() -
 async def test_a_kept_run_outlives_its_client_and_is_left_to_another_replica_at_the_end() -> None:
     service = service_of(STALLS)
     sessions = service.sessions
-    run = await sessions.start_kept(spec_of(service), ANYBODY)
+    run = await sessions.start_kept(spec_of(service), ANONYMOUS)
     run.answer.close()
     assert sessions.owns("wf_1")
     await service.aclose()
@@ -79,7 +79,7 @@ async def test_a_kept_run_outlives_its_client_and_is_left_to_another_replica_at_
 async def test_a_run_that_another_replica_took_over_is_left_and_one_that_it_cancels_is_cancelled() -> None:
     service = service_of(STALLS, STALLS)
     sessions = service.sessions
-    runs = [await sessions.start_kept(spec_of(service, id), ANYBODY) for id in ("wf_1", "wf_2")]
+    runs = [await sessions.start_kept(spec_of(service, id), ANONYMOUS) for id in ("wf_1", "wf_2")]
     sessions.on_taken_over("wf_1")
     sessions.on_cancel("wf_2")
     sessions.on_cancel("wf_3")  # it is not here
@@ -89,7 +89,7 @@ async def test_a_run_that_another_replica_took_over_is_left_and_one_that_it_canc
 
 async def test_a_client_that_leaves_while_its_kept_run_begins_leaves_a_run_that_goes_on() -> None:
     service = service_of("Yes.")
-    beginning = asyncio.create_task(service.sessions.start_kept(spec_of(service), ANYBODY))
+    beginning = asyncio.create_task(service.sessions.start_kept(spec_of(service), ANONYMOUS))
     await asyncio.sleep(0)
     beginning.cancel()
     await asyncio.wait([beginning])

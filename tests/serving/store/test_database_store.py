@@ -17,10 +17,10 @@ from conductor.model.usage import Usage
 from conductor.plan.plan import Step
 from conductor.run.events import AnswerDelta, PlanStarted, RunFinished, StepFinished, StepPlanned, StepStarted
 from conductor.run.fold import fold
-from conductor.run.record import NOBODY, Account, Record, RunRecords
+from conductor.run.record import NO_ACCOUNT, Account, Record, RunRecords
 from conductor.run.run import end_task
 from conductor.run.task import Task
-from serving.accounts.caller import ANYBODY, DEFAULT_SCOPES, Caller
+from serving.accounts.caller import ANONYMOUS, DEFAULT_SCOPES, Caller
 from serving.database.address import Address, sqlite_address
 from serving.store import journal
 from serving.store.content import for_list, with_question
@@ -85,7 +85,7 @@ class Heard(StoreListener):
 
 
 async def ids(
-    store: DatabaseStore, caller: Caller = ANYBODY, limit: int = 100, **before: object
+    store: DatabaseStore, caller: Caller = ANONYMOUS, limit: int = 100, **before: object
 ) -> list[str]:
     return [run.record.id for run in (await store.newest(limit, caller, **before)).runs]  # type: ignore[arg-type]
 
@@ -96,7 +96,7 @@ async def test_a_record_is_read_on_another_replica_as_it_was_written(store_addre
         assert await one.get("wf_1") == RunRecords(record), "also before it is written"
         await one.aclose()
         assert await other.get("wf_1") == RunRecords(record)
-        assert (await other.newest(10, ANYBODY)).runs == [for_list(RunRecords(record))]
+        assert (await other.newest(10, ANONYMOUS)).runs == [for_list(RunRecords(record))]
         assert await other.get("wf_2") is None
 
 
@@ -107,7 +107,7 @@ async def test_a_list_reads_no_body_and_has_no_text_but_the_question(store_addre
         async with (await store.database()).writing() as connection:
             await connection.exec_driver_sql("UPDATE run SET body = NULL")
             await connection.exec_driver_sql("DELETE FROM run_event")
-        (run,) = (await other.newest(10, ANYBODY)).runs
+        (run,) = (await other.newest(10, ANONYMOUS)).runs
         assert (run.record.cost_usd, run.record.usage) == (Decimal("0.5"), Usage(10, 20))
         assert [message.text for message in run.record.task.conversation] == ["Secret?"]
         numbers = await other.get("wf_1")
@@ -143,7 +143,7 @@ async def test_what_happens_is_read_on_another_replica_while_it_happens(store_ad
         assert [item.seq for item in (await other.events("wf_1", 2)).items] == [3, 4]
         under_way = await other.get("wf_1")
         assert under_way == RunRecords(record)
-        assert [run.record.status for run in (await other.newest(1, ANYBODY)).runs] == ["running"]
+        assert [run.record.status for run in (await other.newest(1, ANONYMOUS)).runs] == ["running"]
         for event in EVENTS[4:]:
             record = fold(record, [event])
             one.note(record, record.seq, event)
@@ -176,7 +176,7 @@ async def test_a_lost_run_costs_what_the_ledger_says_also_where_its_own_last_wor
             await connection.exec_driver_sql("UPDATE replica SET lease_until_us = 1")
         assert await other.sweep() == 1
         assert [
-            run.record.id for run in (await other.newest(9, ANYBODY, run_filter=COSTS_70_CENTS)).runs
+            run.record.id for run in (await other.newest(9, ANONYMOUS, run_filter=COSTS_70_CENTS)).runs
         ] == ["wf_1"]
 
 
@@ -201,7 +201,7 @@ async def test_a_lost_run_shows_what_the_ledger_charged_also_after_it_was_marked
     is_bound: bool,
 ) -> None:
     async with opened(store_address) as (dying, one), opened(store_address) as (_, other):
-        account = NOBODY if entries is None else MINE
+        account = NO_ACCOUNT if entries is None else MINE
         record = replace(begun("wf_1", account=account), owner=one.owner)
         for event in EVENTS[:n_events]:
             record = fold(record, [event])
@@ -217,7 +217,7 @@ async def test_a_lost_run_shows_what_the_ledger_charged_also_after_it_was_marked
                     VALUES ('h{n}', '{kind}', 'wf_1', 'k', 1, 1, {int(usd * 1e12)}, 0, 0, 1)"""
                 )
         read = await other.get("wf_1")
-        (listed,) = (await other.newest(9, ANYBODY)).runs
+        (listed,) = (await other.newest(9, ANONYMOUS)).runs
         for records in (read, listed):
             assert records is not None
             shown = records.record.cost_usd
@@ -239,7 +239,7 @@ async def test_a_run_of_a_dead_replica_is_lost_with_what_it_had_spent(store_addr
         assert lost is not None
         assert (lost.record.status, lost.record.cost_usd) == ("lost", Decimal("0.5"))
         assert lost.record.steps[0].result == SAID
-        listed = {run.record.id: run.record.status for run in (await other.newest(2, ANYBODY)).runs}
+        listed = {run.record.id: run.record.status for run in (await other.newest(2, ANONYMOUS)).runs}
         assert listed == {"wf_1": "lost", "wf_2": "finished"}
         # it was only frozen, and ends its run after all
         record = fold(begun("wf_1", owner=one.owner), EVENTS)

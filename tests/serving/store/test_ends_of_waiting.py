@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from conductor.errors import BadTask
-from serving.accounts.caller import ANYBODY
+from serving.accounts.caller import ANONYMOUS
 from serving.database.address import Address
 from serving.settings.sections import StoreSettings
 from serving.store.signing_secrets import ROTATE_S, rotate_secret
@@ -48,7 +48,7 @@ async def test_a_run_in_memory_that_is_cancelled_while_it_waits_is_logged(
     caplog.set_level(logging.INFO, "podium")
     async with served(calling_team()) as api:
         await suspend(api)
-        id = next(iter((await api.service.store.newest(1, ANYBODY)).runs)).record.id
+        id = next(iter((await api.service.store.newest(1, ANONYMOUS)).runs)).record.id
         await api.http.post(f"/v1/workflows/{id}/cancel", json={})
     assert log_lines(caplog) == ["workflow cancelled"]
 

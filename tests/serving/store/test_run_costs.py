@@ -20,7 +20,7 @@ from conductor.run.plan_record import PlanRecord, StepRecord
 from conductor.run.record import Account, Record, RunRecords
 from conductor.run.task import Task
 from conductor.run.turns import Segment, StepTurn
-from serving.accounts.caller import ANYBODY, DEFAULT_SCOPES, Caller
+from serving.accounts.caller import ANONYMOUS, DEFAULT_SCOPES, Caller
 from serving.accounts.money import MAX_PICO
 from serving.database.address import Address
 from serving.settings.sections import LimitSettings
@@ -191,7 +191,7 @@ async def test_absurd_amounts_are_summed_too(store_address: Address) -> None:
         async with (await replica.database()).writing() as connection:
             for id in ids:
                 await connection.exec_driver_sql(paid.format(id))
-        report = await store.costs(CostQuery(0, 99, ("worker",)), ANYBODY)
+        report = await store.costs(CostQuery(0, 99, ("worker",)), ANONYMOUS)
     assert [(group.sums["cost"], group.sums["saved"]) for group in report.groups] == [
         (3 * MAX_PICO, -3 * MAX_PICO)
     ]
@@ -218,7 +218,7 @@ async def test_both_stores_sum_alike_and_show_a_caller_its_own_team(
     store_address: Address, query: CostQuery
 ) -> None:
     callers = [
-        ANYBODY,
+        ANONYMOUS,
         Caller(Account("k9", "t1"), DEFAULT_SCOPES),
         Caller(Account("k3"), DEFAULT_SCOPES),
         Caller(Account("k9"), DEFAULT_SCOPES),
@@ -234,7 +234,7 @@ async def test_both_stores_sum_alike_and_show_a_caller_its_own_team(
             by_values = {group.values: group for group in kept}
             assert len(by_values) == len(kept)
             assert by_values == {group.values: group for group in (await memory.costs(query, caller)).groups}
-        everything = await store.costs(CostQuery(0, 99, ("model",)), ANYBODY)
+        everything = await store.costs(CostQuery(0, 99, ("model",)), ANONYMOUS)
         (of_mini,) = everything.groups
         sums = of_mini.sums
         assert (of_mini.values, of_mini.runs, sums["calls"], sums["unknown_costs"]) == (("mini",), 5, 7, 1)
@@ -253,13 +253,16 @@ async def test_a_run_that_waits_has_its_costs_so_far_and_they_are_replaced(store
     async with opened(store_address) as (_, store):
         record = replace(record, owner=store.owner)
         await store.suspend(RunRecords(record), 60)
-        groups = (await store.costs(everything, ANYBODY)).groups
+        groups = (await store.costs(everything, ANONYMOUS)).groups
         assert [(group.values, group.sums["calls"]) for group in groups] == [(("a",), 1), (("b",), 1)]
         assert await store.resume("wf_1") is not None
         ended = run("wf_1", plan(step(0, call("b"))), plan(step(0, call("c")), index=1))
         await store.put(RunRecords(replace(ended, owner=store.owner)))
         await store.aclose()
-        assert [group.values for group in (await store.costs(everything, ANYBODY)).groups] == [("b",), ("c",)]
+        assert [group.values for group in (await store.costs(everything, ANONYMOUS)).groups] == [
+            ("b",),
+            ("c",),
+        ]
 
 
 async def test_a_lost_run_costs_what_the_ledger_has_until_its_owner_says_more(store_address: Address) -> None:
@@ -281,13 +284,13 @@ async def test_a_lost_run_costs_what_the_ledger_has_until_its_owner_says_more(st
             )
             await connection.exec_driver_sql("UPDATE replica SET lease_until_us = 1")
         assert await other.sweep() == 2
-        (lost,) = (await other.costs(everything, ANYBODY)).groups
+        (lost,) = (await other.costs(everything, ANONYMOUS)).groups
         sums = [lost.sums[name] for name in ("calls", "cost", "unknown_costs")]
         assert (lost.values, lost.runs, sums) == (("",), 2, [1, 750, 1])
         ended = run("wf_1", plan(step(0, call("b"))))
         await one.put(RunRecords(replace(ended, owner=one.owner)))  # it was only frozen
         await one.aclose()
-        report = await other.costs(everything, ANYBODY)
+        report = await other.costs(everything, ANONYMOUS)
         costs = [(group.values, group.sums["cost"]) for group in report.groups]
         assert costs == [(("",), 0), (("b",), usd(CLAUDE))]
 
@@ -306,7 +309,7 @@ async def test_a_lost_run_keeps_the_rows_from_its_wait_for_tools(store_address: 
             )
             await connection.exec_driver_sql("UPDATE replica SET lease_until_us = 1")
         assert await other.sweep() == 1
-        report = await other.costs(CostQuery(0, 99, ("worker",)), ANYBODY)
+        report = await other.costs(CostQuery(0, 99, ("worker",)), ANONYMOUS)
         costs = [(group.values, group.sums["cost"]) for group in report.groups]
         assert costs == [(("",), 9), (("a",), usd(CLAUDE))]
         assert report.ledger == LedgerSum(usd(CLAUDE) + 9, 0)
@@ -324,7 +327,7 @@ async def test_costs_go_with_their_run(store_address: Address) -> None:
             await store.put(RunRecords(replace(record, owner=store.owner)))
         await store.aclose()
         await store.remove_old(407 * DAY_US)
-        left = await store.costs(CostQuery(0, 99, ("day",)), ANYBODY)
+        left = await store.costs(CostQuery(0, 99, ("day",)), ANONYMOUS)
         assert [group.values for group in left.groups] == [(7,)]
 
 
@@ -338,12 +341,12 @@ async def test_the_runs_of_a_conversation_are_found(store_address: Address) -> N
         for record in (*RUNS, mine):
             await memory.put(RunRecords(record))
             await store.put(RunRecords(replace(record, owner=store.owner)))
-        waiting = await store.newest(9, ANYBODY, None, RunFilter(conversation="cv_1"))
+        waiting = await store.newest(9, ANONYMOUS, None, RunFilter(conversation="cv_1"))
         await store.aclose()
         for page in (
             waiting,
-            await store.newest(9, ANYBODY, None, RunFilter(conversation="cv_1")),
-            await memory.newest(9, ANYBODY, None, RunFilter(conversation="cv_1")),
+            await store.newest(9, ANONYMOUS, None, RunFilter(conversation="cv_1")),
+            await memory.newest(9, ANONYMOUS, None, RunFilter(conversation="cv_1")),
         ):
             assert [each.record.id for each in page.runs] == ["wf_6"]
-        assert not (await store.newest(9, ANYBODY, None, RunFilter(conversation="cv_2"))).runs
+        assert not (await store.newest(9, ANONYMOUS, None, RunFilter(conversation="cv_2"))).runs

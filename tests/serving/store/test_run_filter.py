@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import Row
 
 from loadtest.prove.run_lists import fill
-from serving.accounts.caller import ANYBODY
+from serving.accounts.caller import ANONYMOUS
 from serving.accounts.replica_store import ReplicaStore
 from serving.database.address import Address
 from serving.database.clock import now_us
@@ -106,7 +106,7 @@ async def test_what_one_old_run_matches_is_found_page_by_page(store_address: Add
             list[str](),
         )
         while not found:
-            rows, end = await list_rows(ask, 5, ANYBODY, places[-1], wanted, enough_s=0)
+            rows, end = await list_rows(ask, 5, ANONYMOUS, places[-1], wanted, enough_s=0)
             found += [row.id for row in rows]
             places.append(end)
         assert (found, [place[1] if place else None for place in places]) == (

@@ -22,7 +22,7 @@ from serving.workers.programs.calculator import Calculator
 from serving.workers.programs.guide import PROGRAMS
 from serving.workers.programs.process import NotForProgram, ProgramProcess
 from serving.workers.programs.program import TOKEN
-from serving.workers.programs.question import AskedTexts, read_question
+from serving.workers.programs.question import QuestionTexts, read_question
 from tests.serving.api.served import scripted, served, team
 from tests.serving.workers.programs.phrasings import Place
 
@@ -248,7 +248,8 @@ def test_a_question_that_takes_too_long_ends_the_process_and_the_next_one_is_ans
     with pytest.raises(NotForProgram, match="takes too long"):
         process.ask(cast("Any", partial(re.fullmatch, "(a+)+", "a" * 40 + "b")))
     assert (
-        process.ask(partial(CALCULATOR.answer_one, AskedTexts(("what is 2 + 3?",), (), ()))) == "2 + 3 = 5."
+        process.ask(partial(CALCULATOR.answer_one, QuestionTexts(("what is 2 + 3?",), (), ())))
+        == "2 + 3 = 5."
     )
 
 
@@ -281,4 +282,4 @@ def test_no_ordinary_sentence_takes_a_program_long():
     for text in SLOW_ONCE:
         for program in PROGRAMS:
             with pytest.raises(NotForProgram, match=r"^(?!The question takes too long)"):
-                process.ask(partial(program("program").answer_one, AskedTexts((text,), (), (text,))))
+                process.ask(partial(program("program").answer_one, QuestionTexts((text,), (), (text,))))
