@@ -1,4 +1,4 @@
-"""What is measured of a run, and that measuring never harms it."""
+"""Metrics of runs. Metering must never break a run."""
 
 import json
 import logging
@@ -19,11 +19,11 @@ from tests.states import until
 
 GOOD = plan(step("a"), step("b"), step("c", access=[0, 1]))
 SLOW = [scripted(name, price=PRICE, delay_s=0.1) for name in ("a", "b", "c")]
-"""Time passes in their steps."""
+"""Workers whose steps take time."""
 
 
 class Kept:
-    """A meter that keeps what it takes."""
+    """Meter that stores its measurements."""
 
     def __init__(self) -> None:
         self.taken: list[Measurement] = []
@@ -32,7 +32,7 @@ class Kept:
         self.taken.append(measurement)
 
     def sums(self, instrument: metrics.Instrument) -> dict[tuple[str, ...], float]:
-        """By labels."""
+        """Return the sums of an instrument by labels."""
         sums = Counter[tuple[str, ...]]()
         for measurement in self.taken:
             if measurement.instrument is instrument:
