@@ -1,4 +1,4 @@
-"""What the store removes with time, and what stays."""
+"""Retention: what the store removes over time."""
 
 import asyncio
 
@@ -27,7 +27,7 @@ DAYS = {"today": 0, "week": 7, "month": 31, "year": 401}
 
 
 async def shown(store: DatabaseStore) -> dict[str, bool]:
-    """The runs that are left, and whether their texts are."""
+    """Return the remaining runs, and whether each still has its texts."""
     listed = [run.record.id for run in (await store.newest(100, ANYBODY)).runs]
     found = {id: await store.get(id) for id in listed}
     return {id: run.has_content and bool(run.record.answer) for id, run in found.items()}
