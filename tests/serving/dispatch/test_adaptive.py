@@ -110,7 +110,6 @@ def send_shorter_and_shorter(slots: Slots, *parties: str, beside: dict[str, floa
         slots: slots that learn from the calls.
         parties: senders, in turn.
         beside: seconds to the first token of other parties, each of which sends every tenth call.
-
     """
     first_token_s, lowest = 8.0, slots.n
     for _ in range(100):

@@ -96,7 +96,6 @@ def after_failure(
         is_open: whether the circuit of the worker is open.
         reports_filter: see `ModelProfile`.
         state: fields of `Attempts`.
-
     """
     profile = ModelProfile(reports_filter=reports_filter)
     routes = [named(name, profile) for name in "abcd"[: 1 + others]]

@@ -129,7 +129,6 @@ class Hedged:
         slots: slots of the worker.
         worker: worker to use instead of a `Paced` one.
         places: its deployments, or empty for a single place.
-
     """
 
     def __init__(

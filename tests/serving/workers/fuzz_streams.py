@@ -210,7 +210,6 @@ async def ask(worker: Worker, server: WireServer, answer: Answer) -> str:
 
     Raises:
         AssertionError: The call ended in a way that is not allowed.
-
     """
     server.answers.append(answer)
     try:
@@ -232,7 +231,6 @@ def check_error(error: WorkerError) -> None:
 
     Raises:
         AssertionError: It may not.
-
     """
     assert SECRET not in f"{error}{error.detail}", "the key is in the error"
     failure = Failure.of(error)
@@ -245,7 +243,6 @@ def check(reply: Reply, text: str) -> None:
 
     Raises:
         AssertionError: It is not.
-
     """
     result = reply.result
     assert result.output == text
@@ -267,7 +264,6 @@ def fuzz(name: str, examples: int, from_seed: int) -> Counter[str]:
 
     Raises:
         AssertionError: A call ended in a way that is not allowed. Hypothesis has printed the example.
-
     """
     dialect, outcomes = DIALECTS[name], Counter[str]()
     with asyncio.Runner() as runner:
