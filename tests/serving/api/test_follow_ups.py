@@ -1,4 +1,4 @@
-"""Follow-up turns through a conductor's model: the worker that has the conversation in its cache keeps it."""
+"""Follow-up turns through a conductor's model. The worker with the conversation in its cache keeps it."""
 
 import asyncio
 from pathlib import Path
@@ -22,7 +22,7 @@ B = {"input_usd_per_mtok": 3, "cached_input_usd_per_mtok": 0.3, "cache_write_usd
 FREE = {"input_usd_per_mtok": 0, "output_usd_per_mtok": 0}
 LONG = "A long document. " * 5_000
 SHORT = "A short document. " * 150
-"""About 700 tokens. No provider caches fewer than 1,024 tokens for these models."""
+"""About 700 tokens. Providers cache prompts of these models from 1,024 tokens."""
 TO_A, TO_B = plan(step("a", "")), plan(step("b", ""))
 
 
@@ -32,7 +32,7 @@ def settings_for(*plans: Any, a: Json = A, b: Json = B, **more: Any) -> Json:
 
 
 def turns(*words: str) -> list[Json]:
-    """A conversation of questions, with the answers between them."""
+    """Return a conversation with these questions, and answers between them."""
     said: list[Json] = []
     for each in words:
         said += [{"role": "assistant", "content": "A says."}] if said else []
@@ -203,7 +203,7 @@ async def test_a_changed_conversation_is_no_longer_in_the_cache() -> None:
         record = await run(api, LONG, "A summary.", "Go on.", "Please.")
         assert sources(record)[0] == "conductor"  # the tail has changed, and a switch costs nothing
         other = await run(api, LONG + "!", "And now?")
-        assert sources(other) == ["conductor"]  # the head has changed: a new conversation
+        assert sources(other) == ["conductor"]  # the head has changed, so this is a new conversation
 
 
 async def test_a_cache_is_forgotten_after_its_lifetime_and_then_written_for_an_hour(
@@ -305,7 +305,7 @@ async def test_the_next_turn_at_another_router_stays(tmp_path: Path) -> None:
 
 
 class Caches(PromptCaches):
-    """Rows in memory that count what is kept, and may fail."""
+    """Prompt caches in memory that note the stored rows, and may fail."""
 
     def __init__(self, error: Exception | None = None) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What requests refer to: how much of it is loaded and unpacked, in which order, and who pays for it."""
+"""References in requests: how much is loaded and unpacked, in which order, and whose limits count."""
 
 import asyncio
 import random
@@ -34,8 +34,6 @@ ANOTHER = Account("key_another", "team_another")
 
 
 class CountingStore(MemoryStore):
-    """A store that counts the runs that are loaded."""
-
     n_loaded = 0
 
     async def get(self, id: str) -> RunRecords | None:
@@ -44,8 +42,6 @@ class CountingStore(MemoryStore):
 
 
 class CountingDatabase(DatabaseStore):
-    """Likewise, in a database."""
-
     n_loaded = 0
 
     async def get(self, id: str) -> RunRecords | None:
@@ -65,7 +61,7 @@ async def respond(api: Served, words: str) -> str:
 
 
 def referring(*responses: str, index: str = "i0") -> Json:
-    """Return a request for the first input of each of `responses`, or for another item."""
+    """Return a request that refers to the first input of each response, or to the item `index`."""
     ids = [f"msg_{each.removeprefix('resp_')}_{index}" for each in responses]
     return {"model": "a", "input": [{"type": "item_reference", "id": id} for id in ids]}
 
@@ -182,7 +178,7 @@ async def test_loads_take_turns_and_one_place_is_left_for_a_team_that_loads_noth
         await it.api.quiet()
         assert (
             await count("other team") == 200
-        )  # the place is left for teams that have loaded something lately
+        )  # the slot is reserved for teams that have loaded something lately
         mine = Account(it.ids["mine"], it.ids["search"])
         for _ in range(3):
             await places.enter_async_context(it.api.service.sessions.admission.loads.turn(mine))

@@ -1,4 +1,4 @@
-"""What a response is asked for later: its end, its input, its events once more, and other responses after it."""
+"""Later requests about a response: its result, its input, its events again, and responses after it."""
 
 import asyncio
 import base64
@@ -31,7 +31,7 @@ TOOLS: list[Any] = [
 
 
 def results(response: Any, *gave: str) -> list[Any]:
-    """What a client sends for the calls of a response."""
+    """Return the results that a client sends for the calls of a response."""
     calls = [item for item in response.output if hasattr(item, "call_id")]
     return [
         {"type": f"{call.type}_output", "call_id": call.call_id, "output": text}
@@ -362,7 +362,7 @@ async def test_who_reads_a_response_along_is_told_nothing_more_once_its_key_is_r
 
 
 def packed_json(text: bytes) -> str:
-    """A compaction item's content of a client's own making."""
+    """Return the content of a compaction item as a client could forge it."""
     return MARK + base64.urlsafe_b64encode(zlib.compress(text, 9)).decode()
 
 
