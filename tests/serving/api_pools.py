@@ -48,8 +48,6 @@ CLIENTS: dict[str, Json] = {
 
 @dataclass
 class Count:
-    """Counts for the requests of one pool."""
-
     requests: int = 0
     answers: int = 0
     plans: int = 0
@@ -135,7 +133,6 @@ async def _ask(sdk: openai.AsyncOpenAI, model: str, params: Json) -> bool:
 
 
 async def table() -> str:
-    """Return a Markdown table with a row per pool, and the distinct upstream errors."""
     lines = [
         "| pool | requests | answered | plans made | upstream calls | refused upstream | notes |",
         "| --- " * 7 + "|",

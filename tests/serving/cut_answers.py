@@ -60,8 +60,8 @@ def pieces_of(text: str, draw: random.Random) -> list[str]:
 
 
 Way = Callable[[str, str, str], str]
-"""Return the continuation that a model sends, for the prefix sent so far, the beginning that it must repeat, and the
-true answer.
+"""Function that returns a model's continuation of a prefix. Its arguments are the prefix, the beginning to repeat,
+and the true answer.
 """
 
 
@@ -178,7 +178,6 @@ class Model:
 
 
 def limit_of(body: Json) -> int | None:
-    """Return the maximum output tokens of a request body of any wire."""
     config = body | body.get("generationConfig", {})
     names = ("max_tokens", "max_completion_tokens", "max_output_tokens", "maxOutputTokens")
     return next((config[name] for name in names if name in config), None)

@@ -256,7 +256,6 @@ def look_at_store(store: MemoryStore, service: Service, rules: list[Json], viola
 
 
 async def try_case(case: Case, violations: Violations, outcomes: Counter[str]) -> None:
-    """Run a case and count its violations."""
     pool = build_pool(parse(case.settings), {}, engines={})
     rules = [case.team, case.key]
     account_policies = Policies(

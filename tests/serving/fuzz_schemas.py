@@ -99,8 +99,6 @@ def answer_to(prompt: str) -> Answer:
 
 
 class Engine:
-    """Fake local engine."""
-
     async def ready(self, adapters: Sequence[str] = ()) -> bool:
         return True
 
@@ -116,8 +114,6 @@ class Engine:
 
 
 class Plugin:
-    """Custom worker."""
-
     def __init__(self, name: str, price: Any) -> None:
         self.name = name
 

@@ -88,8 +88,6 @@ PRICE = {"input_usd_per_mtok": 1, "output_usd_per_mtok": 2}
 
 @dataclass
 class Seams:
-    """Results of one wire."""
-
     whole: int = 0
     continued: int = 0
     told: Counter[str] = field(default_factory=Counter[str])
@@ -145,7 +143,6 @@ async def client_of(way: Way, cases: list[Case]) -> AsyncGenerator[httpx2.AsyncC
 
 
 def worker_of(number: int, case: Case) -> str:
-    """Return the name of the worker that plays the case."""
     return f"w{number // CASES_PER_WORKER}-{_silence_of(case):.0f}"
 
 
@@ -166,7 +163,6 @@ async def see(http: httpx2.AsyncClient, number: int, case: Case) -> tuple[str, s
 
 
 async def play(way: Way, n: int, seed: int) -> Seams:
-    """Play `n` cases on one wire."""
     draw = random.Random(seed)
     cases, seams, places = [case_of(draw) for _ in range(n)], Seams(), asyncio.Semaphore(AT_ONCE)
     async with client_of(way, cases) as http:
@@ -189,7 +185,6 @@ def row(name: str, n: int, seams: Seams) -> str:
 
 
 def main(argv: list[str]) -> int:
-    """Play all wires, and print a row for each and the wrong answers."""
     os.environ.setdefault("OTEL_SDK_DISABLED", "true")
     n, seed = int(argv[0]) if argv else 1000, int(argv[1]) if argv[1:] else 1
     print(

@@ -8,8 +8,6 @@ from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerPro
 
 
 class SpanLog(SpanProcessor):
-    """Log of started and ended spans."""
-
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.started: list[Span] = []
@@ -25,7 +23,6 @@ class SpanLog(SpanProcessor):
 
     @property
     def open(self) -> list[str]:
-        """Return the names of the spans that have not ended."""
         return [span.name for span in self.started if span.end_time is None]
 
     def clear(self) -> None:

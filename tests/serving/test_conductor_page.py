@@ -57,7 +57,6 @@ def scripted_team() -> list[Json]:
 
 
 def as_json(messages: Any) -> list[Json]:
-    """Return the conversation as request JSON."""
     return [
         {
             "role": message.role,

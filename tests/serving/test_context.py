@@ -72,7 +72,6 @@ def asks(words: str, **more: Any) -> dict[str, Any]:
 
 
 async def workers_of_newest(api: Served) -> list[str]:
-    """Return the workers that the newest run could use."""
     records = await api.service.store.get((await api.newest())["id"])
     assert records is not None
     return list(records.record.workers)

@@ -127,8 +127,6 @@ def test_the_words_of_an_error_and_of_events_are_cut_too(monkeypatch: pytest.Mon
 
 
 class Away(SpanExporter):
-    """Exporter that fails every time."""
-
     def __init__(self) -> None:
         self.n_sent, self.now_s = 0, 0.0
 

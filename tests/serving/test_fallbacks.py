@@ -17,7 +17,6 @@ MATHS = "Hard mathematics: proofs, algebra, geometry."
 
 
 def price(usd: float) -> Json:
-    """Return settings of the same price for input and output tokens."""
     return {"price": {"input_usd_per_mtok": usd, "output_usd_per_mtok": usd}}
 
 

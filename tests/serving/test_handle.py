@@ -74,7 +74,7 @@ class Deployment:
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "FIRST_CHUNK_CHECK_S", 0.01)
-    monkeypatch.setattr(replicas_module, "STATUS_TTL_S", -1.0)  # expires at once, even if no time passes
+    monkeypatch.setattr(replicas_module, "STATUS_TTL_S", -1.0)  # expires immediately, even if no time passes
 
 
 async def answer(handle: EngineHandle, notices: list[str] | None = None) -> list[Chunk]:

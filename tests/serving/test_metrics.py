@@ -23,8 +23,6 @@ SLOW = [scripted(name, price=PRICE, delay_s=0.1) for name in ("a", "b", "c")]
 
 
 class Kept:
-    """Meter that stores its measurements."""
-
     def __init__(self) -> None:
         self.taken: list[Measurement] = []
 
@@ -32,7 +30,6 @@ class Kept:
         self.taken.append(measurement)
 
     def sums(self, instrument: metrics.Instrument) -> dict[tuple[str, ...], float]:
-        """Return the sums of an instrument by labels."""
         sums = Counter[tuple[str, ...]]()
         for measurement in self.taken:
             if measurement.instrument is instrument:

@@ -195,8 +195,6 @@ def test_an_optional_worker_without_its_key_is_left_out_with_a_warning(caplog: p
 
 
 class Closable(ScriptedWorker):
-    """Worker that records whether it was closed."""
-
     closed = False
 
     async def aclose(self) -> None:

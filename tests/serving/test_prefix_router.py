@@ -108,7 +108,6 @@ class Routing:
         return [[each.replica_id.unique_id for each in rank] for rank in ranks]
 
     async def route(self, call: EngineCall) -> list[str]:
-        """Return the only rank."""
         (chosen,) = await self.ranks(call)
         return chosen
 

@@ -75,9 +75,8 @@ def test_from_wherever_a_repetitive_answer_is_said_again_what_is_kept_is_its_res
     prefix, rest = cut
     seam = Seam(prefix)
     end = prefix.rstrip()
-    begin = round(
-        (len(end) - len(seam.anchor)) * before
-    )  # starts anywhere between the beginning of the text and the anchor
+    # Starts anywhere between the beginning of the text and the anchor.
+    begin = round((len(end) - len(seam.anchor)) * before)
     try:
         new = feed(seam, f"{MARK} {(prefix + rest)[begin:]}", size)
     except NotContinued:

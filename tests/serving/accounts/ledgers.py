@@ -88,12 +88,10 @@ class Ledgers:
             yield
 
     async def see_no_fault(self) -> None:
-        """Check that the ledger is consistent."""
         assert await find_faults(self.database) == []
 
 
 def bill(request: HoldRequest, cents: int | None) -> Bill:
-    """Return the bill for a hold."""
     return Bill(request.id, None if cents is None else to_pico(cents * CENT), now_us(), 10, 20, 5, "1/2")
 
 

@@ -310,8 +310,6 @@ def test_whatever_calls_do_no_cap_is_passed_and_everything_is_entered_once(
 
 
 async def make(one: Asks, ledger: BudgetLedger, inside: Callable[[], Awaitable[None]]) -> Decimal:
-    """Make the call and return its cost."""
-
     async def call() -> None:
         async with ledger.hold(one.price, one.input_tokens, one.max_output_tokens, "dear") as hold:
             await inside()

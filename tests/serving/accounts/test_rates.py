@@ -115,9 +115,8 @@ async def test_tokens_are_estimated_at_the_door_and_corrected_at_the_end(rates: 
 async def test_a_request_that_is_not_run_gives_its_tokens_back(rates: RateCounter) -> None:
     policies = limits(key_tokens=100)
     for _ in range(5):
-        reservation = await rates.reserve(
-            ME, policies, 5000
-        )  # more tokens than the limit: reserves all of them
+        # More tokens than the limit: reserves all of them.
+        reservation = await rates.reserve(ME, policies, 5000)
         assert reservation.refusal is None
         assert not await is_admitted(rates, policies, tokens=1)
         await rates.settle(reservation, None)

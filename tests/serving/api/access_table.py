@@ -63,7 +63,6 @@ def _request(route: "Asked") -> str:
 
 
 def _shape(place: str) -> str:
-    """Replace the names of path parameters by `{}`."""
     return re.sub(r"\{[^}]+\}", "{}", place)
 
 

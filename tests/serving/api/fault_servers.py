@@ -1,4 +1,4 @@
-"""Servers that play the faults of `provider_faults.py`, and addresses where no server can answer."""
+"""Servers that play the faults of `provider_faults.py`, and addresses that never answer."""
 
 import asyncio
 import os
@@ -20,8 +20,6 @@ WIRE = OpenAIWire()
 
 @dataclass(frozen=True)
 class Played:
-    """A fault that is being played."""
-
     url: str
     end_storm: Callable[[], None] = lambda: None
     """Make the server answer normally from now on."""

@@ -26,7 +26,7 @@ LATE_S = 20.0
 REQUESTS = 200
 MOST_ALONE, MOST_TOGETHER = 10, 71
 """Maximum calls of a dead primary: three until its circuit opens, or what its 64 slots took by then. Both include a
-few probes, because a slow machine takes long for so many requests.
+few probes, because a slow machine takes long for all requests.
 """
 PRICE = {"input_usd_per_mtok": 1, "output_usd_per_mtok": 2}
 
@@ -168,7 +168,6 @@ def wrong_of(looks: dict[str, Look], alone: int, together: int) -> list[str]:
 
 
 def table(looks: dict[str, Look]) -> str:
-    """Return the table in Markdown."""
     rows = [
         "| fault | result for the client | first word after | longest silence |",
         "| --- | --- | --: | --: |",

@@ -43,7 +43,6 @@ from tests.states import until
 STALL_S, PATIENCE_S = 1.0, 60.0
 """Stall timeout of cases that stall, and of all others. The long timeout tolerates a busy machine."""
 AT_ONCE = 32
-"""Number of concurrent clients."""
 WORD = re.compile(r'"content": ?"(It|Whole)')
 """Beginning of every answer on the wire."""
 WORDS = re.compile(r'"content": ?"[^"]')
@@ -52,7 +51,7 @@ WORDS = re.compile(r'"content": ?"[^"]')
 
 @dataclass(frozen=True)
 class Seen:
-    """What a client saw, and what was expected."""
+    """Actual and expected outcome for one client."""
 
     case: str
     position: str
@@ -60,7 +59,7 @@ class Seen:
     outcome: str
     expected: str
     first_word_s: float | None
-    """Seconds from the request to the first word, or None if there was none."""
+    """Seconds from the request to the first word, or None if it never came."""
     or_else: str = ""
     """Outcome that is also correct on a busy machine."""
 
@@ -181,9 +180,8 @@ async def see_conductors(cases: dict[str, Case], at: Places, *, half: bool, lane
                         outcomes.append(
                             await see(http, Place(name, "conductor", stream, "mini", played), case)
                         )
-                        await see_no_call_left(
-                            pool
-                        )  # while the server still runs, because stopping it would end a call
+                        # While the server still runs, because stopping it would end a call.
+                        await see_no_call_left(pool)
         return outcomes
 
     lists = await asyncio.gather(*(lane(list(cases)[n::lanes]) for n in range(lanes)))
@@ -240,7 +238,6 @@ class Look:
 
 
 async def ask(http: httpx2.AsyncClient, place: Place) -> Look:
-    """Send one request and read the whole response."""
     began_s, first_word_s, text = time.monotonic(), None, ""
     words_s = list[float]()
     body = ASK | {"model": place.model, "stream": place.stream}

@@ -54,7 +54,6 @@ class Case:
 
     @property
     def fallback_text(self) -> str:
-        """Return the answer of the fallback."""
         return TEXT if self.is_mended else OTHER_TEXT
 
     def outcome(self, position: str, *, stream: bool) -> str:
@@ -72,9 +71,8 @@ class Case:
             return "200 "
         if self.says_nothing and position == "backed":
             return INSTEAD
-        if (
-            self.code == "content_filter" and position != "middle"
-        ):  # the client gets the error, without a fallback
+        # The client gets the error, without a fallback.
+        if self.code == "content_filter" and position != "middle":
             return f"{400} {self.code}"
         if position == "conductor":
             has_plan = not (self.code or self.says_nothing) or (self.is_mended and not self.burst)

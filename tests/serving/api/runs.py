@@ -44,7 +44,6 @@ def call_id(number: int) -> str:
 
 
 def record_of(*events: Event) -> Record:
-    """Return the record of a run with these events."""
     record = Record("wf_1", Task(QUESTION, model="mini"), created=1.0)
     for event in events:
         record = after(record, event)

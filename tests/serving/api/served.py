@@ -66,7 +66,6 @@ def step(worker: str | int, subtask: str = "Do your part.", access: list[int] | 
 
 
 def plan(*steps: Json) -> str:
-    """Return the text of a plan with these steps."""
     return "\n".join(json.dumps(each) for each in steps)
 
 
@@ -94,8 +93,6 @@ def team(*plans: Any, workers: list[Json] | None = None, **settings: Any) -> Jso
 
 @dataclass
 class Served:
-    """A running API."""
-
     service: Service
     url: str
     http: httpx2.AsyncClient
@@ -104,7 +101,6 @@ class Served:
     connections: set[ReaderProtocol]
     """Open connections, as seen by the server."""
     ledgers: list[BudgetLedger]
-    """Ledgers of all runs so far."""
     earlier: set[asyncio.Task[Any]]
     """Tasks that existed before the server."""
     sdks: list[openai.AsyncOpenAI | anthropic.AsyncAnthropic] = field(
@@ -321,9 +317,8 @@ async def listening(app: Any, connections: set[ReaderProtocol] | None = None) ->
     if connections is not None:
         server.server_state.connections = connections  # type: ignore[assignment]
     server.lifespan = config.lifespan_class(config)
-    with socket.socket(
-        proto=socket.IPPROTO_TCP
-    ) as sock:  # asyncio disables Nagle's algorithm only if the protocol is explicitly TCP
+    # `asyncio` disables Nagle's algorithm only if the protocol is explicitly TCP.
+    with socket.socket(proto=socket.IPPROTO_TCP) as sock:
         sock.bind(("127.0.0.1", 0))
         await server.startup(sockets=[sock])
         try:

@@ -1,4 +1,6 @@
-"""The admin API: changes apply at once on this router and soon on others, and the OpenAPI description is complete."""
+"""The admin API: changes apply immediately on this router and soon on others, and the OpenAPI description is
+complete.
+"""
 
 import asyncio
 import json

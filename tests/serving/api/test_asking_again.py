@@ -34,7 +34,6 @@ class Account:
 
     @property
     def calls(self) -> dict[str, int]:
-        """Return the number of calls by model."""
         return dict(Counter(request.body["model"] for request in self.upstream.requests))
 
     async def ask(self, model: str = "mini", *, stream: bool = False, **podium: Any) -> str:

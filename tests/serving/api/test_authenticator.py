@@ -32,9 +32,8 @@ class Keys:
 
     async def find(self, hash: str) -> KeyInfo | None:
         self.lookups += 1
-        found = self.known.get(
-            hash
-        )  # reads before it waits: a slow answer has the state at the time of the request
+        # Reads before it waits: a slow answer has the state at the time of the request.
+        found = self.known.get(hash)
         if self.waiting:
             await self.waiting.wait()
         if self.failure:

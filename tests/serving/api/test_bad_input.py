@@ -386,7 +386,7 @@ BODY = st.fixed_dictionaries(
     },
 )  # fmt: skip
 ONE_SERVER = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-"""Allow one server for all examples of a test."""
+"""Settings that allow one server for all examples of a test."""
 
 
 @pytest.fixture

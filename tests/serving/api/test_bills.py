@@ -226,7 +226,6 @@ async def test_an_upstream_that_ignores_the_output_limit_is_cut_when_it_passes_w
 
 
 def _limit(body: Json) -> int:
-    """Return the output limit in the request to the upstream."""
     config = body.get("generationConfig", {})
     return body.get("max_tokens") or body.get("max_completion_tokens") or config["maxOutputTokens"]
 

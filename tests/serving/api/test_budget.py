@@ -79,9 +79,8 @@ async def test_a_call_that_does_not_fit_is_told_what_it_could_cost_and_what_is_l
     async with keyed(tmp_path, settings) as it:
         await it.directory.set_budget(team_subject(it.ids["search"]), {"day": Decimal(5)})
         answer = await it.ask("mine", "POST", path, PATHS[path] | {"model": "a", "max_tokens": 100, "max_output_tokens": 100} if path != "/v1/responses" else {"model": "a", "input": "Why?", "max_output_tokens": 100})  # fmt: skip
-        assert answer.status_code == (
-            429 if path == "/v1/responses" else 402
-        )  # Codex treats this status as an exhausted quota
+        # Codex treats this status as an exhausted quota.
+        assert answer.status_code == (429 if path == "/v1/responses" else 402)
         error = answer.json()["error"]
         assert "could cost $10 ($6.4 with the shortest answer), which exceeds the rest of the team's budget for today" in error["message"]  # fmt: skip
         assert Decimal(answer.headers["x-podium-budget-left-usd"]) == 5

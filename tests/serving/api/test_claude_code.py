@@ -83,7 +83,7 @@ async def test_a_plan_of_three_steps_uses_its_tools_in_one_run() -> None:
         ended, (edit,), content = await ask(api, history)
         assert (ended, edit["name"]) == ("tool_use", "Edit")
         history += [{"role": "assistant", "content": content}, result(edit, "The file has been updated.")]
-        for _ in range(2):  # the second time as after a failure on the way
+        for _ in range(2):  # the second request is a retry, as after a connection error
             ended, calls, content = await ask(api, history)
             assert (ended, calls) == ("end_turn", [])
             assert content[-1] == {"type": "text", "text": "It is repaired."}

@@ -22,7 +22,6 @@ def turn(words: str) -> Json:
 async def id_of(
     api: Served, body: Json, path: str = "/v1/chat/completions", headers: Json | None = None
 ) -> str:
-    """Return the conversation id of a request."""
     answer = await api.http.post(path, json={"model": "a"} | body, headers=headers or {})
     assert answer.status_code == 200, answer.text
     run = answer.headers["x-podium-workflow-id"]

@@ -67,7 +67,6 @@ WAYS: tuple[Json, ...] = tuple(
 
 
 async def all_said(api: Served, ways: Sequence[Json] = WAYS) -> str:
-    """Return everything that callers receive."""
     requests = [api.http.post("/v1/chat/completions", json=ASK | way) for way in ways]
     answers = await asyncio.gather(*requests, api.http.post("/v1/plans", json=ASK))
     return "\n".join(f"{answer.headers}{answer.text}" for answer in answers)
@@ -214,9 +213,8 @@ async def test_a_plan_of_an_unknown_worker_does_not_tell_the_pool_in_the_reason_
 
 async def test_what_nobody_foresaw_is_named_by_its_type_alone(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "podium")
-    faulty = raising("PodiumError") | {
-        "options": {"kind": "no_such_error"}
-    }  # an AttributeError in the worker's own code
+    # Raises an AttributeError in the worker's own code.
+    faulty = raising("PodiumError") | {"options": {"kind": "no_such_error"}}
     async with served(around(faulty, first_byte_s=10)) as api:
         answer = await api.post({"model": "faulty"})
         details = await records(api)

@@ -26,7 +26,6 @@ CLASSES = {
 
 
 def tree(kind: type[errors.PodiumError] = errors.PodiumError) -> set[type[errors.PodiumError]]:
-    """Return the error classes of `conductor.errors`."""
     inner = {error for child in kind.__subclasses__() for error in tree(child)}
     return {each for each in {kind} | inner if each.__module__ == "conductor.errors"}
 

@@ -35,9 +35,8 @@ async def ask(api: Served) -> str:
 async def say_and_read(giver: Served, reader: Served) -> str:
     """Give and replace feedback, read and find it, and return the run's id."""
     id, _ = await ask(giver), await ask(giver)
-    while (
-        await reader.http.get(f"/v1/workflows/{id}")
-    ).status_code == 404:  # it is written in the background
+    # It is written in the background.
+    while (await reader.http.get(f"/v1/workflows/{id}")).status_code == 404:
         await asyncio.sleep(0.02)
     assert (await reader.record(id))["feedback"] == []
     assert (await give(giver, id, {"score": 1})).status_code == 200

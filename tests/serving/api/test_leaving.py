@@ -44,7 +44,6 @@ def endless(*plans: str) -> Json:
 
 
 async def reset(api: Served) -> None:
-    """Restart the scripts and clear the spans."""
     for name in ("conductor", "a", "b", "c"):
         api.worker(name)._turn = 0
     SPANS.clear()
@@ -66,9 +65,8 @@ async def read_and_leave(api: Served, events: int) -> tuple[str, int]:
 
 async def test_a_client_may_leave_a_stream_at_every_event():
     async with served(endless()) as api:
-        n_whole = (
-            1 + 2 + 4 * 4 - 1 + 3
-        )  # the role; two of the plan; four of each step except the last one's end; three words
+        # The role; two of the plan; four of each step except the last one's end; three words.
+        n_whole = 1 + 2 + 4 * 4 - 1 + 3
         for events in range(n_whole + 1):
             await reset(api)
             id, n_events = await read_and_leave(api, events)
@@ -116,9 +114,8 @@ async def leave_when(
     while not (api.service.running and true((await api.service.newest(1, ANYBODY)).runs[0].record)):
         assert not asking.done(), asking.result().text
         turns += 1
-        await asyncio.sleep(
-            0 if turns % 20 else 0.001
-        )  # checks each turn of the loop, and lets time pass while tasks wait
+        # Checks each turn of the loop, and lets time pass while tasks wait.
+        await asyncio.sleep(0 if turns % 20 else 0.001)
     id = (await api.service.newest(1, ANYBODY)).runs[0].record.id
     asking.cancel()
     await asyncio.wait([asking])
@@ -345,13 +342,11 @@ async def most_waiting_bytes(api: Served) -> int:
 
 
 async def upload(api: Served, content: bytes) -> str:
-    """Upload a file and return its id."""
     form = {"data": {"purpose": "user_data"}, "files": {"file": ("a.bin", content)}}
     return (await api.http.post("/v1/files", **form)).json()["id"]
 
 
 async def long_run(api: Served) -> str:
-    """Run `a` with a long answer and return the run's id."""
     return (await api.ok({"model": "a"}))["podium"]["workflow_id"]
 
 

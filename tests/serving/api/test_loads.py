@@ -54,7 +54,6 @@ def one_worker(**limits: int) -> Json:
 
 
 async def respond(api: Served, words: str) -> str:
-    """Store a response to `words`, and return its id."""
     answer = await api.http.post(PATH, json={"model": "a", "input": words})
     assert answer.status_code == 200, answer.text
     return answer.json()["id"]
@@ -176,9 +175,8 @@ async def test_loads_take_turns_and_one_place_is_left_for_a_team_that_loads_noth
             for who in ("mine", "other team")
         }
         await it.api.quiet()
-        assert (
-            await count("other team") == 200
-        )  # the slot is reserved for teams that have loaded something lately
+        # The slot is reserved for teams that have loaded something lately.
+        assert await count("other team") == 200
         mine = Account(it.ids["mine"], it.ids["search"])
         for _ in range(3):
             await places.enter_async_context(it.api.service.sessions.admission.loads.turn(mine))

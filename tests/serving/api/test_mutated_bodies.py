@@ -76,7 +76,6 @@ def places(value: Any, path: tuple[str | int, ...] = ()) -> list[tuple[str | int
 
 
 def replaced(body: Json, path: tuple[Any, ...], value: Any) -> Json:
-    """Return `body` with another value at `path`."""
     changed = copy.deepcopy(body)
     here: Any = changed
     for key in path[:-1]:

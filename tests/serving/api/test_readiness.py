@@ -10,8 +10,6 @@ from tests.serving.workers.subjects import Behaviour, ScriptedEngine
 
 
 class Engine(ScriptedEngine):
-    """Engine that can be down."""
-
     def __init__(self, text: str) -> None:
         super().__init__(Behaviour(text=text))
         self.up = True

@@ -29,9 +29,8 @@ BODIES: dict[str, Json] = {
 def two_steps(*last: Any, **store: Any) -> Json:
     workers = [scripted("a", "Paid."), scripted("b", *last, tokens_per_s=5)]
     settings = team(plan(step("a"), step("b", access=[0])), workers=workers, workflows={})
-    settings["conversation"] = {
-        "speculation_usd_per_s": None
-    }  # an early call would use up a reply of the script
+    # An early call would use up a reply of the script.
+    settings["conversation"] = {"speculation_usd_per_s": None}
     return settings | {"store": store} if store else settings
 
 

@@ -1,5 +1,5 @@
-"""Sixteen faults of a primary with a fallback under default settings, as in the public fault suite failoverbench. As
-in the suite, each model always sends its whole answer again.
+"""The sixteen faults of the public suite failoverbench, played by a primary with a fallback under default settings.
+Each model always sends its whole answer again, as in the suite.
 """
 
 import asyncio
@@ -96,8 +96,6 @@ SCENARIOS = {
 
 @dataclass
 class Look:
-    """What the client saw."""
-
     status: int
     text: str = ""
     error: str = ""
@@ -107,8 +105,6 @@ class Look:
 
 @dataclass
 class Stand:
-    """A primary and its fallback behind an API."""
-
     http: httpx2.AsyncClient
     primary: WireServer
     fallback: WireServer

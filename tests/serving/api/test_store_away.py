@@ -29,8 +29,6 @@ FULL = "max_page_count=1"
 
 @dataclass
 class Outage:
-    """A database that can be taken away."""
-
     address: Address
     begin: Callable[[], Awaitable[None]]
     end: Callable[[], Awaitable[None]]

@@ -211,9 +211,8 @@ async def test_results_with_the_schema_that_the_run_began_with_go_on() -> None:
         (call,) = whole["choices"][0]["message"]["tool_calls"]
         for more in (wanted, {}):
             answer = await api.http.post(path, json=in_dialect(path, call["id"]) | more)
-            assert (
-                answer.json()["error"]["code"] == "answer_invalid"
-            )  # the format was enforced, and the worker writes prose
+            # The format was enforced, and the worker writes prose.
+            assert answer.json()["error"]["code"] == "answer_invalid"
 
 
 async def test_a_wrong_answer_after_tools_is_repaired_once_and_the_repair_calls_none() -> None:

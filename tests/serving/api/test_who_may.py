@@ -240,7 +240,6 @@ async def test_every_route_gives_every_sort_of_key_what_it_may_have_and_nothing_
 
 
 def api_routes() -> set[tuple[str, str]]:
-    """Return the method and path of each registered route."""
     api: Any = build_api(Service(build_pool(parse(team()), {}, engines={})))
     return {
         (method, route.path)

@@ -101,9 +101,8 @@ async def test_who_leaves_between_two_attempts_at_a_server_that_is_away_pays_not
     }  # fmt: skip
     async with keyed(store_address, team(workers=[away], workflows={})) as it:
         asking = asyncio.create_task(ask(it, "mine", model="away"))
-        await asyncio.sleep(
-            1.5
-        )  # its first attempt fails at once, and the wait for the next is random up to a minute
+        # The first attempt fails immediately. The wait for the next is random, up to a minute.
+        await asyncio.sleep(1.5)
         asking.cancel()
         await asyncio.wait([asking])
         await until(lambda: it.api.service.running == 0)
@@ -117,9 +116,8 @@ async def test_an_administrator_sees_the_ledgers_lines_and_how_workers_are_doing
         await it.ask("other team", "POST", "/v1/chat/completions", ASK | {"model": "a"})
         id = answer.headers["x-podium-workflow-id"]
         path = f"/v1/admin/ledger?team={it.ids['search']}"
-        while (
-            len(lines := (await it.ask("admin", "GET", path)).json()["data"]) < 2
-        ):  # posted in the background
+        # Posted in the background.
+        while len(lines := (await it.ask("admin", "GET", path)).json()["data"]) < 2:
             await asyncio.sleep(0.02)
         assert {line["run_id"] for line in lines} == {id}
         cost = sum(Decimal(line["cost_usd"]) for line in lines)

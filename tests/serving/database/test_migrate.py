@@ -50,7 +50,6 @@ MigrationContext.run_migrations = killed
 
 
 def start(address: Address, before: str = "") -> subprocess.Popen[str]:
-    """Start a process that creates the schema."""
     code = MIGRATE.format(before=before)
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     process = subprocess.Popen([sys.executable, "-c", code], text=True, **pipes)
@@ -62,9 +61,8 @@ def start(address: Address, before: str = "") -> subprocess.Popen[str]:
 
 async def test_an_empty_database_gets_the_schema_that_the_code_knows(empty_address: Address) -> None:
     def differences(connection: Connection) -> list[object]:
-        with_defaults = (
-            connection.dialect.name != "sqlite"
-        )  # SQLite has no identity columns, so a comparison would report a difference
+        # SQLite has no identity columns, so a comparison would report a difference.
+        with_defaults = connection.dialect.name != "sqlite"
         options = {"version_table": VERSION_TABLE, "compare_server_default": with_defaults}
         context = MigrationContext.configure(connection, opts=options)
         return compare_metadata(context, metadata)

@@ -92,7 +92,6 @@ def deployed(
     health: WorkerHealth | None = None,
     hedge_budget: RetryBudget | None = None,
 ) -> Route:
-    """Return a route with several deployments."""
     name = places[0].callee.worker
     limiter = limiter or SharedLimiter(name, places, 32)
     return Route(name, places, limiter, health or WorkerHealth(), ModelProfile(), hedge_budget=hedge_budget)

@@ -82,9 +82,8 @@ def test_no_place_is_lost_or_given_twice_whoever_comes_and_leaves(places: int, h
                 case _:
                     pass
             await settle()
-            most = max(
-                places, min(most, crowd.n_held)
-            )  # places that are held stay held when the queue shrinks
+            # Places that are held stay held when the queue shrinks.
+            most = max(places, min(most, crowd.n_held))
             assert 0 <= crowd.n_held <= most
             reserve = 1 if places >= FEWEST else 0
             assert crowd.n_held >= places - reserve or not crowd.waiting, "a place is free and somebody waits"

@@ -160,8 +160,6 @@ async def test_a_line_that_is_too_long_goes_to_a_fallback_and_is_not_waited_for_
 
 async def test_after_a_call_that_was_paid_only_the_last_ones_line_is_waited_in_to_its_end():
     class Paid(ScriptedWorker):
-        """Worker that charges for a call and fails."""
-
         @asynccontextmanager
         async def open(self, call: Call) -> AsyncGenerator[Reply]:
             raise WorkerUnavailable("It broke.", worker="a", billed_at_bound=True)

@@ -72,7 +72,6 @@ INSTEAD = {"name": "b", "replies": ["Instead."]}
 
 
 def is_idle(of: Pool) -> bool:
-    """Return whether no call is open or queued."""
     return not any(each.open_calls or each.queued for each in of.limiters.values())
 
 
@@ -118,8 +117,6 @@ async def test_a_silent_worker_leaves_a_share_of_the_callers_time_to_whoever_is_
 
 
 class Silent:
-    """Custom worker that never answers."""
-
     name = "a"
 
     @asynccontextmanager
@@ -741,9 +738,8 @@ async def test_calls_that_are_slower_than_usual_are_no_failures_while_others_are
         settings = api(upstream.url, retry=ONCE, fallbacks=["b"], deployments=[{"name": p} for p in places])
         health = Health()
         own = build_pool(parse({"workers": [settings, {"kind": "scripted"} | INSTEAD]}), {}, {}, health)
-        for _ in range(
-            KNOWN_CALLS * (4 if places else 1)
-        ):  # enough for every deployment to have a known pace
+        # Enough for every deployment to have a known pace.
+        for _ in range(KNOWN_CALLS * (4 if places else 1)):
             await ask(own)
         workers = [each for who, each in health.workers().items() if who.kind == "openai"]
         assert len(workers) == 1 + len(places)

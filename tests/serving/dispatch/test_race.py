@@ -60,9 +60,8 @@ class Paced:
             if isinstance(delay, type):
                 raise delay("it broke", worker="w")
             for word in (f"call {number}", " said", " so"):
-                async with asyncio.timeout(
-                    1
-                ):  # like the timeouts of real workers, which are bound to the task that entered them
+                # Like the timeouts of real workers, which are bound to the task that entered them.
+                async with asyncio.timeout(1):
                     yield Delta(word)
             yield Delta(finish=FinishReason.STOP, usage=Usage(3, 3))
         finally:
@@ -95,8 +94,6 @@ class AwayLedger(BudgetLedger):
 
 
 class ShortLedger(BudgetLedger):
-    """Ledger that allows shorter answers, hold by hold."""
-
     rooms: Iterator[int]
 
     @asynccontextmanager
@@ -189,9 +186,8 @@ async def test_a_call_that_lost_is_billed_at_the_price_of_whom_it_was_sent_to_an
     ]
     it = Hedged(PRICE, places=places)
     dear = Price(Decimal(100), Decimal(100))
-    it.member = dataclasses.replace(
-        it.member, worst_price=dear
-    )  # the price of a fallback that is never called
+    # The price of a fallback that is never called.
+    it.member = dataclasses.replace(it.member, worst_price=dear)
     inner.delays_s = iter([SLOW, FAST])
     result = await it.ask()
     (attempt,) = result.attempts

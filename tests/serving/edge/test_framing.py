@@ -282,9 +282,8 @@ async def test_what_a_client_sends_while_its_answer_streams_is_bounded(base: Bas
         echo.go_on.set()
         async with asyncio.timeout(10):
             with contextlib.suppress(ConnectionError):
-                assert (await reader.read()).count(
-                    b"HTTP/1.1"
-                ) == 0  # the current answer ends, then the connection
+                # The current answer ends, then the connection.
+                assert (await reader.read()).count(b"HTTP/1.1") == 0
         assert len(echo.requests) == 1
         writer.close()
 

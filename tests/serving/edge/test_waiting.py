@@ -57,9 +57,8 @@ def test_it_is_never_over_full_and_the_one_that_goes_is_always_of_the_address_wi
     room, inside = WaitingRoom(places, 10**9), dict[Ticket, str]()
 
     def evict(peer: str) -> None:
-        ticket = next(
-            ticket for ticket, owner in inside.items() if owner == peer
-        )  # the oldest, because dicts keep insertion order
+        # The oldest, because dicts keep insertion order.
+        ticket = next(ticket for ticket, owner in inside.items() if owner == peer)
         counts = Counter(inside.values())
         assert counts[peer] == max(counts.values())
         del inside[ticket]

@@ -60,7 +60,7 @@ class Pages:
 
 
 async def follow(text: str, *then: Event) -> list[Event]:
-    """Return the events for a reader of `text` if the rest arrives at once."""
+    """Return the events for a reader of `text` if the rest arrives together."""
     first, n = PlanStarted(0.0, 0, 0, "client", None, ()), count(1)
     record = after(Record("wf_1", Task((Message.of("user", "Why?"),)), 0.0), first)
     before = (

@@ -49,7 +49,6 @@ def turn_of(number: int, result: str = "R", thought: str = "signed") -> StepTurn
 
 
 def run_of(id: str, conversation: Sequence[Message] = (QUESTION,), *turns: StepTurn, **step: Any) -> Record:
-    """Return a run whose only step called tools."""
     steps = (
         StepRecord(
             0, "a", step.pop("subtask", ""), (), 0.0, "done", tuple(conversation), turns=turns, **step

@@ -40,7 +40,6 @@ async def asking(api: Served, **body: Any) -> AsyncGenerator[tuple["asyncio.Task
 
 
 def events_of(text: str) -> list[tuple[int | None, Json]]:
-    """Return the id and data of each server-sent event."""
     events: list[tuple[int | None, Json]] = []
     for block in text.strip().split("\n\n"):
         fields = dict(line.split(": ", 1) for line in block.splitlines())
@@ -225,6 +224,5 @@ async def test_who_follows_or_joins_a_run_stays_while_the_store_is_away(
 
 
 async def ask_again(api: Served) -> httpx2.Response:
-    """Send the same request with the same idempotency key."""
     headers = {"idempotency-key": "mine-1"}
     return await api.http.post("/v1/chat/completions", json=ASK | {"stream": True}, headers=headers)

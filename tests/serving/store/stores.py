@@ -22,8 +22,6 @@ from tests.serving.api.served import Json, Served, served, team
 
 @dataclass
 class Replica:
-    """A router with its stores."""
-
     api: Served
     store: ReplicaStore
     records: DatabaseStore
@@ -39,7 +37,6 @@ class Replica:
 
 @asynccontextmanager
 async def opened(address: Address, **options: Any) -> AsyncGenerator[tuple[ReplicaStore, DatabaseStore]]:
-    """Open the stores of one replica."""
     store = ReplicaStore(address, renew_s=60)
     records = DatabaseStore(store, LimitSettings, sweep_s=60, **options)
     try:

@@ -35,9 +35,8 @@ async def test_every_line_of_a_killed_routers_batch_is_one_run(store_address: Ad
         process.kill()
         await let_it_die(other, owner)
         assert await other.api.batches.sweep() == 1
-        await (
-            other.records.take_over()
-        )  # the sweep of runs begins with the first line here, and may have left some
+        # The sweep of runs begins with the first line here, and may have left some.
+        await other.records.take_over()
         batch = await end(sdk, id)
         assert (batch.status, batch.request_counts.completed) == ("completed", len(lines))
         answers = await rows(sdk, batch.output_file_id)

@@ -187,7 +187,7 @@ async def test_texts_of_a_team_or_a_key_go_when_its_policy_says_so(store_address
 
 
 def test_the_texts_of_a_run_share_what_may_be_checked_of_them() -> None:
-    """Each text once had 1,000 checks of its own, and a request can have 200,000 texts."""
+    """A limit per text would not help, because a request can have 200,000 texts."""
     numbers = [Message.of("user", f"+999 {n:09}") for n in range(MOST_CHECKED + 100)]
     task = Task(tuple(numbers), permit=Permit(hides_personal_data=True))
     kept = kept_part(RunRecords(replace(begun("wf_1"), task=task))).record.task.conversation

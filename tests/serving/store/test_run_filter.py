@@ -39,7 +39,6 @@ async def found(api: Served, **wanted: str | int | float) -> list[str]:
 
 
 async def questions(api: Served) -> list[Json]:
-    """Return the messages of the listed runs."""
     listed = (await api.http.get("/v1/workflows")).json()["data"]
     return [message for run in listed for message in run["messages"]]
 

@@ -36,8 +36,6 @@ WITHIN_S = 3.0
 
 @dataclass
 class Replica:
-    """The pool of a router, and its shared circuits."""
-
     pool: Pool
     health: Health
     store: ReplicaStore
@@ -54,7 +52,6 @@ class Replica:
         return len(found.calls)
 
     async def ask(self, n: int = 1) -> str:
-        """Send `n` requests and return the last answer."""
         answer = ""
         for _ in range(n):
             async with self.pool.members["a"].worker.open(CALL) as reply:

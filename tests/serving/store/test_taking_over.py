@@ -44,7 +44,6 @@ VALUES (:id, :hold, 'call', :exact, :pico, 'k', 1, 1, 0, 1)"""
 
 
 def settings(answer: object) -> dict[str, object]:
-    """Return settings whose last step gives `answer`."""
     workers = [
         scripted("a", "A reason.", price=PRICE),
         scripted("b", answer, tokens_per_s=400, price=PRICE),
@@ -178,9 +177,8 @@ async def test_a_run_that_two_sweeps_find_is_continued_once_even_if_it_ends_betw
 
         async def find_seq_late(id: str) -> int:
             seq = await find_seq(id)
-            if (
-                not held.is_set()
-            ):  # delays the first sweep, while the second finds, continues and ends the run
+            # Delays the first sweep, while the second finds, continues and ends the run.
+            if not held.is_set():
                 held.set()
                 await asyncio.sleep(5)
             return seq

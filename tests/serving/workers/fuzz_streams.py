@@ -155,7 +155,6 @@ def damaged_event(draw: st.DrawFn, event: bytes) -> bytes:
 
 
 def _json_of(data: bytes) -> Json:
-    """Return the JSON of an event, or None if it is no longer JSON."""
     try:
         return json.loads(data)
     except ValueError:

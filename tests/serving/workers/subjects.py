@@ -36,8 +36,6 @@ Failure = Literal["unavailable", "busy", "refused", "overflow"]
 
 @dataclass(frozen=True)
 class Behaviour:
-    """Behaviour of the model behind a worker, for every request."""
-
     text: str = "It is four."
     reasoning: str = ""
     finish: FinishReason = FinishReason.STOP
@@ -46,14 +44,12 @@ class Behaviour:
     fails: Failure | None = None
     """Failure before the first word."""
     breaks_after_words: int | None = None
-    """Number of words before the stream breaks."""
     stalls_after_words: int | None = None
-    """Number of words before the stream stalls."""
 
 
 USAGE = Usage(input_tokens=12, output_tokens=7, cached_input_tokens=5, reasoning_tokens=2)
 PRICE = Price(Decimal(3), Decimal(15), Decimal("0.3"))
-"""Price that every subject reports for a whole answer."""
+"""Usage and price that every subject reports for a whole answer."""
 RETRY_AFTER_S = 3.0
 """Delay that every subject requests when it is busy."""
 
@@ -71,7 +67,6 @@ class Subject:
     """Price in the settings of the worker."""
 
     async def nothing_open(self) -> None:
-        """Wait until the model works on no call."""
         await until(lambda: not self.open_calls())
 
 
@@ -217,7 +212,7 @@ SUBJECTS: dict[str, MakeSubject] = {
 
 
 CALLING: dict[str, MakeSubject] = {**SUBJECTS, "responses": responses}
-"""Those that are tried with tools."""
+"""Subjects that are tested with tools."""
 
 
 def _subject(worker: Worker, server: WireServer) -> Subject:
@@ -260,5 +255,4 @@ def _answer(behaviour: Behaviour, finish: str, words_start: int, signing: Signin
 
 
 def words(text: str, count: int) -> str:
-    """Return the first `count` pieces of `text`."""
     return "".join(tokens(text)[:count])

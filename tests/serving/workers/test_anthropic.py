@@ -319,7 +319,6 @@ def marks_of(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def said(*texts: str) -> tuple[Message, ...]:
-    """Return alternating turns of user and assistant."""
     return tuple(Message.of("assistant" if at % 2 else "user", text) for at, text in enumerate(texts))
 
 

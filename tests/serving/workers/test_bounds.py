@@ -233,9 +233,8 @@ async def test_a_stream_that_floods_without_content_fails_and_others_have_their_
             await asyncio.sleep(0)
 
     other = asyncio.create_task(take_turns())
-    flood = Fault(
-        EVENTS + CHUNKED, drips=chunk(empty * (MOST_EMPTY + 100))
-    )  # at once, because virtual time stands still
+    # All in one piece, because virtual time stands still.
+    flood = Fault(EVENTS + CHUNKED, drips=chunk(empty * (MOST_EMPTY + 100)))
     error = await failing(dialect, flood)
     other.cancel()
     assert type(error) is WorkerUnavailable

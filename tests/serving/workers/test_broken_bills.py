@@ -181,9 +181,8 @@ async def test_after_a_word_a_count_of_the_prompt_alone_is_no_bill(name: str):
     reply.bound = Usage(100, 1000)
     reply.close_bill()
     assert reply.result.cost_is_bound
-    input_tokens = (
-        12 if name in ("anthropic", "gemini") else 50
-    )  # as counted, or estimated as half of the bytes
+    # As counted, or estimated as half of the bytes.
+    input_tokens = 12 if name in ("anthropic", "gemini") else 50
     assert reply.result.cost_usd == PRICE.of(Usage(input_tokens, 1 + ESTIMATE_SLACK_TOKENS))
     assert "about twice" in reply.result.notes[-1]
 

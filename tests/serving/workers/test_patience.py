@@ -216,7 +216,6 @@ def limited(
     pause_s: float | None = None,
     priority: Priority = "interactive",
 ) -> Call:
-    """Return a call with the limits of one attempt."""
     pauses = None if pause_s is None else Pauses(pause_s)
     attempt = AttemptLimits(first_token_s=first_token_s, pauses=pauses)
     return replace(CALL, terms=Terms(priority=priority, limits=attempt))

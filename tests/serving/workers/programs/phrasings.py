@@ -47,7 +47,6 @@ def check_refusals(program: ProgramWorker, phrasings: Sequence[str]) -> None:
 
 
 def say(program: ProgramWorker, text: str) -> str:
-    """Return the reply, or the reason for the refusal."""
     try:
         return program.reply(read_question(text))
     except NotForProgram as reason:
