@@ -347,7 +347,9 @@ def _cell(whole: Seen, stream: Seen) -> str:
 
 
 def finish(rows: list[Seen], out: Path | None, at_once: int) -> int:
-    """Print the table, or write the page if all results are as expected. Print the unexpected ones. Results of a busy machine are expected in a test, but not on the page.
+    """Print the table, or write the page if all results are as expected. Print the unexpected ones.
+
+    Results of a busy machine are expected in a test, but not on the page.
 
     Returns:
         The exit status.
