@@ -1,7 +1,5 @@
-"""Pools of API models against providers that enforce their rules: what clients send by default, and worse,
-through the real API.
-
-`python -m tests.serving.api_pools` prints the table.
+"""Measure pools of API models against loopback providers that enforce their rules. `python -m
+tests.serving.api_pools` prints the table.
 """
 
 import asyncio
@@ -24,7 +22,7 @@ from tests.wires.server import Answer, Request, WireServer, serving
 SETTINGS = Path(__file__).parents[2] / "cluster/api.yaml"
 KEYS = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY", "gemini": "GEMINI_API_KEY"}
 DEPLOYMENTS = {"team-large": "gpt-5", "team-small": "gpt-5-mini"}
-"""What an Azure resource calls its models."""
+"""Deployment names of the Azure resource, with the model of each."""
 POOLS: dict[str, tuple[str, ...]] = {
     "OpenAI alone": ("openai",),
     "Anthropic alone": ("anthropic",),
@@ -50,21 +48,21 @@ CLIENTS: dict[str, Json] = {
 
 @dataclass
 class Count:
-    """What became of the requests of one pool."""
-
     requests: int = 0
     answers: int = 0
     plans: int = 0
-    """Requests whose conductor's plan was run."""
+    """Requests that ran a plan by the conductor."""
     calls: int = 0
     refused: list[str] = field(default_factory=list[str])
-    """What upstreams said to calls they answered with an error."""
+    """Messages of the upstream errors."""
     notes: int = 0
 
 
 @asynccontextmanager
 async def pool(name: str) -> AsyncIterator[tuple[Served, list[str], list[WireServer]]]:
-    """The settings that ship, with the pool's keys set and its providers on the loopback; and what these refused."""
+    """Serve a shipped pool with its keys set and its providers on the loopback. Yield the API, the upstream errors
+    and the servers.
+    """
     is_azure, refused = name.startswith("Azure"), list[str]()
     respond = {
         "openai": strict.openai(lambda model: DEPLOYMENTS.get(model, "unknown") if is_azure else model),
@@ -102,7 +100,7 @@ def _listener(respond: Any, refused: list[str]) -> Any:
 
 
 async def measure(name: str, clients: dict[str, Json] | None = None) -> Count:
-    """Send each client's request to both models of one pool."""
+    """Send the request of each client to both models of a pool, and count the results."""
     count = Count()
     async with pool(name) as (running, refused, servers), running.sdk as sdk:
         for params in (CLIENTS if clients is None else clients).values():
@@ -121,7 +119,7 @@ async def measure(name: str, clients: dict[str, Json] | None = None) -> Count:
 
 
 async def _ask(sdk: openai.AsyncOpenAI, model: str, params: Json) -> bool:
-    """Whether OpenAI's own client got an answer: one of thoughts only, where `max_tokens` left no room for more, is one too."""
+    """Return whether the request got an answer. Running out of `max_tokens` while the model reasons counts as one."""
     try:
         completion = await sdk.chat.completions.create(
             model=model, messages=[{"role": "user", "content": "Why is the sky blue?"}], **params
@@ -135,7 +133,6 @@ async def _ask(sdk: openai.AsyncOpenAI, model: str, params: Json) -> bool:
 
 
 async def table() -> str:
-    """A line a pool, and each refusal once."""
     lines = [
         "| pool | requests | answered | plans made | upstream calls | refused upstream | notes |",
         "| --- " * 7 + "|",

@@ -1,7 +1,5 @@
-"""Answers that break off, and models that are asked to go on with them: what `play_seams.py` plays.
-
-A model knows one answer, the truth of its case. Asked to go on it does so, or fails to in one of the ways in which
-models do. Knows what calls look like on each wire; opens no connection.
+"""Models whose answers break off, for `play_seams.py`. Each case has one true answer; when asked to continue it, its
+model obeys, or fails in one of `WAYS`. Reads and writes the bodies of every wire, and opens no connection.
 """
 
 import random
@@ -45,7 +43,7 @@ WORDS = [
 
 
 def truth_of(draw: random.Random) -> str:
-    """An answer: prose, lists, repetitions, other scripts, blanks of every sort."""
+    """Draw an answer with prose, lists, repetitions, several scripts or unusual whitespace."""
     words = [draw.choice(WORDS) for _ in range(draw.randint(4, 60))]
     if draw.random() < 0.2:
         words += words[-draw.randint(1, len(words)) :] * draw.randint(1, 4)
@@ -54,7 +52,7 @@ def truth_of(draw: random.Random) -> str:
 
 
 def pieces_of(text: str, draw: random.Random) -> list[str]:
-    """As a tokenizer cuts it, or anywhere."""
+    """Split the text at token boundaries, or at random places."""
     if draw.random() < 0.5:
         return tokens(text)
     cuts = sorted(draw.randrange(len(text) + 1) for _ in range(len(text) // 4))
@@ -62,7 +60,9 @@ def pieces_of(text: str, draw: random.Random) -> list[str]:
 
 
 Way = Callable[[str, str, str], str]
-"""What a model says that is asked to go on, of what is there, what it is to begin with, and the truth."""
+"""Function that returns a model's continuation of a prefix. Its arguments are the prefix, the beginning to repeat,
+and the true answer.
+"""
 
 
 def obey(prefix: str, beginning: str, truth: str) -> str:
@@ -85,29 +85,29 @@ OBEDIENT = tuple(WAYS)[:2]
 
 @dataclass
 class Case:
-    """One answer and how it is broken off."""
+    """An answer and how it breaks off."""
 
     truth: str
     way: str
     pieces: list[str]
     cut: int
-    """After so many pieces of the first call."""
+    """Number of pieces before the first call breaks off."""
     fault: str
     second_cut: float | None
-    """The second call breaks off too, after this part of it."""
+    """Share of the pieces before the second call breaks off too, or None if it does not."""
     refuses_prefill: bool
     limit: int | None = None
-    """Of the answer's tokens; None: it may be as long as it is."""
+    """Maximum output tokens, or None for no limit."""
     calls: list[str] = field(default_factory=list[str])
 
     @property
     def may_fail(self) -> bool:
-        """Whether its model had to be asked, and does not do as it is asked."""
+        """Return whether the model was prompted to continue and does not obey."""
         return "asked" in self.calls and self.way not in OBEDIENT
 
 
 def case_of(draw: random.Random) -> Case:
-    """Any case; two thirds of the models do as they are asked."""
+    """Draw a case. About two thirds of the models obey."""
     truth = truth_of(draw)
     pieces = pieces_of(truth, draw)
     way = draw.choice(OBEDIENT) if draw.random() < 0.66 else draw.choice(list(WAYS))
@@ -121,12 +121,12 @@ def case_of(draw: random.Random) -> Case:
 
 
 def count_tokens(text: str) -> int:
-    """As these models count: four bytes are one."""
+    """Count tokens as these models do: four bytes each."""
     return -(-len(text.encode()) // 4)
 
 
 def cut_at(most: int | None, text: str) -> str:
-    """As much of `text` as a model says that may say so many tokens."""
+    """Return the beginning of `text` that fits into `most` tokens."""
     return text if most is None else text.encode()[: 4 * most].decode(errors="ignore")
 
 
@@ -134,10 +134,10 @@ class Model:
     """The model behind one wire.
 
     Args:
-        cases: by number, which each question names.
-        first: events before the first word.
-        prefills: whether the wire goes on with a turn of the model's.
-        full: the finish reason of an answer that is cut at its limit.
+        cases: cases by the number that each question contains.
+        first: number of events before the first word.
+        prefills: whether the wire continues a final assistant turn.
+        full: finish reason of an answer that reaches its token limit.
     """
 
     def __init__(self, cases: Sequence[Case], first: int, *, prefills: bool, full: str) -> None:
@@ -161,7 +161,7 @@ class Model:
         return Answer(text, finish=None if visible_text == whole_text else self._full)
 
     def _said(self, case: Case, turns: list[tuple[str, str]]) -> tuple[str, str]:
-        """How it was called, and what it says."""
+        """Return the kind of call, and the text of the reply."""
         if turns[-1][0] != "user":
             prefix = turns[-1][1]
             assert self._prefills
@@ -178,14 +178,13 @@ class Model:
 
 
 def limit_of(body: Json) -> int | None:
-    """How many tokens the answer may have, whichever wire it is."""
     config = body | body.get("generationConfig", {})
     names = ("max_tokens", "max_completion_tokens", "max_output_tokens", "maxOutputTokens")
     return next((config[name] for name in names if name in config), None)
 
 
 def turns_of(body: Json) -> list[tuple[str, str]]:
-    """Who said what, whichever wire it is."""
+    """Return the role and text of each turn of a request body of any wire."""
     turns = body.get("messages") or body.get("input") or body.get("contents") or []
     return [(str(turn["role"]), _text(turn.get("content", turn.get("parts")))) for turn in turns]
 
@@ -195,7 +194,7 @@ def _text(content: Any) -> str:
 
 
 class CutEngine:
-    """Stands for an engine of one's own: it goes on after a prefix, and breaks off as its case says."""
+    """Fake local engine that continues a prefix and breaks off as its case says."""
 
     def __init__(self, cases: Sequence[Case]) -> None:
         self._cases = cases
@@ -227,4 +226,4 @@ class CutEngine:
         return True
 
     async def load(self, adapter: str) -> None:
-        """It says the same with any."""
+        pass

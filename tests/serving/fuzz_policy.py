@@ -1,8 +1,6 @@
-"""Does anything reach what a policy forbids? Random pools, policies, requests, conductors and workers, each run
-through the real resolution, engine and record store; an oracle that shares no code with them looks at every call
-that a worker was sent, and at all that was kept.
-
-`python -m tests.serving.fuzz_policy [EXAMPLES]` (`make fuzz-policy`) prints how many were tried and what was violated.
+"""Fuzz policies: run random pools, policies, requests and conductors through the real resolution, engine and record
+store. An oracle that shares no code with them checks every worker call and every stored text. `python -m
+tests.serving.fuzz_policy [EXAMPLES]` (`make fuzz-policy`) prints the number of cases and the violations.
 """
 
 import asyncio
@@ -42,19 +40,17 @@ LEVELS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 ACCOUNT = Account("key_1", "team_1")
 SECRET, PERSON = "sk-proj-" + "0a1B" * 8, "ada.lovelace@example.org"
 WORD = "zwetschge"
-"""In every question, and so in every text that repeats it."""
+"""Word in every question, to find text that was stored against the policy."""
 
 
 @dataclass
 class Case:
-    """What is tried."""
-
     settings: Json
     team: Json
     key: Json
     request: Json
     later: Json | None
-    """The key's policy while the run is continued by another process; None: it is not."""
+    """Policy of the key when another process continues the run, or None if none does."""
 
 
 def subsets(names: tuple[str, ...]) -> st.SearchStrategy[list[str] | None]:
@@ -181,11 +177,11 @@ def requests(draw: st.DrawFn) -> Json:
 cases = st.builds(Case, pools(), policies, policies, requests(), st.none() | policies)
 
 
-# The oracle: by the words of the policy, and by nothing of the code that is tried.
+# The oracle reads the policy alone, and shares no code with the implementation.
 
 
 def may_call(worker: Json, *rules: Json) -> bool:
-    """Whether every one of `rules` allows a worker of the settings."""
+    """Return whether all `rules` allow a worker of the settings."""
     for rule in rules:
         if "workers" in rule and worker["name"] not in rule["workers"]:
             return False
@@ -205,13 +201,13 @@ def least(name: str, *rules: Json) -> Any:
 
 
 class Violations(Counter[str]):
-    """What was found, by kind."""
+    """Number of violations by kind."""
 
 
 def look_at_calls(
     case: Case, calls: Mapping[str, list[Any]], rules: list[Json], violations: Violations
 ) -> int:
-    """See that each call of a worker was allowed; gives how many there were."""
+    """Check that each worker call was allowed, and return the number of calls."""
     efforts = [LEVELS.index(rule["max_effort"]) for rule in rules if "max_effort" in rule]
     for worker in case.settings["workers"]:
         calls_of_worker = calls[worker["name"]]
@@ -240,7 +236,7 @@ def look_at_record(record: Record, inner: Mapping[str, Record], case: Case, rule
     deepest = max((id.count(".") // 2 for id in inner), default=0)
     if most_depth is not None and deepest > most_depth:
         violations["depth"] += 1
-    # what a run costs has in it what the runs inside it cost
+    # The cost of a run includes the cost of the runs inside it.
     cost = max(each.cost_usd or Decimal(0) for each in (record, *inner.values()))
     limit = min((Decimal(rule["max_cost_usd"]) for rule in rules if "max_cost_usd" in rule), default=None)
     if limit is not None and cost > limit:
@@ -260,7 +256,6 @@ def look_at_store(store: MemoryStore, service: Service, rules: list[Json], viola
 
 
 async def try_case(case: Case, violations: Violations, outcomes: Counter[str]) -> None:
-    """Run one, and note what was violated."""
     pool = build_pool(parse(case.settings), {}, engines={})
     rules = [case.team, case.key]
     account_policies = Policies(
@@ -296,7 +291,7 @@ async def try_case(case: Case, violations: Violations, outcomes: Counter[str]) -
 async def try_continuing(
     case: Case, records: RunRecords, violations: Violations, outcomes: Counter[str]
 ) -> None:
-    """Another process goes on with the run, while the key's policy is another one."""
+    """Continue the run in another process after the policy of the key changed."""
     assert case.later is not None
     pool = build_pool(parse(case.settings), {}, engines={})
     later = Policies(AccountPolicy.model_validate(case.team), AccountPolicy.model_validate(case.later))
@@ -325,7 +320,7 @@ def calls_of(pool: Any) -> dict[str, list[Any]]:
 
 
 def fuzz(examples: int) -> tuple[int, Violations, Counter[str]]:
-    """How many cases were tried, what they violated, and what became of them."""
+    """Return the number of cases, their violations and their outcomes."""
     violations, outcomes, tried = Violations(), Counter[str](), 0
 
     @settings(max_examples=examples, deadline=None, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))  # fmt: skip
@@ -343,7 +338,6 @@ def fuzz(examples: int) -> tuple[int, Violations, Counter[str]]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Try as many as asked for."""
     began_s = time.monotonic()
     tried, violations, outcomes = fuzz(int(argv[0]) if argv else 20_000)
     print(

@@ -1,7 +1,5 @@
-"""Random schemas, answered over every kind of worker, by models that obey and by models that do not: no client is
-given an invalid answer as a success.
-
-What a client got is judged by another validator than the one that serves, and by a strict reader of JSON.
+"""Fuzz structured output: random schemas over every kind of worker, with models that obey and models that do not. No
+client may get an invalid answer as a success. Answers are checked by a second validator and a strict JSON reader.
 """
 
 import asyncio
@@ -32,7 +30,7 @@ from tests.wires.openai import OpenAIWire
 from tests.wires.server import Answer, Request, Wire, serving
 
 PAID = ("answer_invalid", "worker_unavailable")
-"""Failures after something was paid: a 400 in Chat Completions."""
+"""Errors of a run that has cost money. Chat Completions answers them with 400."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +44,7 @@ class Case:
 
     @property
     def wrong(self) -> str:
-        """JSON that does not hold to the schema."""
+        """Return valid JSON that violates the schema."""
         near = [
             self.value | {name: odd} for name in [*self.value, "more"] for odd in ({"odd": 1}, "odd", -0.5)
         ]
@@ -54,12 +52,12 @@ class Case:
 
 
 def inside(text: str, more: str) -> str:
-    """An object with one more member in its text."""
+    """Insert the text of one more member into the JSON text of an object."""
     return text[:-1] + (", " if len(text) > 2 else "") + more + "}"
 
 
 MARK = "ĦĦ"
-"""Stands for bytes that are no UTF-8, in words and in a wire's JSON."""
+"""Placeholder for invalid UTF-8, in texts and in JSON on a wire."""
 BEHAVIOURS: dict[str, Callable[[Case, int], Answer]] = {
     "obeys": lambda case, n: Answer(text=case.right),
     "fences": lambda case, n: Answer(text=f"```json\n{case.right}\n```"),
@@ -93,7 +91,7 @@ ASKED = re.compile(r"case (\d+): ([\w ]+)!")
 
 
 def answer_to(prompt: str) -> Answer:
-    """What a model says to a prompt that names its case."""
+    """Return the answer to a prompt that names its case and behaviour."""
     match = ASKED.search(prompt)
     assert match, prompt
     number = 2 if "Write the whole answer again" in prompt else 1
@@ -101,8 +99,6 @@ def answer_to(prompt: str) -> Answer:
 
 
 class Engine:
-    """A local engine."""
-
     async def ready(self, adapters: Sequence[str] = ()) -> bool:
         return True
 
@@ -118,8 +114,6 @@ class Engine:
 
 
 class Plugin:
-    """A worker of one's own."""
-
     def __init__(self, name: str, price: Any) -> None:
         self.name = name
 
@@ -148,7 +142,7 @@ def respond(kind: str, wire: Wire, check: Callable[[Json], None]) -> Callable[[R
 
 
 def spoiled(events: list[bytes]) -> tuple[bytes, ...]:
-    """With bytes that are no text in place of `MARK`, as it stands or as JSON escapes it."""
+    """Replace `MARK` with invalid UTF-8, both literal and JSON-escaped."""
     escaped = json.dumps(MARK)[1:-1].encode()
     return tuple(each.replace(escaped, b"\xff\xfe").replace(MARK.encode(), b"\xff\xfe") for each in events)
 
@@ -195,7 +189,7 @@ def team_of(urls: dict[str, str]) -> Json:
 
 @dataclass
 class Seen:
-    """What became of the requests, and which of them went wrong."""
+    """Outcomes of the requests, and the faults among them."""
 
     outcomes: Counter[str]
     faults: list[str]
@@ -204,7 +198,7 @@ class Seen:
 async def try_one(api: Served, index: int, kind: str, behaviour: str, way: int, outcomes: Seen) -> None:
     case = CASES[index]
     words = f"case {index}: {behaviour}!"
-    if kind == "scripted":  # it repeats the question
+    if kind == "scripted":  # a scripted worker repeats the question
         words = BEHAVIOURS[behaviour](case, 1).text
     form = {"name": "it", "schema": case.schema, "strict": True}
     body: Json = {
@@ -230,7 +224,7 @@ CANNOT = {("scripted", "repairs prose"), ("scripted", "repairs a value")}
 
 
 def read(status: int, text: str, *, stream: bool) -> tuple[str, str]:
-    """The answer and how it ended, as a client sees it."""
+    """Return the answer, and its finish reason or error code."""
     if status != 200:
         return text, str(json.loads(text)["error"]["code"])
     if not stream:
@@ -243,7 +237,7 @@ def read(status: int, text: str, *, stream: bool) -> tuple[str, str]:
 
 
 async def try_all(seed: int, behaviours: int) -> Seen:
-    """Every case with every kind of worker, each with so many behaviours."""
+    """Send every case to every kind of worker, each with several behaviours."""
     rng, outcomes = random.Random(seed), Seen(Counter(), [])
     checks = {"openai": check_openai, "anthropic": check_claude, "gemini": check_gemini}
     wires = {"openai": OpenAIWire(), "anthropic": AnthropicWire(), "gemini": GeminiWire()}
@@ -265,7 +259,7 @@ async def try_all(seed: int, behaviours: int) -> Seen:
 
 
 def fuzz(examples: int, behaviours: int = 3, seed: int = 0) -> tuple[int, Seen]:
-    """How many schemas were tried, and what became of the requests."""
+    """Return the number of schemas and the outcomes of the requests."""
     CASES.clear()
 
     @settings(max_examples=examples * 2, deadline=None, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))  # fmt: skip
@@ -279,7 +273,6 @@ def fuzz(examples: int, behaviours: int = 3, seed: int = 0) -> tuple[int, Seen]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Try as many as asked for."""
     began_s = time.monotonic()
     tried, outcomes = fuzz(int(argv[0]) if argv else 300)
     print(

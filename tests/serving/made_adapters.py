@@ -1,4 +1,4 @@
-"""Adapters in PEFT's form, written by hand: a header and zeros. No model library."""
+"""Adapters in PEFT's format, written by hand so that no model library is needed."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,7 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 def lora(hidden: int = 8, rank: int = 2, layer: int = 0) -> Shapes:
-    """A and B of one square layer."""
+    """Return the shapes of the matrices A and B of one square layer."""
     return {
         MODULE.format(layer=layer, part="A"): (rank, hidden),
         MODULE.format(layer=layer, part="B"): (hidden, rank),
@@ -21,7 +21,7 @@ def lora(hidden: int = 8, rank: int = 2, layer: int = 0) -> Shapes:
 
 
 def safetensors(shapes: Shapes, fill: int = 0, dtype: str = "BF16") -> bytes:
-    """A file of such tensors, every byte of them `fill`."""
+    """Return a safetensors file with these shapes, filled with the byte `fill`."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
     for name, shape in shapes.items():
@@ -35,7 +35,7 @@ def safetensors(shapes: Shapes, fill: int = 0, dtype: str = "BF16") -> bytes:
 
 
 def adapter(folder: Path, shapes: Shapes | None = None, fill: int = 0, **config: Any) -> Path:
-    """An adapter in `folder`, with more or other fields in its configuration."""
+    """Write an adapter to `folder`, with `config` over the default configuration."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "adapter_config.json").write_text(json.dumps(CONFIG | config))
     (folder / "adapter_model.safetensors").write_bytes(safetensors(shapes or lora(), fill))

@@ -1,6 +1,5 @@
-"""Breaks off answers on every wire, and looks at the seams: what clients see is the answer, or the error's beginning of it.
-
-`python -m tests.serving.play_seams 1000` plays so many on each (`make prove-seams`).
+"""Break off answers on every wire and check how they continue. A client must read the whole answer, or its beginning
+and an error. `python -m tests.serving.play_seams 1000` plays 1,000 cases per wire (`make prove-seams`).
 """
 
 import asyncio
@@ -30,22 +29,24 @@ from tests.wires.responses import ResponsesWire
 from tests.wires.server import Wire, serving
 
 STALL_S, PATIENCE_S, AT_ONCE = 3.0, 60.0, 16
-"""The silence of a server that plays silence, and of all others: a busy machine is none."""
+"""Stall timeout of cases that stall, stall timeout of all others, and concurrent clients. The long timeout tolerates
+a busy machine.
+"""
 CASES_PER_WORKER = 4
-"""So that its retry budget is enough for all of them: it is not what is played here."""
+"""Few enough that the retry budget of a worker never runs out."""
 
 
 @dataclass(frozen=True)
 class Way:
-    """A wire, and how it is brought to go on.
+    """A wire and how its workers continue an answer.
 
     Args:
-        wire: None: an engine of one's own.
-        settings: of its worker.
-        path: of its API below the server.
-        first: events before the first word.
-        prefills: it goes on with a turn of the model's.
-        full: the finish reason of an answer that is cut at its limit.
+        wire: wire of the upstream, or None for a local engine.
+        settings: settings of the workers.
+        path: path of the API on the server.
+        first: number of events before the first word.
+        prefills: whether the wire continues a final assistant turn.
+        full: finish reason of an answer that reaches its token limit.
     """
 
     wire: Wire | None
@@ -87,13 +88,11 @@ PRICE = {"input_usd_per_mtok": 1, "output_usd_per_mtok": 2}
 
 @dataclass
 class Seams:
-    """What was seen of one wire."""
-
     whole: int = 0
     continued: int = 0
     told: Counter[str] = field(default_factory=Counter[str])
-    """Answers that ended with an error, by why they might: their model did not do as it was asked, or broke off twice
-    (then there is nobody else to ask); `obeyed`: they might not.
+    """Answers that ended with an error, by cause: the model did not obey, the answer broke off twice, or `obeyed` if
+    there was no reason to fail.
     """
     doubled: int = 0
     missing: int = 0
@@ -121,7 +120,7 @@ class Seams:
 
 @asynccontextmanager
 async def client_of(way: Way, cases: list[Case]) -> AsyncGenerator[httpx2.AsyncClient]:
-    """A client of an API with workers behind that wire."""
+    """Serve workers behind the wire, and yield a client of their API."""
     async with AsyncExitStack() as stack:
         own: Json = {
             "price": PRICE,
@@ -144,7 +143,6 @@ async def client_of(way: Way, cases: list[Case]) -> AsyncGenerator[httpx2.AsyncC
 
 
 def worker_of(number: int, case: Case) -> str:
-    """Which of them plays that case."""
     return f"w{number // CASES_PER_WORKER}-{_silence_of(case):.0f}"
 
 
@@ -153,7 +151,7 @@ def _silence_of(case: Case) -> float:
 
 
 async def see(http: httpx2.AsyncClient, number: int, case: Case) -> tuple[str, str]:
-    """The words that a client reads, and the error's after them."""
+    """Return the text that a client reads, and the error message after it."""
     body: Json = {"model": worker_of(number, case), "stream": True, "max_tokens": case.limit}
     body |= {"messages": [{"role": "user", "content": f"case-{number}-"}]}
     answer = await http.post("/v1/chat/completions", json=body)
@@ -165,7 +163,6 @@ async def see(http: httpx2.AsyncClient, number: int, case: Case) -> tuple[str, s
 
 
 async def play(way: Way, n: int, seed: int) -> Seams:
-    """So many cuts on one wire."""
     draw = random.Random(seed)
     cases, seams, places = [case_of(draw) for _ in range(n)], Seams(), asyncio.Semaphore(AT_ONCE)
     async with client_of(way, cases) as http:
@@ -188,7 +185,6 @@ def row(name: str, n: int, seams: Seams) -> str:
 
 
 def main(argv: list[str]) -> int:
-    """Play, and print a row for each wire and what was wrong."""
     os.environ.setdefault("OTEL_SDK_DISABLED", "true")
     n, seed = int(argv[0]) if argv else 1000, int(argv[1]) if argv[1:] else 1
     print(

@@ -1,4 +1,4 @@
-"""Random schemas with values that hold to them, and a judge of texts that shares nothing with the one that serves."""
+"""Random JSON schemas with valid values, and an independent validator."""
 
 import json
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from jsonschema import Draft202012Validator, FormatChecker
 
 Json = dict[str, Any]
 Made = tuple[Json, Any]
-"""A schema, and a value that holds to it."""
+"""A schema and a valid value."""
 NAMES = ["a", "b", "name", "type", "größe", "$ref", "items"]
 SAMPLES = {
     "date": "2026-11-23", "uuid": "c2ab7a5e-0f0f-4d0e-9b57-1d3a2d2f8a11", "ipv4": "127.0.0.1", "date-time": "2026-11-23T10:00:00Z",
@@ -114,14 +114,14 @@ ROOTS = objects(st.recursive(PLAIN, larger, max_leaves=6))
 
 
 def whole(made: Made) -> Made:
-    """With what its references name."""
+    """Add the definitions that the schema refers to."""
     schema, value = made
     used = [name for name in DEFINITIONS if f"#/$defs/{name}" in json.dumps(schema)]
     return schema | ({"$defs": {name: DEFINITIONS[name] for name in used}} if used else {}), value
 
 
 def is_right(schema: Json, value: object) -> bool:
-    """By another validator than the one that serves."""
+    """Validate with another library than the server does."""
     return Draft202012Validator(schema, format_checker=FormatChecker()).is_valid(value)
 
 
@@ -136,7 +136,7 @@ def once(pairs: Sequence[tuple[str, Any]]) -> Json:
 
 
 def is_right_text(schema: Json, text: str) -> bool:
-    """Whether a client may be given it."""
+    """Return whether the text is strict JSON that satisfies the schema."""
     try:
         value = json.loads(text, parse_constant=refuse, object_pairs_hook=once)
         json.dumps(value, ensure_ascii=False, allow_nan=False).encode()

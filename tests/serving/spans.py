@@ -1,4 +1,4 @@
-"""One tracer provider for the whole test session, and what its spans came to."""
+"""One tracer provider for the whole test session, and a log of its spans."""
 
 import threading
 
@@ -8,8 +8,6 @@ from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerPro
 
 
 class SpanLog(SpanProcessor):
-    """Every span that began and every span that ended."""
-
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.started: list[Span] = []
@@ -25,14 +23,13 @@ class SpanLog(SpanProcessor):
 
     @property
     def open(self) -> list[str]:
-        """The names of the spans that have not ended."""
         return [span.name for span in self.started if span.end_time is None]
 
     def clear(self) -> None:
         self.started, self.ended = [], []
 
     def named(self, beginning: str) -> list[ReadableSpan]:
-        """The ended ones of that name, in the order they began."""
+        """Return the ended spans whose name begins so, ordered by start time."""
         return sorted(
             (s for s in self.ended if s.name.startswith(beginning)), key=lambda s: s.start_time or 0
         )

@@ -1,4 +1,4 @@
-"""An adapter's name says what is in it; what cannot be served is told; fetching gives all of it or nothing."""
+"""LoRA adapters: names by content, validation, and complete downloads."""
 
 import json
 import shutil

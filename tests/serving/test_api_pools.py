@@ -1,4 +1,4 @@
-"""Pools of API models against providers that enforce their published rules: no call is refused, every plan is the conductor's."""
+"""Pools of API models against providers that enforce their published rules."""
 
 import pytest
 

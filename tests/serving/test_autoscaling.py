@@ -1,4 +1,4 @@
-"""How many replicas a load asks for."""
+"""Number of replicas for a load."""
 
 from typing import Any
 

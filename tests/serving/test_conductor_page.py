@@ -1,4 +1,6 @@
-"""docs/conductor.md shows what is sent, and its twenty plans are read, allowed and run."""
+"""docs/conductor.md: its prompts match the requests that are sent, and its twenty plans parse, pass the schema and
+run.
+"""
 
 import json
 import re
@@ -39,14 +41,14 @@ POOL = list(TEAM.pool)
 
 
 def lead(url: str) -> Json:
-    """A conductor that is asked over OpenAI's wire, like the one of the page."""
+    """Return settings of a conductor on OpenAI's wire, as on the page."""
     fast = next(w for w in load(SETTINGS).workers if w.name == "gpt-fast")
     own = {"name": "lead", "in_pool": False, "fallbacks": [], "base_url": f"{url}/v1"}
     return fast.model_dump(mode="json", exclude_unset=True) | own
 
 
 def scripted_team() -> list[Json]:
-    """The page's workers with their names, cards, prices and sight, each of which says who it is."""
+    """Return scripted workers with the names, cards, prices and `sees_images` of the page."""
     fields = ("card", "price", "sees_images")
     return [
         scripted(w.name, f"{w.name} answers.", **w.model_dump(mode="json", include=set(fields)))
@@ -55,7 +57,6 @@ def scripted_team() -> list[Json]:
 
 
 def as_json(messages: Any) -> list[Json]:
-    """A conversation as a client sends it."""
     return [
         {
             "role": message.role,

@@ -1,4 +1,4 @@
-"""How long a prompt each worker can read, and who is told."""
+"""Context lengths: which workers can read a prompt, and the errors if none can."""
 
 from collections import deque
 from typing import Any
@@ -57,11 +57,11 @@ async def test_models_show_the_context_length_and_the_prices() -> None:
 
 
 WORDS = "four five " * 4_000
-"""A text of about 10,000 tokens."""
+"""Text of about 10,000 tokens."""
 
 
 def lengths(*context: int | None, **models: Any) -> Any:
-    """Settings: workers of these context lengths, `a`, `b` and so on."""
+    """Return settings with workers `a`, `b` and so on of these context lengths."""
     names = "abcd"[: len(context)]
     workers = [scripted(name, context_tokens=each) for name, each in zip(names, context, strict=True)]
     return team(plan(step(0, "")), workers=workers, workflows={}, models={"mini": {}, **models})
@@ -72,7 +72,6 @@ def asks(words: str, **more: Any) -> dict[str, Any]:
 
 
 async def workers_of_newest(api: Served) -> list[str]:
-    """The workers that the newest run could use."""
     records = await api.service.store.get((await api.newest())["id"])
     assert records is not None
     return list(records.record.workers)
@@ -85,7 +84,7 @@ async def workers_of_newest(api: Served) -> list[str]:
         ((2_000, None), ["b"]),
         ((None, 50_000), ["a", "b"]),
         ((9_000, 8_000), ["a"]),
-        ((10_500, 50_000), ["b"]),  # no space for an answer
+        ((10_500, 50_000), ["b"]),  # no room for the answer
     ],
 )
 async def test_workers_whose_context_is_too_short_are_not_in_the_plan(

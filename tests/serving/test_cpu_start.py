@@ -1,4 +1,4 @@
-"""What makes an engine on a CPU start sooner, and where it must not be done. tests/live starts such engines."""
+"""Faster starts of engines on a CPU, and when to skip them. tests/live starts such engines."""
 
 import json
 import os

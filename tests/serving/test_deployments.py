@@ -1,4 +1,4 @@
-"""How deployments are laid out on machines, without starting any."""
+"""Placement of deployments on machines. Starts none."""
 
 import inspect
 import json
@@ -22,7 +22,7 @@ from tests.serving.made_adapters import adapter
 
 @pytest.fixture(scope="module")
 def deployments() -> dict[str, Any]:
-    """The deployments of the GPU pool, by name."""
+    """Return the deployments of the GPU pool by name."""
     from serving.deployments.build import engine_deployment
 
     settings = load(ROOT / "cluster/gpu.yaml")
@@ -188,7 +188,7 @@ def test_an_argument_that_build_app_does_not_take_is_refused() -> None:
 
 @pytest.mark.slow
 def test_a_pool_without_any_key_says_which_to_set_before_ray_is_started() -> None:
-    """In a process of its own: where Ray runs already, as after other tests, the nodes have environments of their own."""
+    """Runs in a subprocess: if Ray already runs here, its nodes have their own environment."""
     keys = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY")
     start = "from serving.app import build_app; build_app({'settings': 'cluster/api.yaml'})"
     ended = subprocess.run(
@@ -207,7 +207,7 @@ def test_a_pool_without_any_key_says_which_to_set_before_ray_is_started() -> Non
 def test_who_takes_the_place_of_a_conductor_without_a_key_may_be_chosen_by_price_before_ray_is_started(
     tmp_path: Path,
 ) -> None:
-    """Prices of the table, which the file does not say. In a process of its own, as above."""
+    """Uses the prices of the price table. Runs in a subprocess, as above."""
     led = {"name": "lead", "kind": "openai", "model": "gpt-5", "api_key_env": "NONE", "optional": True}
     there = {"name": "b", "kind": "anthropic", "model": "claude-sonnet-4-5", "api_key_env": "B_KEY"}
     data = {"conductor": {"worker": "lead"}, "workers": [led | {"fallbacks": "auto"}, there]}

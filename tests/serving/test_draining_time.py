@@ -1,4 +1,4 @@
-"""How long a router that is removed has."""
+"""Time that a router gets to drain."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Spans arrive at real receivers, over gRPC and over HTTP, however much their runs read."""
+"""Export of spans to real receivers over gRPC and HTTP, with long contents too."""
 
 import json
 from collections.abc import Iterator
@@ -127,8 +127,6 @@ def test_the_words_of_an_error_and_of_events_are_cut_too(monkeypatch: pytest.Mon
 
 
 class Away(SpanExporter):
-    """Does not answer for a while."""
-
     def __init__(self) -> None:
         self.n_sent, self.now_s = 0, 0.0
 
@@ -155,7 +153,7 @@ def test_a_batch_is_as_few_requests_as_its_bytes_take(monkeypatch: pytest.Monkey
 
 
 class Hanging(SpanExporter):
-    """Takes nothing until it is back."""
+    """Exporter that blocks until `is_back` is set."""
 
     def __init__(self) -> None:
         self.is_back, self.n_spans = Event(), 0

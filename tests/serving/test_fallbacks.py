@@ -1,4 +1,4 @@
-"""Who answers in a worker's place where its settings say `fallbacks: auto`: by card, by price, and who never does."""
+"""`fallbacks: auto`: fallbacks are chosen by card, then by price."""
 
 import logging
 from typing import Any
@@ -17,7 +17,6 @@ MATHS = "Hard mathematics: proofs, algebra, geometry."
 
 
 def price(usd: float) -> Json:
-    """A dollar for so many tokens, read or written."""
     return {"price": {"input_usd_per_mtok": usd, "output_usd_per_mtok": usd}}
 
 

@@ -1,4 +1,4 @@
-"""The garbage collector of a process that serves leaves start-up alone, and still finds circles."""
+"""Garbage collection of a serving process: it skips objects from start-up, and still finds cycles."""
 
 import gc
 import subprocess
@@ -71,7 +71,7 @@ async def test_what_was_closed_in_a_row_is_collected_at_once_whoever_closed_it(
         if phase == "start" and about["generation"] == 2:
             collected.append(len(references))
 
-    gc.disable()  # by itself it collects nothing meanwhile
+    gc.disable()  # so that only the code under test collects
     gc.callbacks.append(note)
     try:
         for _ in range(8):

@@ -1,4 +1,4 @@
-"""Fewer messages, the same words."""
+"""Coalescing of chunks into fewer messages."""
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
@@ -12,7 +12,7 @@ from serving.workers.vllm import UNREAD_GAP_S, Chunk, EngineCall, VllmWorker
 
 
 class Tokens:
-    """An answer of one word a tenth of a second, by a clock of its own."""
+    """An answer of one word every 0.1 s of a fake clock."""
 
     def __init__(self, *pieces: str, finish: str | None = "stop") -> None:
         self._pieces, self._finish = pieces, finish

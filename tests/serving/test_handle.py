@@ -1,4 +1,4 @@
-"""A call to an engine: what it waits for, and what it does not."""
+"""Calls to an engine: what they wait for."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -25,7 +25,7 @@ WORD = Chunk("Yes.", "", "stop", 1, 0, 1, 0)
 
 
 class Response:
-    """What Serve gives for a call: its pieces come once `up` is set."""
+    """Fake response of Ray Serve that yields once `up` is set."""
 
     def __init__(self, up: asyncio.Event) -> None:
         self._pieces, self.cancelled = self._answer(up), False
@@ -45,7 +45,7 @@ class Response:
 
 
 class Deployment:
-    """Stands for Serve's handle of a deployment, and for the controller's account of it."""
+    """Fake Ray Serve handle, and the controller's account of its deployment."""
 
     def __init__(self, status: str, **replicas: int) -> None:
         self.deployment_id = SimpleNamespace(name="engine")
@@ -74,7 +74,7 @@ class Deployment:
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "FIRST_CHUNK_CHECK_S", 0.01)
-    monkeypatch.setattr(replicas_module, "STATUS_TTL_S", -1.0)  # old at once, even where no time passes
+    monkeypatch.setattr(replicas_module, "STATUS_TTL_S", -1.0)  # expires immediately, even if no time passes
 
 
 async def answer(handle: EngineHandle, notices: list[str] | None = None) -> list[Chunk]:
@@ -90,7 +90,7 @@ async def test_a_call_to_an_engine_that_is_up_asks_the_controller_nothing() -> N
 
 
 async def test_a_call_to_an_engine_is_not_ended_with_the_request_that_it_came_from() -> None:
-    """Ray Serve cancels, by this id, what a request asked of others once its client has left."""
+    """Ray Serve uses this id to cancel the calls of a request once its client has left."""
     engine = Deployment("HEALTHY", RUNNING=1)
     engine.up.set()
     request.set(_RequestContext(request_id="told", _internal_request_id="of the client"))

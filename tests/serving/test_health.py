@@ -1,4 +1,4 @@
-"""What is known of each worker, and how long it is kept: as long as the worker is the same one."""
+"""Health of each worker, kept across reloads while the worker stays the same."""
 
 import asyncio
 import gc
@@ -34,7 +34,7 @@ def pool(health: Health, *workers: dict[str, Any], **more: Any) -> Pool:
 
 
 async def ask(of: Pool, name: str) -> None:
-    """Read the worker's answer; its failure is its health's business."""
+    """Read the worker's answer and ignore its failure."""
     try:
         async with of.members[name].worker.open(CALL) as reply:
             async for _ in reply:
@@ -132,7 +132,7 @@ async def test_another_model_or_address_under_the_same_name_starts_from_nothing(
     before = service.pool.health["a"]
     before.fail()
     await service.swap(pool(health, new))
-    before.fail()  # a call of before, which ends late
+    before.fail()  # a call to the old worker that ends late
     assert service.pool.health["a"].failures == 0
 
 
@@ -206,7 +206,7 @@ def test_only_the_newest_probe_that_ends_without_a_verdict_lets_another_call_pro
     assert health.circuit == "open", "a call that was no probe ends no rest"
     health.rests_until_s = 0.0
     late = health.begin_call()
-    health._probes_until_s = 0.0  # as once it was waited for in vain
+    health._probes_until_s = 0.0  # as after a probe that timed out
     newer = health.begin_call()
     assert not health.begin_call(), "one at a time"
     health.end_call(late)

@@ -1,4 +1,4 @@
-"""What runs with no packages but those of the base stage."""
+"""Code that runs with the base packages alone."""
 
 import pytest
 

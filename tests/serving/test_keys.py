@@ -1,4 +1,4 @@
-"""Where keys of API workers come from."""
+"""Sources of the API keys of workers."""
 
 import os
 import traceback

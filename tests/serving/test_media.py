@@ -1,5 +1,5 @@
-"""Which pictures vLLM fetches by itself, by its own code for it, against a loopback server that counts who asks. Ours fetches them before:
-test_pictures_by_address.py.
+"""Pictures that vLLM's own code fetches, against a loopback server that counts requests. Our own fetching is tested
+in test_pictures_by_address.py.
 """
 
 from typing import Any
@@ -12,7 +12,7 @@ from tests.pictures import DATA_URL, pictures
 
 
 def connector(monkeypatch: pytest.MonkeyPatch, **engine: Any) -> Any:
-    """What vLLM fetches a message's pictures with: by the model config of our engine arguments, in our replicas' environment."""
+    """Return vLLM's media connector, configured with our engine arguments and the environment of our replicas."""
     from vllm import envs
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.multimodal.media import MEDIA_CONNECTOR_REGISTRY

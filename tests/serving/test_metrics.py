@@ -1,4 +1,4 @@
-"""What is measured of a run, and that measuring never harms it."""
+"""Metrics of runs. Metering must never break a run."""
 
 import json
 import logging
@@ -19,12 +19,10 @@ from tests.states import until
 
 GOOD = plan(step("a"), step("b"), step("c", access=[0, 1]))
 SLOW = [scripted(name, price=PRICE, delay_s=0.1) for name in ("a", "b", "c")]
-"""Time passes in their steps."""
+"""Workers whose steps take time."""
 
 
 class Kept:
-    """A meter that keeps what it takes."""
-
     def __init__(self) -> None:
         self.taken: list[Measurement] = []
 
@@ -32,7 +30,6 @@ class Kept:
         self.taken.append(measurement)
 
     def sums(self, instrument: metrics.Instrument) -> dict[tuple[str, ...], float]:
-        """By labels."""
         sums = Counter[tuple[str, ...]]()
         for measurement in self.taken:
             if measurement.instrument is instrument:

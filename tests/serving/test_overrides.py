@@ -1,4 +1,4 @@
-"""`MODEL=` and `CONDUCTOR=`: what a start changes of a settings file without an edit, and what it says where it cannot."""
+"""`MODEL=` and `CONDUCTOR=`, which override a settings file at start without editing it."""
 
 import os
 import re
@@ -272,7 +272,7 @@ def test_make_hands_on_whatever_is_in_a_name_as_one_word(tmp_path: Path) -> None
 
 
 def commands_of(target: str, *variables: str) -> list[str]:
-    """What make would run; the same where make itself runs this test."""
+    """Return the commands that make would run. Clears make's own variables, in case make runs this test."""
     environment = {
         name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL")
     }
@@ -296,7 +296,7 @@ def test_a_conductor_that_is_named_twice_is_refused(verb: str, capsys: pytest.Ca
 
 @asynccontextmanager
 async def led_by(name: str, path: Path = API) -> AsyncIterator[tuple[Served, WireServer]]:
-    """The settings that ship, led by one of OpenAI's models, with OpenAI on the loopback and no other key."""
+    """Serve shipped settings with an OpenAI model as conductor, OpenAI on the loopback and no other key."""
     async with serving(OpenAIWire()) as upstream:
         upstream.respond = strict.openai()
         file = settings_to_serve(path)
@@ -384,7 +384,6 @@ def test_the_prompt_of_a_user_s_own_words_stays_where_the_conductor_was_no_local
 
 
 def test_a_team_led_by_name_is_shown_what_any_strong_conductor_is() -> None:
-    """The same text whoever leads: the file's conductor, or one that was chosen at the start."""
     texts = set[str]()
     for name in (None, "claude", "gemini"):
         team = build_pool(settings_to_serve(API, conductor=name), EVERY_KEY, {}).team

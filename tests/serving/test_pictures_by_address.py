@@ -1,4 +1,4 @@
-"""Which pictures an engine's replica fetches for it, and from where: from named hosts, at public addresses."""
+"""Pictures that an engine's replica fetches: only from named hosts, and only at public addresses."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A small number of what `make fuzz-policy` tries by the thousand."""
+"""A small sample of `make fuzz-policy`."""
 
 from collections import Counter
 

@@ -1,4 +1,4 @@
-"""A pool: the routes of its workers, prices, what a member knows, and what is closed when a pool is replaced."""
+"""Pools: routes of workers, prices, members, and clients to close when a pool is replaced."""
 
 import asyncio
 import json
@@ -43,7 +43,7 @@ def wire(of: Pool, name: str) -> ScriptedWorker:
 
 
 def routes(of: Pool, name: str) -> tuple[Route, ...]:
-    """The routes of a worker: its own, and those of its fallbacks."""
+    """Return the routes of a worker and of its fallbacks."""
     sends = of.members[name].worker
     assert isinstance(sends, Dispatcher)
     return sends._routes
@@ -219,8 +219,6 @@ def test_an_optional_worker_without_its_key_is_left_out_with_a_warning(caplog: p
 
 
 class Closable(ScriptedWorker):
-    """A script that says whether it was closed."""
-
     closed = False
 
     async def aclose(self) -> None:

@@ -1,4 +1,4 @@
-"""Which replica of an engine a call goes to, and that nothing which another process holds is needed for it."""
+"""Routing of calls to replicas by prompt prefix, without state of other processes."""
 
 import ast
 import inspect
@@ -45,7 +45,7 @@ def test_of_a_replica_that_is_gone_nothing_is_remembered(memory: PrefixMemory) -
     memory.note(PLAN, "a")
     memory.set_replicas({"b", "c"})
     assert memory.best(PLAN, ["b", "c"]) == ["b", "c"]
-    memory.note(PLAN, "a")  # an answer of it that came late
+    memory.note(PLAN, "a")  # a late answer from a replica that is gone
     assert memory.best(PLAN, ["b", "c"]) == ["b", "c"]
 
 
@@ -64,7 +64,7 @@ def test_what_is_remembered_is_bounded(memory: PrefixMemory) -> None:
 
 
 def test_whatever_of_rays_router_asks_its_actor_is_ours() -> None:
-    """Its actor is one for all callers, started once: when its node is gone, each call waits for ever."""
+    """Ray's router asks one actor for all callers. If the node of the actor is gone, each call hangs."""
     tree = ast.parse(inspect.getsource(prefix_aware_router.PrefixCacheAffinityRouter))
     asks = {
         method.name
@@ -80,7 +80,7 @@ ENGINE = DeploymentID("engine", "podium")
 
 
 class Routing:
-    """A router over replicas of these names, none of which has a call."""
+    """A router over idle replicas with these names."""
 
     def __init__(self, *names: str) -> None:
         self.router: Any = PrefixRouter(
@@ -101,14 +101,13 @@ class Routing:
             self.router._replica_queue_len_cache.update(each, 0)
 
     async def ranks(self, call: EngineCall) -> list[list[str]]:
-        """Those of the first rank of which the least busy one gets the call; it goes to the first."""
+        """Return the ranked replicas for the call, and route it to the first."""
         request = PendingRequest([call], {}, RequestMetadata("request", "internal"))
         ranks = await self.router.choose_replicas(self.replicas, request)
         self.router.on_request_routed(request, ranks[0][0].replica_id, None)
         return [[each.replica_id.unique_id for each in rank] for rank in ranks]
 
     async def route(self, call: EngineCall) -> list[str]:
-        """The only rank."""
         (chosen,) = await self.ranks(call)
         return chosen
 

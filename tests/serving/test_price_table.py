@@ -1,4 +1,4 @@
-"""What providers' models cost where the settings do not say."""
+"""Prices of provider models that the settings do not state."""
 
 import logging
 import os

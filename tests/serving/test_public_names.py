@@ -1,4 +1,4 @@
-"""What a prompted conductor is told of its workers' models: public names, and never what an owner called them."""
+"""Model names in conductor prompts: the public name, never the owner's name for it."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What is taken out of texts before they are kept, traced or logged."""
+"""Redaction of texts before they are stored, traced or logged."""
 
 import asyncio
 import json
@@ -45,7 +45,7 @@ SECRETS = [
     "xoxb-123456789012-abcdef",
     "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.SflKxwRJSMeKKF2QT4",
     PEM,
-    # Each of two parts, so that no scanner takes this file for a leak.
+    # Each is split in two, so that secret scanners do not flag this file.
     *(
         begin + rest
         for begin, rest in (
@@ -130,7 +130,7 @@ def test_a_password_in_an_address_and_a_key_of_this_process_are_taken_out() -> N
     assert redact_secrets("redis://:hunter2/x@db") == f"redis://:{REMOVED}@db"
     learn_secret("a-provider-key-of-no-known-form")
     assert "no-known" not in redact_secrets("Bad key: a-provider-key-of-no-known-form!")
-    learn_secret("ollama")  # a placeholder is a word
+    learn_secret("ollama")  # a placeholder is an ordinary word
     assert redact_secrets("ollama runs here") == "ollama runs here"
 
 
@@ -193,7 +193,7 @@ def test_a_log_line_has_no_secret_whatever_it_is_in() -> None:
     ["-eyJaaaaaaaa", "-eyJaaaaaaaa.eyJ", "a-.", "a@", "1 ", "DE12", "DE89370400440532013000 ", "+49 30 123456 ", "+(", "://a:"],
 )  # fmt: skip
 def test_no_text_of_a_stranger_takes_long_to_look_through(part: str) -> None:
-    """The router does nothing else meanwhile. Quadratic patterns took from 5 s to a minute."""
+    """The router is blocked meanwhile. Quadratic patterns took from 5 s to a minute."""
     text = f"1 @ {part * (150_000 // len(part))}"
     began_s = time.thread_time()
     PersonalDataRedactor()(text + "a" * 150_000)
@@ -371,7 +371,7 @@ async def test_what_takes_several_rounds_of_the_loop_waits_for_one_large_piece_o
 
     flood = [asyncio.create_task(work()) for _ in range(20)]
     await asyncio.sleep(0)
-    for _ in range(20):  # as a request does that is accepted, read, checked and answered
+    for _ in range(20):  # as many turns as it takes to accept, read, check and answer a request
         await asyncio.sleep(0)
     assert sum(each.done() for each in flood) <= 5
     for each in flood:

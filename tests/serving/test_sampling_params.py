@@ -1,4 +1,4 @@
-"""vLLM's sampling parameters of a call: the caller's, then the model's defaults."""
+"""Sampling parameters for vLLM: the caller's, then the model's defaults."""
 
 from serving.workers.vllm import EngineCall
 from tests.lazy import lazy

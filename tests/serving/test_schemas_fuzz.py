@@ -1,4 +1,4 @@
-"""A small number of what `make prove-schemas` tries by the hundred."""
+"""A small sample of `make prove-schemas`."""
 
 from tests.serving.fuzz_schemas import fuzz
 

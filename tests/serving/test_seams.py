@@ -1,4 +1,4 @@
-"""An answer that broke off goes on so that nobody sees where: nothing twice, nothing missing, nothing else instead."""
+"""Seams between the parts of an interrupted answer: nothing is repeated, missing or replaced."""
 
 import asyncio
 
@@ -23,7 +23,7 @@ UNITS = st.text(st.sampled_from("ab |\n.é日"), min_size=10, max_size=UNIT_CHAR
 
 @st.composite
 def repetitive_answers(draw: st.DrawFn) -> tuple[str, str]:
-    """What is there of an answer that says the same again and again, and its rest. For some no anchor is long enough."""
+    """Draw the prefix and the rest of a repetitive answer. Some have no anchor that is long enough."""
     unit, end = draw(UNITS), draw(st.sampled_from(["", ".", "Total: 0"]))
     whole = draw(st.sampled_from(["", "Rows:\n"])) + unit * draw(st.integers(20, 60)) + end
     cut = draw(st.integers(len(whole) // 4, len(whole)))
@@ -35,7 +35,7 @@ def stands_once(anchor: str, prefix: str) -> bool:
 
 
 def feed(seam: Seam, text: str, size: int) -> str:
-    """What is new in `text`, which comes in pieces of that size."""
+    """Return the new part of `text`, fed in pieces of `size` characters."""
     pieces = [text[n : n + size] for n in range(0, len(text), size)] or [""]
     for n, piece in enumerate(pieces):
         new = seam.feed(piece, is_last=n == len(pieces) - 1)
@@ -50,7 +50,7 @@ def test_the_last_words_again_and_then_the_rest_is_the_rest(prefix: str, rest: s
     seam = Seam(prefix)
     text = seam.beginning + whole[len(prefix.rstrip()) :]
     new = feed(seam, text, size)
-    assert prefix + new == whole or not rest.strip()  # of an end that is blank the blanks may go
+    assert prefix + new == whole or not rest.strip()  # trailing whitespace may be dropped
 
 
 @given(TEXTS, TEXTS, st.integers(1, 50), st.sampled_from(["", MARK, MARK + " "]))
@@ -75,7 +75,8 @@ def test_from_wherever_a_repetitive_answer_is_said_again_what_is_kept_is_its_res
     prefix, rest = cut
     seam = Seam(prefix)
     end = prefix.rstrip()
-    begin = round((len(end) - len(seam.anchor)) * before)  # the anchor, or all of it, or anything between
+    # Starts anywhere between the beginning of the text and the anchor.
+    begin = round((len(end) - len(seam.anchor)) * before)
     try:
         new = feed(seam, f"{MARK} {(prefix + rest)[begin:]}", size)
     except NotContinued:

@@ -1,4 +1,4 @@
-"""Settings: checked whole, refused with the place, changed without surprises."""
+"""Validation, errors and immutability of settings."""
 
 import time
 from decimal import Decimal

@@ -1,4 +1,4 @@
-"""Fields of workers are set in the text of a settings file, and nothing else changes."""
+"""Edits of worker fields in the text of a settings file. The rest of the text must not change."""
 
 import re
 from pathlib import Path

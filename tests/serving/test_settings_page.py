@@ -1,4 +1,4 @@
-"""docs/settings.md is what the settings say of themselves."""
+"""docs/settings.md, which is generated from the settings models."""
 
 import re
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ def test_no_class_of_settings_is_missing_on_the_generate() -> None:
 
 
 def models(annotation: Any) -> Iterator[type[BaseModel]]:
-    """The classes of settings within a type."""
+    """Yield the settings classes within a type."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
         for field in annotation.model_fields.values():

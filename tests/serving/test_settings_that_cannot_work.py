@@ -1,4 +1,4 @@
-"""Settings that cannot work are refused by doctor, start and reload alike: file, line, worker, field, and what may be meant."""
+"""Settings that cannot work: doctor, start and reload report the file, line, worker, field and a suggestion."""
 
 import json
 import re
@@ -31,7 +31,7 @@ def api(fields: str, kind: str = "openai") -> str:
 
 
 IN_WORKER: list[tuple[str, str, list[str]]] = [
-    # fields, the place, what is said
+    # Settings, the field at fault, and parts of the message.
     ("base_url: 127.0.0.1:8313", "base_url", ["must begin with http:// or https://", "Did you mean 'http://127.0.0.1:8313'?"]),
     ("base_url: localhost:8313/v1", "base_url", ["Did you mean 'http://localhost:8313/v1'?"]),
     ("base_url: //10.0.0.7/v1", "base_url", ["Did you mean 'http://10.0.0.7/v1'?"]),

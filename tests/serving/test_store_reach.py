@@ -1,4 +1,4 @@
-"""Which store a router takes, by the machines that its Ray runs on."""
+"""Choice of the store by the machines of the Ray cluster."""
 
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,7 @@ def test_several_machines_need_a_database_and_are_told_how_it_is_named() -> None
 
 @pytest.mark.parametrize("file", CLUSTERS, ids=lambda path: path.name)
 def test_no_cluster_that_ships_is_served_from_a_file(file: Path) -> None:
-    """Its head and its router are on nodes of their own, whatever else has come up."""
+    """The head and the router are on separate nodes, even if no other node is up."""
     machines = read_machines(file)
     (router,) = [each for each in machines.workers if "router_node" in each.resources]
     assert router.min_nodes >= 1

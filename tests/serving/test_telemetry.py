@@ -1,4 +1,4 @@
-"""Names, the run's span, headers in and out."""
+"""Telemetry: names, the span of a run, and trace headers in and out."""
 
 import importlib
 import re
@@ -18,7 +18,7 @@ PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 @pytest.fixture(autouse=True)
 def recording(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Restore at the end whether spans are recorded, which `span_processors` sets for the process."""
+    """Restore whether spans are recorded, because `span_processors` sets it for the process."""
     monkeypatch.setattr(spans, "_is_exported", spans.is_recording())
 
 

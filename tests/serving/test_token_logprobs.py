@@ -1,4 +1,4 @@
-"""How probable vLLM's tokens were, beside the text that is shown of them."""
+"""Log probabilities of vLLM's tokens, aligned with the visible text."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ THOUGHTS_END = 99
 
 
 def piece(*tokens: tuple[int, str]) -> CompletionOutput:
-    """With each token, one that was likelier and one that was not."""
+    """Return an output with a likelier and an impossible alternative for each token."""
     places: Any = [
         {
             id: Logprob(-1.0, 2, text),

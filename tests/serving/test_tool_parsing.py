@@ -1,4 +1,4 @@
-"""Calls of tools at the border to vLLM's engines: what goes across, and how vLLM's own parser reads what comes."""
+"""Tool calls at the border to vLLM's engines: requests, and parsing with vLLM's own parser."""
 
 import functools
 import json
@@ -27,7 +27,7 @@ ASKED = Message.of("user", "How is it?")
 
 
 class Engine:
-    """Gives chunks as told, and keeps what it was asked."""
+    """Fake engine that yields the given chunks and stores its calls."""
 
     def __init__(self, *chunks: Chunk) -> None:
         self._chunks = chunks

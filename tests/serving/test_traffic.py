@@ -1,4 +1,4 @@
-"""Whether what one call met with is so for everybody."""
+"""Evidence that a failure affects all callers."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""Settings that do nothing: each is told with its field and what to write instead, and what may happen is told of never."""
+"""Settings without effect: each is reported with its field and a remedy."""
 
 import logging
 from typing import Any

@@ -1,5 +1,3 @@
-"""A clock that a test moves."""
-
 from dataclasses import dataclass
 
 

@@ -1,5 +1,5 @@
-"""A router process that draws on a shared budget: `python -m tests.serving.accounts.drawing`, told by one line of
-JSON on its standard input, prints one line for each call that was held.
+"""A router process that draws on a shared budget. `python -m tests.serving.accounts.drawing` reads one line of JSON
+from standard input and prints a line for each hold.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from tests.serving.accounts.ledgers import now_us
 async def draw(
     address: str, key_id: str, team_id: str, calls: int, amount: int, dies_after: int | None
 ) -> None:
-    """Make `calls` calls at once. With `dies_after`, so many of them end, and then this is killed."""
+    """Make `calls` concurrent calls. With `dies_after`, kill the process after that many have ended."""
     settled = 0
     async with LedgerStore(parse_address(address)) as store:
 

@@ -23,7 +23,7 @@ CENT = Decimal("0.01")
 
 @dataclass(frozen=True)
 class Ledgers:
-    """A store with its database, and a key of its own in a team of its own."""
+    """A ledger store with its database, and a new key in a new team."""
 
     database: Database
     store: LedgerStore
@@ -31,7 +31,7 @@ class Ledgers:
     team_id: str
 
     def request(self, cents: int, *, is_unpriced: bool = False) -> HoldRequest:
-        """A hold."""
+        """Return a request to hold `cents`."""
         made_us = now_us()
         return HoldRequest(
             uuid.uuid4().hex, "wf_1", 1, self.key_id, self.team_id, *days_and_months(made_us), "dear",
@@ -39,7 +39,7 @@ class Ledgers:
         )  # fmt: skip
 
     async def set_caps(self, key_cents: int | None, team_cents: int | None = None) -> None:
-        """Daily ones."""
+        """Set the daily budgets of the key and the team."""
         for subject, cents in (
             (key_subject(self.key_id), key_cents),
             (team_subject(self.team_id), team_cents),
@@ -47,7 +47,7 @@ class Ledgers:
             await set_budget(self.database, subject, "day", None if cents is None else cents * CENT)
 
     async def cents(self) -> tuple[int, int]:
-        """Spent and held today, which the key and its team agree about."""
+        """Return the cents spent and held today. Fail if key and team disagree."""
         both = {
             (int(today.spent_usd / CENT), int(today.held_usd / CENT))
             for subject in (key_subject(self.key_id), team_subject(self.team_id))
@@ -57,7 +57,7 @@ class Ledgers:
         return found
 
     async def entries(self) -> list[tuple[str, int, int, int]]:
-        """The key's: kind, cents, whether exact, whether above the hold."""
+        """Return the ledger entries of the key: kind, cents, whether exact, whether above the hold."""
         async with self.database.reading() as connection:
             rows = await connection.execute(
                 text("SELECT kind, amount, exact, above_hold FROM ledger WHERE key_id = :key ORDER BY id"),
@@ -66,7 +66,7 @@ class Ledgers:
             return [(kind, amount // 10**10, exact, above) for kind, amount, exact, above in rows]
 
     async def states(self) -> list[str]:
-        """Of the key's holds, sorted."""
+        """Return the sorted states of the key's holds."""
         async with self.database.reading() as connection:
             rows = await connection.execute(
                 text("SELECT state FROM hold WHERE key_id = :key ORDER BY 1"), {"key": self.key_id}
@@ -75,7 +75,7 @@ class Ledgers:
 
     @asynccontextmanager
     async def windows_locked(self, more_cents: int = 0) -> AsyncGenerator[None]:
-        """Another transaction has these windows, and adds to what is held in them."""
+        """Lock the spend windows in another transaction that adds `more_cents` to their holds."""
         async with self.database.writing() as connection:
             await connection.execute(
                 text("UPDATE spend_window SET held = held + :more WHERE subject IN (:key, :team)"),
@@ -88,12 +88,10 @@ class Ledgers:
             yield
 
     async def see_no_fault(self) -> None:
-        """The whole ledger adds up."""
         assert await find_faults(self.database) == []
 
 
 def bill(request: HoldRequest, cents: int | None) -> Bill:
-    """What a call took."""
     return Bill(request.id, None if cents is None else to_pico(cents * CENT), now_us(), 10, 20, 5, "1/2")
 
 
@@ -103,6 +101,6 @@ def now_us() -> int:
 
 @asynccontextmanager
 async def open_ledgers(address: Address, renew_s: float = 60.0) -> AsyncGenerator[Ledgers]:
-    """A ledger at `address`, its schema made."""
+    """Open a ledger at `address` and create its schema."""
     async with await open_database(address) as database, LedgerStore(address, renew_s) as store:
         yield Ledgers(database, store, f"k{uuid.uuid4().hex}", f"t{uuid.uuid4().hex}")

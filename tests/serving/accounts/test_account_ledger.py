@@ -1,4 +1,4 @@
-"""What a run draws from its key and its team, in real databases."""
+"""Draws of a run on its key and its team, in real databases."""
 
 import asyncio
 import uuid
@@ -54,7 +54,7 @@ def drawn_on(ledgers: Ledgers, wait_s: float = 0.3) -> AccountLedger:
 
 
 async def settled(ledgers: Ledgers) -> tuple[int, int]:
-    """Cents spent and held, once bills on their way are written: they are in one line with this one."""
+    """Return cents spent and held once queued bills are written. Voiding a hold waits in the same queue."""
     await ledgers.store.void(ledgers.request(0))
     return await ledgers.cents()
 
@@ -222,7 +222,7 @@ async def test_while_the_store_is_away_calls_can_go_on_and_are_entered_when_it_i
 
 
 async def test_a_run_draws_on_its_own_budget_and_on_its_accounts(ledgers: Ledgers) -> None:
-    """Two workers, one of which fails, one plan: the record's costs are the ledger's."""
+    """One plan and two workers, one of which fails. The costs of the record equal those of the ledger."""
     await ledgers.set_caps(10_000)
     price = Price(Decimal(10), Decimal(100))
     players = [
@@ -253,14 +253,14 @@ async def read(ledgers: Ledgers) -> list[Spending]:
 
 @dataclass(frozen=True)
 class Asks:
-    """A call that some step wants to make, and how it goes."""
+    """A call of a step, and how it ends."""
 
     run: int
     price: Price | None
     input_tokens: int
     max_output_tokens: int
     used: float
-    """The part of its hold that it takes."""
+    """Share of its hold that the call spends."""
     ending: str
 
 
@@ -278,13 +278,13 @@ CAPS = st.none() | st.integers(0, 1_000)
 
 @pytest.fixture(scope="module", params=["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
 def one_address(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Address:
-    """A database for all examples, each with a key of its own."""
+    """Return one database for all examples. Each example has its own key."""
     postgres = request.getfixturevalue("postgres") if request.param == "postgresql" else None
     return make_address(tmp_path_factory.mktemp("store"), postgres)
 
 
 @given(st.lists(ASKS, max_size=8), CAPS, CAPS, CAPS)
-@settings(phases=[Phase.generate])  # an example takes a tenth of a second: none is made smaller
+@settings(phases=[Phase.generate])  # an example takes 0.1 s, so do not shrink
 def test_whatever_calls_do_no_cap_is_passed_and_everything_is_entered_once(
     one_address: Address, calls: list[Asks], key_cap: int | None, team_cap: int | None, run_cap: int | None
 ) -> None:
@@ -310,8 +310,6 @@ def test_whatever_calls_do_no_cap_is_passed_and_everything_is_entered_once(
 
 
 async def make(one: Asks, ledger: BudgetLedger, inside: Callable[[], Awaitable[None]]) -> Decimal:
-    """Make the call; gives what it is counted with."""
-
     async def call() -> None:
         async with ledger.hold(one.price, one.input_tokens, one.max_output_tokens, "dear") as hold:
             await inside()

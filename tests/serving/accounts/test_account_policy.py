@@ -1,4 +1,4 @@
-"""Policies only take away, in whatever order they are joined."""
+"""Account policies: joining them only restricts, in any order."""
 
 from decimal import Decimal
 from typing import Any
@@ -89,10 +89,10 @@ def test_a_permit_that_is_narrowed_allows_what_both_do(one: Permit, two: Permit)
     [
         ("high", "low", "none", "low"),
         ("minimal", "low", "none", "minimal"),
-        (None, "low", "medium", "low"),  # what the model does by itself is too much
+        (None, "low", "medium", "low"),  # the model's default effort is above the limit
         (None, "high", "medium", None),
         (None, "none", "none", None),
-        ("ultra", "max", "none", "max"),  # a word that is no level
+        ("ultra", "max", "none", "max"),  # not a level
     ],
 )
 def test_a_worker_thinks_no_longer_than_is_allowed(asked: str | None, most: str, default: str, sent: str | None) -> None:  # fmt: skip

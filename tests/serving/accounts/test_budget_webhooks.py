@@ -1,4 +1,4 @@
-"""A receiver is told of each part of a budget once, signed as Standard Webhooks has it, and nobody waits for it."""
+"""Budget webhooks: each threshold is sent once, signed as Standard Webhooks requires, and never delays a request."""
 
 import asyncio
 import json
@@ -34,12 +34,12 @@ ENVIRONMENT = {"PODIUM_WEBHOOK_SECRET": SECRET}
 CENT_A_TOKEN = {"input_usd_per_mtok": 0, "output_usd_per_mtok": 10_000}
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 WORKER = scripted("w", "one two", price=CENT_A_TOKEN, max_output_tokens=4)
-"""Two cents an answer."""
+"""Worker whose answers cost two cents."""
 
 
 @dataclass
 class Receiver:
-    """A program of a customer's: it believes what is signed, and answers with `statuses` in turn, then with 204."""
+    """Webhook receiver that verifies signatures and answers with `statuses` in turn, then with 204."""
 
     url: str = ""
     statuses: list[int] = field(default_factory=list[int])
@@ -60,7 +60,7 @@ class Receiver:
 
 @asynccontextmanager
 async def receiving(*statuses: int, handler: Handler | None = None) -> AsyncGenerator[Receiver]:
-    """One that answers with these, or in its own way."""
+    """Run a receiver with these statuses, or with its own handler."""
     receiver = Receiver(statuses=list(statuses))
     receiver.hold.set()
     app = web.Application()
@@ -81,7 +81,7 @@ async def receiving(*statuses: int, handler: Handler | None = None) -> AsyncGene
 async def store_and_hooks(
     address: Address, url: str, n: int = 1, **options: Any
 ) -> AsyncGenerator[list[BudgetWebhooks]]:
-    """Replicas that share the store, each with its part in telling."""
+    """Yield the webhooks of `n` replicas that share a store."""
     settings = WebhookSettings(url=url, **options)
     async with AsyncExitStack() as stack:
         found: list[BudgetWebhooks] = []
@@ -131,7 +131,7 @@ async def _month(it: Any) -> Any:
 
 
 async def spend(store: ReplicaStore, key_id: str, usd: str, cap: str = "1") -> None:
-    """What a run of the key costs."""
+    """Spend `usd` in a run of the key, under a daily cap."""
     await set_budget(await store.database(), key_subject(key_id), "day", Decimal(cap))
     ledger = AccountLedger(await store.ledger(), key_id, None, "wf_1")
     async with ledger.hold(Price(Decimal(0), Decimal(10_000)), 0, 64, "w") as hold:
@@ -169,7 +169,7 @@ async def test_a_receiver_that_never_takes_it_is_given_up_and_one_that_is_gone_a
 
 
 async def until_done(hooks: BudgetWebhooks, n: int) -> None:
-    """So many are taken or given up."""
+    """Wait until `n` alerts are delivered or given up."""
     done = select(func.count()).select_from(budget_alert).where(budget_alert.c.done_us.is_not(None))
     while True:
         async with (await hooks._store.database()).reading() as connection:

@@ -1,4 +1,4 @@
-"""Whose runs a caller sees: what always holds."""
+"""Visibility of runs by caller."""
 
 import pytest
 from hypothesis import given

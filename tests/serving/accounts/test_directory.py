@@ -1,4 +1,4 @@
-"""Teams and keys in a real store, SQLite's and PostgreSQL's."""
+"""Teams and keys in real stores, SQLite and PostgreSQL."""
 
 import asyncio
 import time
@@ -134,7 +134,7 @@ async def test_lists_are_the_newest_first_page_by_page_and_of_one_team(store_add
     async with opened(store_address, clock) as directory:
         await directory.create_team("search")
         for number in range(6):
-            clock.now_s += number // 2  # several in the same moment
+            clock.now_s += number // 2  # some keys are created at the same time
             await directory.create_key(f"k{number}", "search" if number % 2 else None)
         everything = await directory.keys()
         assert sorted((key.name for key in everything), reverse=True) == [f"k{n}" for n in range(5, -1, -1)]

@@ -1,4 +1,4 @@
-"""Who is refused: by hypothesis, without a database."""
+"""Admission of holds, property-tested without a database."""
 
 from hypothesis import given
 from hypothesis import strategies as st

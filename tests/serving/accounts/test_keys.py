@@ -1,4 +1,4 @@
-"""The form of keys: what always holds of it, tried on many."""
+"""Format of API keys, property-tested."""
 
 import hashlib
 import logging

@@ -90,7 +90,7 @@ async def test_a_hold_that_waited_for_another_sees_what_that_one_took(
     assert await ledgers.store.hold(ledgers.request(10)) is None
     if path == "exactly":
         monkeypatch.setattr("serving.accounts.hold_statements_postgresql.hold_fitting", lambda *_: set[str]())
-        # The windows exist, and an insert would wait for the other transaction, too.
+        # The windows exist already, and an insert would wait for the other transaction too.
         monkeypatch.setattr(MAKE_WINDOWS, "execute", lambda *_: list[object]())
     async with ledgers.windows_locked(more_cents=50):
         waiting = asyncio.create_task(ledgers.store.hold(ledgers.request(50)))

@@ -1,4 +1,4 @@
-"""Money is whole pico-dollars, and never too little."""
+"""Exact money amounts in whole pico-dollars, rounded up."""
 
 from decimal import Decimal, localcontext
 

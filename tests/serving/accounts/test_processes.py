@@ -1,4 +1,6 @@
-"""Several router processes on one budget, one of them killed: nothing above it, nothing twice, nothing kept."""
+"""Several router processes on one budget, one of which is killed. The budget is neither exceeded, charged twice nor
+held for ever.
+"""
 
 import json
 import signal
@@ -47,7 +49,7 @@ async def test_routers_that_draw_at_once_spend_the_budget_and_no_more_though_one
         spent, held = await ledgers.cents()
         assert spent + held == CAP, "refused while there was room, or let in above it"
         await _end_leases_of_the_dead(ledgers)
-        await ledgers.store.beat()  # which the store also does by itself, on a slow machine before this
+        await ledgers.store.beat()  # a slow machine may have done this in the background already
         assert await ledgers.cents() == (CAP, 0)
         await ledgers.see_no_fault()
         entered = await _entered(ledgers)
@@ -56,7 +58,7 @@ async def test_routers_that_draw_at_once_spend_the_budget_and_no_more_though_one
 
 
 async def _end_leases_of_the_dead(ledgers: Ledgers) -> None:
-    """Time passes; the others gave theirs back."""
+    """Expire the leases of dead replicas. The others have released theirs."""
     async with ledgers.database.writing() as connection:
         await connection.execute(
             text("UPDATE replica SET lease_until_us = 1 WHERE id <> :own"), {"own": ledgers.store.owner}

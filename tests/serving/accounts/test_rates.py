@@ -1,4 +1,4 @@
-"""Requests and tokens in a minute: in memory, and in a real Redis that several routers share."""
+"""Limits of requests and tokens per minute, in memory and in a Redis that routers share."""
 
 import asyncio
 import logging
@@ -27,7 +27,7 @@ TEAMMATE = Account("key_2", "team_1")
 
 
 def limits(team: int | None = None, key: int | None = None, **more: int) -> Policies:
-    """Of requests, and `team_tokens`, `key_tokens`."""
+    """Return policies with these requests per minute, and with `team_tokens` and `key_tokens` per minute."""
     found = {
         whose: AccountPolicy(requests_per_minute=requests, tokens_per_minute=more.get(f"{whose}_tokens"))
         for whose, requests in (("team", team), ("key", key))
@@ -37,7 +37,7 @@ def limits(team: int | None = None, key: int | None = None, **more: int) -> Poli
 
 @pytest.fixture(autouse=True)
 async def _in_mid_minute() -> None:
-    """What is counted at the very end of a minute begins to be forgotten at once."""
+    """Wait out the end of a minute, because what is counted there soon expires."""
     while time.time() % 60 > 50:
         await asyncio.sleep(0.5)
 
@@ -60,7 +60,7 @@ async def rates(request: pytest.FixtureRequest) -> AsyncGenerator[RateCounter]:
 
 
 def records(tokens: int) -> RunRecords:
-    """A run whose one call took so many."""
+    """Return a run whose only call used `tokens`."""
     result = CallResult("x", "a", "m", Usage(tokens - 1, 1), None, FinishReason.STOP)
     task = Task((Message.of("user", "x"),))
     return RunRecords(
@@ -109,13 +109,14 @@ async def test_tokens_are_estimated_at_the_door_and_corrected_at_the_end(rates: 
     second = await rates.reserve(ME, policies, 100)
     await rates.settle(second, records(2000))
     assert not await is_admitted(rates, policies, tokens=1)
-    await rates.settle(second, records(2000))  # once is enough
+    await rates.settle(second, records(2000))  # settling once is enough
 
 
 async def test_a_request_that_is_not_run_gives_its_tokens_back(rates: RateCounter) -> None:
     policies = limits(key_tokens=100)
     for _ in range(5):
-        reservation = await rates.reserve(ME, policies, 5000)  # more than there are: all of them
+        # More tokens than the limit: reserves all of them.
+        reservation = await rates.reserve(ME, policies, 5000)
         assert reservation.refusal is None
         assert not await is_admitted(rates, policies, tokens=1)
         await rates.settle(reservation, None)

@@ -9,16 +9,15 @@ if TYPE_CHECKING:
     from tests.serving.api.test_who_may import Asked
 
 NO_KEY = 0
-"""Index of the first status, of a request without a key; an unknown key gets the same."""
+"""Index of the status without a key. The next one, for an unknown key, is always the same."""
 
 
 def table() -> str:
-    """Return the tables in Markdown."""
     return "\n\n".join("\n".join(lines) for lines in (_costs(), _routes())) + "\n"
 
 
 def _costs() -> list[str]:
-    """Return what a request of each kind may hold."""
+    """Return the concurrency and memory limits of each kind of request."""
     from serving.api.access import access_table
     from serving.api.dialects.table import DIALECTS
 
@@ -54,7 +53,7 @@ def _statuses(route: "Asked") -> tuple[str, ...]:
 
 
 def _in_words(status: int) -> str:
-    """Return "yes" for a request that passes. In the tests some of these are 400 for other reasons."""
+    """Return "yes" for a request that passes. Some of these get 400 in the tests for other reasons."""
     return "yes" if status <= 400 else str(status)
 
 
@@ -64,7 +63,6 @@ def _request(route: "Asked") -> str:
 
 
 def _shape(place: str) -> str:
-    """Return a method and path without the names of its parameters."""
     return re.sub(r"\{[^}]+\}", "{}", place)
 
 

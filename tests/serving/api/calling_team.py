@@ -1,4 +1,4 @@
-"""A worker for tests that calls every tool it is offered, and then tells what they gave."""
+"""A worker for tests that calls every offered tool, and then reports the results."""
 
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager
@@ -13,23 +13,22 @@ CALLED = Usage(10, 5)
 
 
 class ToolCaller:
-    """Calls all tools at once, with the same arguments, while none has given anything.
+    """Worker that calls all tools at once with the same arguments until it has results.
 
     Args:
-        name: in the pool.
-        price: per token.
-        arguments: of each call.
+        name: name in the pool.
+        price: price per token.
+        arguments: JSON arguments of each call.
     """
 
     def __init__(self, name: str, price: Price | None, arguments: str = '{"city": "Rome"}') -> None:
         self.name, self._price, self._arguments = name, price, arguments
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
-        """See `conductor.model.worker.Worker.open`."""
         return open_reply(self.name, "tool-caller", self._deltas(call), self._price)
 
     async def aclose(self) -> None:
-        """Nothing to close."""
+        pass
 
     async def _deltas(self, call: Call) -> AsyncGenerator[Delta]:
         results = [result for message in call.messages for result in message.tool_results]
@@ -46,7 +45,7 @@ class ToolCaller:
 
 
 def calling_team(**options: str) -> dict[str, object]:
-    """Settings: a conductor that plans one step, and the worker of that step, called `a`."""
+    """Return settings of a conductor that plans one step, and its worker `a`."""
     plan = '{"worker": "a", "subtask": "Answer.", "access": []}'
     factory = "tests.serving.api.calling_team:ToolCaller"
     return {

@@ -1,4 +1,4 @@
-"""The servers that play the faults of `provider_faults.py`, and the addresses where no server can answer."""
+"""Servers that play the faults of `provider_faults.py`, and addresses that never answer."""
 
 import asyncio
 import os
@@ -20,16 +20,14 @@ WIRE = OpenAIWire()
 
 @dataclass(frozen=True)
 class Played:
-    """A case that is being played."""
-
     url: str
     end_storm: Callable[[], None] = lambda: None
-    """The server is well from then on."""
+    """Make the server answer normally from now on."""
 
 
 @dataclass(frozen=True)
 class Places:
-    """What is at addresses where no answer can come from, and what servers show by TLS."""
+    """Addresses that never answer, and certificates for TLS."""
 
     addresses: dict[str, str]
     certificates: Certificates
@@ -37,7 +35,7 @@ class Places:
 
 @asynccontextmanager
 async def open_places() -> AsyncGenerator[Places]:
-    """Such addresses; the authority of the certificates is trusted meanwhile."""
+    """Open such addresses. Meanwhile trust the authority of the certificates."""
     before = os.environ.get("SSL_CERT_FILE")
     async with AsyncExitStack() as opened:
         folder = Path(opened.enter_context(tempfile.TemporaryDirectory()))
@@ -58,7 +56,7 @@ async def open_places() -> AsyncGenerator[Places]:
 
 @contextmanager
 def refusing() -> Generator[str]:
-    """A host and port where nobody listens: bound, so that no server that is started meanwhile is given it."""
+    """Yield a host and port that refuse connections. The port stays bound, so that no other server can get it."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         yield f"127.0.0.1:{bound.getsockname()[1]}"
@@ -66,14 +64,14 @@ def refusing() -> Generator[str]:
 
 @asynccontextmanager
 async def answering(content: bytes) -> AsyncGenerator[str]:
-    """The host and port of a server that says `content`, if anything, to whatever it is told."""
+    """Yield the host and port of a server that sends `content` after any request, or stays silent if it is empty."""
     clients = set[asyncio.StreamWriter]()
 
     async def say(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         clients.add(writer)
-        with suppress(ConnectionError):  # the client has gone
+        with suppress(ConnectionError):
             while await reader.read(2**16) and not content:
-                pass  # it goes on saying nothing
+                pass  # stays silent
             writer.write(content)
         writer.close()
 
@@ -88,7 +86,7 @@ async def answering(content: bytes) -> AsyncGenerator[str]:
 
 @asynccontextmanager
 async def play(case: Case, places: Places, text: str = TEXT) -> AsyncGenerator[Played]:
-    """The address where it is played; answers come in turn, and say `text` where they are whole."""
+    """Play a case and yield its address. Answers come in turn, and complete ones contain `text`."""
     if case.place in places.addresses:
         yield Played(places.addresses[case.place])
     elif isinstance(case.does, Fault):
@@ -109,6 +107,6 @@ async def play(case: Case, places: Places, text: str = TEXT) -> AsyncGenerator[P
 
 
 def go_on(request: Request, text: str) -> Answer | None:
-    """The rest of the answer, where its beginning is the last turn; None: all of it is wanted."""
+    """Return the rest of `text` if the last turn is its beginning, or None if the whole answer is requested."""
     newest = request.body["messages"][-1]
     return Answer(text=text.removeprefix(newest["content"])) if newest["role"] == "assistant" else None

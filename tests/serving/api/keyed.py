@@ -28,12 +28,12 @@ KEYS: dict[str, tuple[str | None, set[Scope]]] = {
     "alone": (None, {*DEFAULT_SCOPES}),
     "admin": (None, {Scope.ADMIN}),
 }
-"""Keys by what they are in tests: their team, their scopes."""
+"""Team and scopes of the test keys, by name."""
 
 
 @dataclass
 class Keyed:
-    """A running API, and the secrets of its keys."""
+    """A running API with the secrets of its keys."""
 
     api: Served
     directory: Directory
@@ -56,7 +56,7 @@ class Keyed:
 async def keyed(
     place: Path | Address, settings: Json | None = None, meter: MeasurementSink | None = None, **environ: Any
 ) -> AsyncGenerator[Keyed]:
-    """Serve with `KEYS`, in a store at `place` or in that folder."""
+    """Serve with `KEYS`, in a store at the address or in the folder `place`."""
     address = make_file(place / "podium.db") if isinstance(place, Path) else place
     directory, store = Directory(address), ReplicaStore(address)
     try:

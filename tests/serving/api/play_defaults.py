@@ -1,8 +1,7 @@
-"""Plays faults that take long to notice, to workers with default settings: what a client sees.
-
-`python -m tests.serving.api.play_defaults` prints the table; `--append FILE` writes it below a page, as `make faults` does below
-that of `play_faults.py`. Where something is not as expected, nothing is written and it exits 1. It takes two minutes, since the
-longest default is that long.
+"""Play faults that take long to detect against workers with default settings. `python -m
+tests.serving.api.play_defaults` prints a table of what clients see. `--append FILE` appends it to a page, as `make
+faults` does after `play_faults.py`. If a result is unexpected, it writes nothing and exits with 1. Takes two minutes,
+because the longest default timeout is that long.
 """
 
 import argparse
@@ -26,23 +25,23 @@ from tests.wires.server import Answer, serving
 LATE_S = 20.0
 REQUESTS = 200
 MOST_ALONE, MOST_TOGETHER = 10, 71
-"""Calls of a dead primary: three until its circuit opens, or what its 64 slots have taken by then; and a few that try whether it is
-well again, where a machine takes long for so many requests.
+"""Maximum calls of a dead primary: three until its circuit opens, or what its 64 slots took by then. Both include a
+few probes, because a slow machine takes long for all requests.
 """
 PRICE = {"input_usd_per_mtok": 1, "output_usd_per_mtok": 2}
 
 
 @dataclass(frozen=True)
 class Named:
-    """A fault, where it stands, and what a client sees.
+    """A fault, its position, and the expected result.
 
     Args:
-        case: what is played.
-        now: what a client is to see.
-        is_middle: the middle one of three steps; else it is asked by its name, and has a fallback.
-        stands_alone: it has no fallback.
-        good_first: so many answers are good, before it happens.
-        settings: of the worker.
+        case: the fault.
+        now: expected outcome for the client.
+        is_middle: play it in the middle one of three steps, instead of by name with a fallback.
+        stands_alone: use no fallback.
+        good_first: number of good answers before the fault.
+        settings: settings of the worker.
     """
 
     case: Case
@@ -87,12 +86,12 @@ FAULTS = {
 
 
 def _worker(name: str, url: str, **settings: Any) -> Json:
-    """A priced worker of which nothing is set but where it is."""
+    """Return a priced worker with default settings except its address."""
     return {"name": name, "kind": "openai", "model": "m", "base_url": f"{url}/v1", "price": PRICE} | settings
 
 
 async def see_faults() -> dict[str, Look]:
-    """Of each fault, what is seen now."""
+    """Play each fault and return what the client saw."""
     places, workers, workflows = list[Place](), list[Json](), dict[str, Json]()
     async with open_places() as at, AsyncExitStack() as servers:
         for number, (name, named) in enumerate(FAULTS.items()):
@@ -119,7 +118,7 @@ async def _ask_when_it_happens(http: httpx2.AsyncClient, place: Place) -> Look:
 
 
 async def count_calls_of_a_dead_primary(at_once: int) -> int:
-    """How many calls hit a worker that fails at every one, where it has a fallback and `REQUESTS` are answered."""
+    """Return the number of calls of a worker that always fails and has a fallback. All `REQUESTS` must be answered."""
     async with serving(WIRE) as upstream:
         upstream.respond = lambda _: Answer(status=503)
         settings: Json = {"workers": [_worker("w", upstream.url, fallbacks=["b"]), scripted("b", OTHER_TEXT)]}
@@ -151,12 +150,12 @@ A worker that fails every call has little effect if it has a fallback. In a test
 
 
 def wrong_of(looks: dict[str, Look], alone: int, together: int) -> list[str]:
-    """What is not as expected.
+    """Return the unexpected results.
 
     Args:
-        looks: by fault.
-        alone: how many calls hit a dead primary where requests come one after the other.
-        together: likewise, all at once.
+        looks: results by fault.
+        alone: calls of a dead primary for sequential requests.
+        together: calls of a dead primary for concurrent requests.
     """
     wrong = [
         f"{name}: {look.outcome}, not {FAULTS[name].now}"
@@ -169,7 +168,6 @@ def wrong_of(looks: dict[str, Look], alone: int, together: int) -> list[str]:
 
 
 def table(looks: dict[str, Look]) -> str:
-    """Return the table in Markdown."""
     rows = [
         "| fault | result for the client | first word after | longest silence |",
         "| --- | --- | --: | --: |",
@@ -185,13 +183,12 @@ def _ms(seconds: float | None) -> str:
 
 
 async def play_all() -> tuple[dict[str, Look], int, int]:
-    """See `wrong_of`."""
     looks = await see_faults()
     return looks, await count_calls_of_a_dead_primary(1), await count_calls_of_a_dead_primary(REQUESTS)
 
 
 def finish(looks: dict[str, Look], alone: int, together: int, page: Path | None) -> int:
-    """Print the section, or write it below the page where all is as expected; and print what is not.
+    """Print the section, or append it to the page if all results are as expected. Print the unexpected ones.
 
     Returns:
         The exit status.
@@ -208,7 +205,6 @@ def finish(looks: dict[str, Look], alone: int, together: int, page: Path | None)
 
 
 def main() -> int:
-    """See the module."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--append", type=Path, help="a Markdown file to write it to, in place of printing")
     options = parser.parse_args()

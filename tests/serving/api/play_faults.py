@@ -1,7 +1,6 @@
-"""Plays the faults of `provider_faults.py` to clients, over real sockets, many at once.
-
-`python -m tests.serving.api.play_faults` plays all of them and prints what was seen; `--out FILE` writes it as a page,
-as `docs/faults.md` is one. Where something is not as expected, nothing is written and it exits 1.
+"""Play the faults of `provider_faults.py` to many clients over real sockets. `python -m
+tests.serving.api.play_faults` plays all of them and prints what the clients saw. `--out FILE` writes it as a page
+such as `docs/faults.md`. If a result is unexpected, it writes nothing and exits with 1.
 """
 
 import argparse
@@ -42,18 +41,17 @@ from tests.serving.api.served import ASK, Json, listening, parsed, said, scripte
 from tests.states import until
 
 STALL_S, PATIENCE_S = 1.0, 60.0
-"""The silence of a server that plays silence, and of all others: a busy machine is none."""
+"""Stall timeout of cases that stall, and of all others. The long timeout tolerates a busy machine."""
 AT_ONCE = 32
-"""Clients."""
 WORD = re.compile(r'"content": ?"(It|Whole)')
-"""How every answer begins, on the wire."""
+"""Beginning of every answer on the wire."""
 WORDS = re.compile(r'"content": ?"[^"]')
-"""Any words of an answer, on the wire."""
+"""Any text of an answer on the wire."""
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What one client saw."""
+    """Actual and expected outcome for one client."""
 
     case: str
     position: str
@@ -61,9 +59,9 @@ class Seen:
     outcome: str
     expected: str
     first_word_s: float | None
-    """From the request on; None: no word came."""
+    """Seconds from the request to the first word, or None if it never came."""
     or_else: str = ""
-    """What it may see as well, where the machine is busy."""
+    """Outcome that is also correct on a busy machine."""
 
     @property
     def is_expected(self) -> bool:
@@ -71,7 +69,9 @@ class Seen:
 
 
 def remote(name: str, url: str, case: Case, **settings: Any) -> Json:
-    """A worker at `url`. Where it is mended, its server goes on with the beginning of an answer."""
+    """Return a worker at `url`. If the case recovers, the worker accepts prefill, so that its server can continue an
+    answer.
+    """
     silence_s = STALL_S if case.is_silent else PATIENCE_S
     wire = {
         "kind": "openai",
@@ -87,7 +87,7 @@ def remote(name: str, url: str, case: Case, **settings: Any) -> Json:
 
 @dataclass(frozen=True)
 class Place:
-    """A case where it is played, and how it is asked."""
+    """A case, its position, and the model to request."""
 
     name: str
     position: str
@@ -97,15 +97,13 @@ class Place:
 
 
 OTHERS = [scripted("first", "A start."), scripted("last", "Whole.")]
-"""Of the workers that are not faulty these alone serve several cases: they are never asked for anything that they fail at,
-so no circuit of theirs opens.
-"""
+"""Healthy workers that several cases share. No case makes them fail, so their circuits never open."""
 LIMITS = {"first_byte_s": 2 * PATIENCE_S}
-"""What fails before its first word is a status, however busy the machine is."""
+"""Errors before the first word must become statuses, even on a busy machine."""
 
 
 async def see_no_call_left(pool: Pool, within_s: float = 10.0) -> None:
-    """Fail where a call of one of its workers, the conductor's included, stays open or in line."""
+    """Fail if a call of a worker or the conductor stays open or queued."""
 
     def busy_workers() -> list[str]:
         return [name for name, each in pool.limiters.items() if each.open_calls or each.queued]
@@ -118,7 +116,7 @@ async def see_no_call_left(pool: Pool, within_s: float = 10.0) -> None:
 
 @asynccontextmanager
 async def api_of(settings: Json) -> AsyncGenerator[tuple[httpx2.AsyncClient, Service]]:
-    """Serve them; no call is left open at the end."""
+    """Serve the settings, and check that no call stays open."""
     service = Service(build_pool(parse(settings), {}, {}))
     async with (
         listening(build_api(service)) as url,
@@ -132,7 +130,7 @@ async def api_of(settings: Json) -> AsyncGenerator[tuple[httpx2.AsyncClient, Ser
 async def see_workers(
     cases: dict[str, Case], at: Places, *, half: bool, at_once: int = AT_ONCE
 ) -> list[Seen]:
-    """Play the cases to clients that ask the faulty worker, alone or with a fallback, or three steps around it."""
+    """Play the cases to clients of the faulty worker: alone, with a fallback, and as the middle one of three steps."""
     places, workers, workflows = list[Place](), list[Json](), dict[str, Json]()
     async with AsyncExitStack() as servers:
         for number, (name, case) in enumerate(cases.items()):
@@ -155,11 +153,11 @@ async def see_workers(
 
 
 LANES = 8
-"""APIs that stand side by side, each given one faulty conductor after another."""
+"""Number of APIs in parallel. Each gets one faulty conductor after another."""
 
 
 async def see_conductors(cases: dict[str, Case], at: Places, *, half: bool, lanes: int = LANES) -> list[Seen]:
-    """Likewise where the faulty one is the conductor."""
+    """Play the cases with the conductor as the faulty worker."""
 
     def settings_of(url: str, case: Case) -> Json:
         faulty_one = remote("a", url, case, in_pool=False)
@@ -182,7 +180,8 @@ async def see_conductors(cases: dict[str, Case], at: Places, *, half: bool, lane
                         outcomes.append(
                             await see(http, Place(name, "conductor", stream, "mini", played), case)
                         )
-                        await see_no_call_left(pool)  # while its server is there: nothing else ends a call
+                        # While the server still runs, because stopping it would end a call.
+                        await see_no_call_left(pool)
         return outcomes
 
     lists = await asyncio.gather(*(lane(list(cases)[n::lanes]) for n in range(lanes)))
@@ -190,7 +189,7 @@ async def see_conductors(cases: dict[str, Case], at: Places, *, half: bool, lane
 
 
 async def see_all(looks: list[Callable[[], Any]], at_once: int) -> list[Any]:
-    """What all of them see, so many at once."""
+    """Return the results of all looks, with `at_once` of them at a time."""
     places = asyncio.Semaphore(at_once)
 
     async def one(look: Callable[[], Any]) -> Any:
@@ -201,8 +200,8 @@ async def see_all(looks: list[Callable[[], Any]], at_once: int) -> list[Any]:
 
 
 async def see(http: httpx2.AsyncClient, place: Place, case: Case) -> Seen:
-    """What the client sees in words, and when its first word came; of a burst, what all of them see, and the client
-    after them, whose first word it is.
+    """Return the client's outcome and the time to its first word. For a burst, count the outcomes, and take the time
+    from the client after it.
     """
     outcomes = list[str]()
     if case.burst:
@@ -216,7 +215,8 @@ async def see(http: httpx2.AsyncClient, place: Place, case: Case) -> Seen:
     expected = case.outcome(place.position, stream=place.stream)
     or_else = ""
     if place.position == "conductor" and case.is_mended:
-        # a worker is free to answer alone: what has failed slowly is not asked again, and the rest after a burst may be over
+        # A free worker may answer alone: a slow failure is not retried, and the circuit may close again after a
+        # burst.
         answer = INSTEAD if expected.endswith(PLANNED_TEXT) else f"200 {PLANNED_TEXT}"
         or_else = expected.removesuffix(INSTEAD).removesuffix(f"200 {PLANNED_TEXT}") + answer
     return Seen(place.name, place.position, place.stream, summary, expected, look.first_word_s, or_else)
@@ -224,12 +224,12 @@ async def see(http: httpx2.AsyncClient, place: Place, case: Case) -> Seen:
 
 @dataclass(frozen=True)
 class Look:
-    """What one client saw of one request.
+    """What a client saw of one request.
 
     Args:
-        outcome: in words.
-        first_word_s: from the request on; None: no word came.
-        silence_s: the longest one after that, until the next words or the end.
+        outcome: outcome in words.
+        first_word_s: seconds from the request to the first word, or None if there was none.
+        silence_s: longest silence after that, up to the next words or the end.
     """
 
     outcome: str
@@ -238,7 +238,6 @@ class Look:
 
 
 async def ask(http: httpx2.AsyncClient, place: Place) -> Look:
-    """Ask once, and read all of the response."""
     began_s, first_word_s, text = time.monotonic(), None, ""
     words_s = list[float]()
     body = ASK | {"model": place.model, "stream": place.stream}
@@ -266,11 +265,11 @@ def _outcome(status: int, text: str, *, stream: bool) -> str:
 
 
 async def see_everything(*, half: bool = False, at_once: int = AT_ONCE) -> list[Seen]:
-    """All cases in all positions.
+    """Play all cases in all positions.
 
     Args:
-        half: each streamed or not, in turn, instead of both.
-        at_once: so many clients.
+        half: alternate between streamed and not, instead of both for each case.
+        at_once: number of concurrent clients.
     """
     async with open_places() as at:
         return [
@@ -311,18 +310,18 @@ SHOWN = {
     TEXT: "answer",
     f"{FIRST}…": "words…",
 }
-"""Texts of the scripted answers, and what the page calls them; the longest first."""
+"""Texts of the scripted answers and their names on the page, longest first."""
 
 
 def in_words(outcome: str) -> str:
-    """Return an outcome in the words of the page."""
+    """Replace the texts in an outcome by their names on the page."""
     for text, words in SHOWN.items():
         outcome = outcome.replace(text, words)
     return "200 empty answer" if outcome == "200 " else outcome
 
 
 def table(results: list[Seen]) -> str:
-    """Return a Markdown table: a column for each position, and a row for the faults that look alike in all of them."""
+    """Return a Markdown table with a column per position. Faults with the same results share a row."""
     row_by_place = {(each.case, each.position, each.stream): each for each in results}
     groups: dict[tuple[str, ...], list[str]] = {}
     for name in CASES:
@@ -348,8 +347,9 @@ def _cell(whole: Seen, stream: Seen) -> str:
 
 
 def finish(rows: list[Seen], out: Path | None, at_once: int) -> int:
-    """Print the table, or write the page where all is as expected; and print what is not. What only a busy machine
-    shows is expected of a test, and not of the page.
+    """Print the table, or write the page if all results are as expected. Print the unexpected ones.
+
+    Results of a busy machine are expected in a test, but not on the page.
 
     Returns:
         The exit status.
@@ -370,7 +370,6 @@ def finish(rows: list[Seen], out: Path | None, at_once: int) -> int:
 
 
 def main() -> int:
-    """See the module."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, help="a Markdown file to write, in place of printing")
     parser.add_argument("--at-once", type=int, default=4, help="clients, default 4")

@@ -1,8 +1,6 @@
-"""What a provider can do wrong, and what a client of ours sees then: the table of `test_fault_suite.py`.
-
-One outcome for each: what comes before a fault has been read by then (`let_read`), and errors that come before the first
-word are statuses (`limits.first_byte_s`). Who plays it is `fault_servers.py`'s, who
-asks `play_faults.py`'s.
+"""Faults of a provider and what a client sees: the table of `test_fault_suite.py`. Each has one outcome, because the
+client has read everything before the fault (`let_read`) and errors before the first word are statuses
+(`limits.first_byte_s`). `fault_servers.py` plays them, and `play_faults.py` sends the requests.
 """
 
 from dataclasses import dataclass, replace
@@ -17,11 +15,10 @@ FIRST_WORD = 1
 MIDDLE = FIRST_WORD + 1
 WHOLE = f"200 {TEXT}"
 OTHER_TEXT = f"{TEXT} So says another."
-"""What a fallback says: it can go on from every beginning of `TEXT`, and can be told from it."""
+"""Answer of a fallback. It can continue every beginning of `TEXT`, and differs from it."""
 INSTEAD = f"200 {OTHER_TEXT}"
 PLAN = '{"worker": 1, "subtask":"","access":[]}'  # as many words as TEXT
-"""What the faulty one says as the conductor, where it is well: the second of two workers is to answer. Without a plan the first
-one does.
+"""Plan of the faulty conductor while it works: the second of two workers answers. Without a plan, the first answers.
 """
 PLANNED_TEXT = "It is as planned."
 STATUS_OF = {"worker_busy": 503, "context_length_exceeded": 400, "content_filter": 400}
@@ -33,16 +30,16 @@ class Case:
     """One fault.
 
     Args:
-        does: what the server plays: answers one after another (the last again and again), or bytes.
-        code: what an error says of it; empty where the answer is whole.
-        shows: how much of the answer comes before it.
-        is_mended: whether the call made once more succeeds, before its first word (a retry) or after it. A fallback
-            says the same then: who is sooner is up to the machine.
-        is_silent: whether it takes a silence to find it out; of all others a long one is none, but a busy machine.
-        is_paid: whether the model was at work, so that the call is billed: clients are not to ask again then.
-        says_nothing: its answer ends well, without a word: a second one stands where nobody else is there.
-        place: what is at its address: a certificate, or no such server.
-        burst: so many clients ask at once, all in vain; the server is well for the one after them.
+        does: what the server plays: answers in turn (the last repeats), or bytes.
+        code: expected error code, or empty if the answer is complete.
+        shows: part of the answer that arrives before the fault.
+        is_mended: whether a second call succeeds, before the first word (a retry) or after it. A fallback then gives the
+            same answer, because either can be faster.
+        is_silent: whether only a silence reveals the fault. In other cases a long silence means a busy machine.
+        is_paid: whether the model worked, so that the call is billed and clients must not retry.
+        says_nothing: the answer ends normally without a word. It stands after a second try if there is no other worker.
+        place: what is at its address: a certificate, or no proper server.
+        burst: number of concurrent clients that fail. The server answers the next one.
     """
 
     does: tuple[Answer, ...] | Fault = (Answer(),)
@@ -57,15 +54,14 @@ class Case:
 
     @property
     def fallback_text(self) -> str:
-        """What a fallback of the faulty worker says."""
         return TEXT if self.is_mended else OTHER_TEXT
 
     def outcome(self, position: str, *, stream: bool) -> str:
-        """What the client sees; in a burst, each of them and the one after."""
+        """Return what the client sees. For a burst, count it and add what the next client sees."""
         seen = self._outcome(position, stream=stream)
         if not self.burst:
             return seen
-        if position == "conductor":  # it is left alone for a while, and a worker is free to answer
+        if position == "conductor":  # its circuit is open, so a worker answers
             return f"{self.burst} times {seen}, then {INSTEAD}"
         after = replace(self, code="", burst=0)
         return f"{self.burst} times {seen}, then {after.outcome(position, stream=stream)}"
@@ -75,7 +71,8 @@ class Case:
             return "200 "
         if self.says_nothing and position == "backed":
             return INSTEAD
-        if self.code == "content_filter" and position != "middle":  # told, and nobody is asked instead
+        # The client gets the error, without a fallback.
+        if self.code == "content_filter" and position != "middle":
             return f"{400} {self.code}"
         if position == "conductor":
             has_plan = not (self.code or self.says_nothing) or (self.is_mended and not self.burst)
@@ -87,7 +84,7 @@ class Case:
         if stream and self.shows and position == "alone":
             return f"200 {self.shows}… then {self.code}"
         status = STATUS_OF.get(self.code, 502)
-        is_paid = position == "middle" or self.shows or self.is_paid  # of three steps the first was called
+        is_paid = position == "middle" or self.shows or self.is_paid  # the first of three steps was paid
         return f"{400 if is_paid else status} {self.code}"
 
 
@@ -120,7 +117,7 @@ BY_STATUS = {
 def _in_the_middle(
     code: str = "worker_unavailable", *, well: bool = False, is_silent: bool = False, **breaks: Any
 ) -> Case:
-    """A stream that breaks once its first word was read; then `well`: the call made again succeeds."""
+    """Return a stream that breaks after its first word was read. With `well`, the next call succeeds."""
     does = (Answer(pause_after=MIDDLE, **breaks), *([Answer()] if well else []))
     return Case(does, code, shows=FIRST, is_mended=well, is_silent=is_silent)
 
@@ -195,7 +192,7 @@ CASES: dict[str, Case] = {
     **FLAPS,
     **STORMS,
     **PLACES,
-    # aiohttp tells nobody that a body cannot be decoded while its connection stays open.
+    # aiohttp does not report an undecodable body while its connection stays open.
     **{name: Case(fault, is_silent=name == "a wrong content encoding") for name, fault in NOT_HTTP.items()},
     **{name: Case(fault, is_silent=True) for name, fault in SILENT.items()},
     **{f"{name}, early": Case(Fault(tail=tail)) for name, tail in BROKEN_FRAMING.items()},
@@ -213,4 +210,4 @@ CASES: dict[str, Case] = {
     },
 }
 POSITIONS = ("alone", "backed", "middle", "conductor")
-"""Asked by its name; with a fallback; the middle one of three steps; as the conductor."""
+"""By name, with a fallback, as the middle one of three steps, and as the conductor."""

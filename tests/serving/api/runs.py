@@ -1,6 +1,4 @@
-"""Runs for dialects to write: generated events, the record that they fold into, and the bytes that a dialect
-makes of them.
-"""
+"""Generated runs for tests of dialects: events, the record they fold into, and the encoded stream."""
 
 import json
 from collections.abc import Sequence
@@ -41,12 +39,11 @@ QUESTION = (Message.of("user", "Why is the sky blue?"),)
 
 
 def call_id(number: int) -> str:
-    """As a signed one: of a client's letters."""
+    """Return a valid call id without signing it."""
     return f"call_{number}"
 
 
 def record_of(*events: Event) -> Record:
-    """The record of a run in which `events` happened."""
     record = Record("wf_1", Task(QUESTION, model="mini"), created=1.0)
     for event in events:
         record = after(record, event)
@@ -54,7 +51,7 @@ def record_of(*events: Event) -> Record:
 
 
 def encode(dialect: Dialect, request: ApiRequest, *events: Event) -> bytes:
-    """The whole stream of a run in which `events` happened."""
+    """Return the whole stream of a run with these events."""
     log = EventLog(record_of())
     encoder = dialect.encoder(Run(log), request, call_id)
     stream = encoder.begin()
@@ -65,7 +62,7 @@ def encode(dialect: Dialect, request: ApiRequest, *events: Event) -> bytes:
 
 
 def suspension(*calls: ToolCall) -> list[Event]:
-    """A run whose one step calls these tools."""
+    """Return the events of a run whose only step calls these tools."""
     return [*_planned(1), *_start(0), *_waits(0, "", Usage(10, 2), calls)]
 
 
@@ -93,7 +90,7 @@ def _waits(step: int, text: str, usage: Usage, calls: Sequence[ToolCall]) -> lis
 
 words = st.text(min_size=1, max_size=12)
 numbers = st.integers(-(2**63), 2**64 - 1)
-"""A number of more bits is a float to most who read JSON (RFC 8259, section 6), our encoder among them."""
+"""Most JSON parsers read larger integers as floats (RFC 8259, section 6), and so does our encoder."""
 arguments = st.dictionaries(words, words | numbers | st.none(), max_size=3).map(json.dumps)
 tool_calls = st.builds(
     ToolCall, st.just(""), st.from_regex(r"[a-zA-Z_-]{1,20}", fullmatch=True), arguments | st.just("")
@@ -119,7 +116,7 @@ failures = st.sampled_from(
 
 @st.composite
 def runs(draw: st.DrawFn) -> list[Event]:
-    """Events of a run, the terminal one last."""
+    """Draw the events of a run, with the terminal event last."""
     n_steps = draw(st.integers(1, 3))
     events = _planned(n_steps)
     for step in range(n_steps - 1):

@@ -1,4 +1,4 @@
-"""The real API over a real socket, with scripted workers; and what must be left of it at the end: nothing."""
+"""The real API over a real socket with scripted workers, and the check that each test leaves nothing behind."""
 
 import asyncio
 import json
@@ -53,11 +53,11 @@ PRICE = {"input_usd_per_mtok": 1, "output_usd_per_mtok": 2}
 ASK: Json = {"model": "mini", "messages": [{"role": "user", "content": "Why is the sky blue?"}]}
 
 TIMEOUT_S = 120.0
-"""Of clients: a busy machine is slow, and only a request that never ends may reach it."""
+"""Timeout of clients. Generous, so that only a hanging request reaches it on a busy machine."""
 
 
 def step(worker: str | int, subtask: str = "Do your part.", access: list[int] | str = ()) -> Json:  # type: ignore[assignment]
-    """A step as a conductor writes it and as `podium.plan` takes it."""
+    """Return a step for a conductor's plan or `podium.plan`."""
     return {
         "worker": worker,
         "subtask": subtask,
@@ -66,7 +66,6 @@ def step(worker: str | int, subtask: str = "Do your part.", access: list[int] | 
 
 
 def plan(*steps: Json) -> str:
-    """What a conductor says to have these steps run."""
     return "\n".join(json.dumps(each) for each in steps)
 
 
@@ -78,7 +77,7 @@ def scripted(name: str, *replies: Any, **settings: Any) -> Json:
 
 
 def team(*plans: Any, workers: list[Json] | None = None, **settings: Any) -> Json:
-    """Settings: a conductor that says `plans` in turn, three workers, a model, a workflow."""
+    """Return settings with a conductor that gives `plans` in turn, three workers, two models and a workflow."""
     mine = workers or [
         scripted("a", "A reason: scattering.", price=PRICE),
         scripted("b", "Blue light scatters most.", price=PRICE),
@@ -94,26 +93,25 @@ def team(*plans: Any, workers: list[Json] | None = None, **settings: Any) -> Jso
 
 @dataclass
 class Served:
-    """A running API."""
-
     service: Service
     url: str
     http: httpx2.AsyncClient
     batches: Batches
     feeds: Feeds
     connections: set[ReaderProtocol]
-    """The server's ends of those that are open."""
+    """Open connections, as seen by the server."""
     ledgers: list[BudgetLedger]
-    """Those of all runs since it runs."""
     earlier: set[asyncio.Task[Any]]
-    """Tasks that were there before it."""
+    """Tasks that existed before the server."""
     sdks: list[openai.AsyncOpenAI | anthropic.AsyncAnthropic] = field(
         default_factory=list[openai.AsyncOpenAI | anthropic.AsyncAnthropic]
     )
-    """Closed at the end: OpenAI's that is not starts a task when it is collected, on whatever loop there is by then."""
+    """Clients to close at the end. An unclosed OpenAI client starts a task on whatever loop exists when it is
+    collected.
+    """
 
     def worker(self, name: str) -> ScriptedWorker:
-        """The script itself, under all its layers."""
+        """Return the scripted worker beneath its wrappers."""
         client = next(wire for wire in self.service.pool.clients if wire.name == name)
         assert isinstance(client, ScriptedWorker)
         return client
@@ -123,13 +121,11 @@ class Served:
         return self.openai()
 
     def openai(self, key: str = "none") -> openai.AsyncOpenAI:
-        """A client of this API's own."""
         sdk = openai.AsyncOpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, timeout=TIMEOUT_S)
         self.sdks.append(sdk)
         return sdk
 
     def anthropic(self, key: str = "none") -> anthropic.AsyncAnthropic:
-        """A client of this API's own."""
         sdk = anthropic.AsyncAnthropic(base_url=self.url, api_key=key, max_retries=0, timeout=TIMEOUT_S)
         self.sdks.append(sdk)
         return sdk
@@ -137,7 +133,7 @@ class Served:
     async def post(
         self, body: Any = None, path: str = "/v1/chat/completions", **podium: Any
     ) -> httpx2.Response:
-        """`ASK` with what `body` changes, and with these `podium` fields."""
+        """Send `ASK` with the changes in `body` and these `podium` fields."""
         request_body = ASK | (body or {}) | ({"podium": podium} if podium else {})
         return await self.http.post(path, json=request_body)
 
@@ -147,7 +143,7 @@ class Served:
         return answer.json()
 
     async def events(self, body: Any = None, **podium: Any) -> list[Any]:
-        """A stream, whole: each event's JSON, `[DONE]` and comments as they stand."""
+        """Return the JSON of each event of a stream. `[DONE]` and comments stay strings."""
         request_body = ASK | {"stream": True} | (body or {}) | ({"podium": podium} if podium else {})
         answer = await self.http.post("/v1/chat/completions", json=request_body)
         assert answer.status_code == 200, answer.text
@@ -164,7 +160,7 @@ class Served:
         return await self.record(listed["id"])
 
     async def quiet(self) -> None:
-        """Wait until nothing is left of any run; fail where something stays."""
+        """Wait until no run has left anything. Fail if something stays."""
         await until(lambda: self.service.running == 0, "no run under way")
         for wire in self.service.pool.clients:
             if isinstance(wire, ScriptedWorker):
@@ -172,7 +168,7 @@ class Served:
         await until(
             lambda: not left_tasks(self.earlier),
             lambda: f"no task left: {left_tasks(self.earlier)}",
-            every_s=0.05,  # looking at all tasks is expensive
+            every_s=0.05,  # listing all tasks is expensive
         )
         await until(lambda: not SPANS.open, f"no open span: {SPANS.open}")
         assert len(SPANS.started) == len(SPANS.ended)
@@ -196,12 +192,14 @@ SERVER_WIDE = {
         Writer._work,
     )
 }
-"""What a server does all the time, whether anything runs or not."""
+"""Code of background tasks that a server always runs."""
 TESTS = str(Path(__file__).parents[2])
 
 
 def left_tasks(earlier: AbstractSet[asyncio.Task[Any]] = frozenset()) -> list[str]:
-    """Return the coroutines of the tasks that a run or a response has left: all but a server's, a test's and `earlier` ones."""
+    """Return the coroutines of tasks that a run or response has left. Excludes tasks of servers, of tests and in
+    `earlier`.
+    """
     others = asyncio.all_tasks() - {asyncio.current_task()} - earlier
     codes = [getattr(task.get_coro(), "cr_code", None) for task in others]
     return [
@@ -226,7 +224,7 @@ BudgetLedger.__init__ = _make_and_note
 
 @contextmanager
 def noting_ledgers() -> Generator[list[BudgetLedger]]:
-    """Every ledger that is made inside the block."""
+    """Collect every ledger that is created in the block."""
     ledgers = list[BudgetLedger]()
     _LEDGERS.append(ledgers)
     try:
@@ -236,7 +234,7 @@ def noting_ledgers() -> Generator[list[BudgetLedger]]:
 
 
 def parsed(stream: str) -> list[Any]:
-    """Server-sent events, each of them one line here."""
+    """Parse server-sent events of one line each."""
     assert stream.endswith("\n\n")
     return [_event(block) for block in stream[:-2].split("\n\n")]
 
@@ -250,7 +248,7 @@ def _event(block: str) -> Any:
 
 
 def said(events: list[Any]) -> str:
-    """The answer in a stream."""
+    """Return the answer in a stream."""
     return "".join(
         choice["delta"].get("content") or ""
         for event in events
@@ -273,7 +271,7 @@ async def served(
     meter: MeasurementSink | None = None,
     prompt_caches: PromptCaches | None = None,
 ) -> AsyncGenerator[Served]:
-    """Serve `settings` on a free port of the loopback; at the end nothing may be left of any run."""
+    """Serve `settings` on a free port of the loopback, and check at the end that no run has left anything."""
     checked = settings if isinstance(settings, Settings) else parse(settings)
     policies = directory.policies if directory else None
     service = Service(
@@ -307,7 +305,9 @@ async def served(
 
 @asynccontextmanager
 async def listening(app: Any, connections: set[ReaderProtocol] | None = None) -> AsyncGenerator[str]:
-    """Serve an ASGI app on a free port of the loopback, and keep its open ends in `connections`; its address."""
+    """Serve an ASGI app on a free port of the loopback and yield its address. Its open connections are in
+    `connections`.
+    """
     policy = HttpPolicy.of(Settings.model_construct())
     room = WaitingRoom(policy.max_waiting, policy.max_unfinished_bytes)
     protocol = guard_protocol(policy, room, DIALECTS.error_body, ReaderProtocol)
@@ -317,9 +317,8 @@ async def listening(app: Any, connections: set[ReaderProtocol] | None = None) ->
     if connections is not None:
         server.server_state.connections = connections  # type: ignore[assignment]
     server.lifespan = config.lifespan_class(config)
-    with socket.socket(
-        proto=socket.IPPROTO_TCP
-    ) as sock:  # asyncio switches Nagle off only where it reads that it is TCP
+    # `asyncio` disables Nagle's algorithm only if the protocol is explicitly TCP.
+    with socket.socket(proto=socket.IPPROTO_TCP) as sock:
         sock.bind(("127.0.0.1", 0))
         await server.startup(sockets=[sock])
         try:

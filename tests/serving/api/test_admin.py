@@ -1,4 +1,6 @@
-"""The admin API: what it changes holds at once here and soon everywhere, and its description is whole."""
+"""The admin API: changes apply immediately on this router and soon on others, and the OpenAPI description is
+complete.
+"""
 
 import asyncio
 import json

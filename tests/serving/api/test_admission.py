@@ -1,4 +1,4 @@
-"""What is admitted beside runs is counted by key, by team and for the router: open answers, unread bytes, reads at once."""
+"""Limits by key, team and router for everything but runs: open streams, unread bytes and concurrent reads."""
 
 import asyncio
 import gzip
@@ -37,7 +37,7 @@ def stalling(**limits: int) -> Json:
 
 
 def refusal(answer: httpx2.Response) -> tuple[int, str, str]:
-    """The status, the code and the setting that is named in the message and as `param`."""
+    """Return the status, the code, and the setting in the message and `param`."""
     error = answer.json()["error"]
     assert error["param"] in error["message"], error
     assert int(answer.headers["retry-after"]) >= 1
@@ -80,7 +80,7 @@ async def test_one_key_holds_a_quarter_of_the_open_reads_and_everyone_else_is_an
         assert (await it.ask("only run", "POST", f"/v1/workflows/{id}/cancel", {})).status_code == 200
         for path in ("/healthz", "/readyz"):
             assert (await it.ask(None, "GET", path)).status_code == 200
-    # the streams are closed, and hold nothing
+    # Closing the streams releases everything.
 
 
 async def test_one_team_holds_half_of_the_open_reads_and_gives_them_back(tmp_path: Path) -> None:
@@ -196,14 +196,14 @@ async def test_reads_of_one_team_take_turns_with_those_of_another(tmp_path: Path
                 return await newest(limit, caller, *args)
 
         store.newest = slowly
-        assert (await it.ask("other team", "GET", "/v1/models")).status_code == 200  # its key is known
+        assert (await it.ask("other team", "GET", "/v1/models")).status_code == 200  # caches its key
         mine = [asyncio.create_task(it.ask(f"key {n % n_keys}", "GET", "/v1/workflows")) for n in range(12)]
         await until(lambda: len(order) >= 3, "some are worked on")
         assert len(order) <= 4
         other = asyncio.create_task(it.ask("other team", "GET", "/v1/workflows"))
         await until(lambda: len(it.api.connections) >= 13, "the other key's request is there")
         await asyncio.sleep(0.1)
-        if it.ids["other team"] not in order:  # the place that is kept for others was lent
+        if it.ids["other team"] not in order:  # the place that is reserved for other keys was lent
             gate.release()
             await until(lambda: it.ids["other team"] in order, "it is next")
         assert len(order) <= 6, "the others of the first team wait"
@@ -257,7 +257,7 @@ LARGE_BODIES: dict[str, Json] = {
 async def test_large_bodies_are_parsed_in_turns(path: str, tmp_path: Path) -> None:
     async with keyed(tmp_path) as it:
         who = "admin" if "admin" in path else "mine"
-        await it.ask(who, "GET", "/v1/models")  # its key is known
+        await it.ask(who, "GET", "/v1/models")  # caches its key
         headers = it.headers(who) | {"content-type": "application/json", "content-encoding": "gzip"}
         content = gzip.compress(json.dumps(LARGE_BODIES[path]).encode())  # short until it is decoded
         async with turn(Account("someone else")):
@@ -331,7 +331,7 @@ async def test_unread_downloads_have_one_budget_in_bytes_and_give_it_back(tmp_pa
 
 
 def talkative(n_words: int) -> Json:
-    """A run whose first step says much, in pieces that are kept while it is watched."""
+    """Return settings whose first step sends a long text in pieces, which are kept while a client watches."""
     words = " ".join(f"{n:0999d}" for n in range(n_words))
     workers = [scripted("a", words, tokens_per_s=n_words), scripted("b", "Done.")]
     plans = plan(step("a", "Say much."), step("b", "Conclude.", [0]))
@@ -339,7 +339,7 @@ def talkative(n_words: int) -> Json:
 
 
 async def read_events(reader: asyncio.StreamReader) -> str:
-    """The events of a chunked answer whose head was read in part."""
+    """Return the events of a chunked response whose head was partly read."""
     while await reader.readuntil(b"\r\n") != b"\r\n":
         pass
     stream = b""
@@ -355,7 +355,7 @@ async def test_a_watcher_that_reads_nothing_holds_a_window_and_gets_everything_o
         await until(lambda: api.service.sessions.running, "it has begun")
         path = f"/v1/workflows/{next(iter(api.service.sessions.running))}/events"
         async with slow_request(api, get(path)) as (reader, writer):
-            quick = await api.http.get(path)  # to its end
+            quick = await api.http.get(path)  # reads to the end
             queued_bytes = [
                 cast(Feed, feed)._n_bytes for feed in api.service.sessions.watchers(path.split("/")[3])
             ]
@@ -416,7 +416,7 @@ async def test_bodies_of_requests_that_are_no_runs_are_held_in_the_bytes_of_requ
             assert refused.status_code == 429, refused.text
             assert "limits.max_running_bytes" in refused.json()["error"]["message"]
         assert (await api.http.post(path, json=BODIES[path])).status_code == 200
-        memory.check(Account(), 2 * MB, "interactive")  # nothing is held any more
+        memory.check(Account(), 2 * MB, "interactive")  # fits, so nothing is held any more
 
 
 async def test_a_key_that_may_only_run_sees_no_batch_of_a_teammate_by_cancelling_it(tmp_path: Path) -> None:
@@ -510,7 +510,7 @@ LONG_TEXTS: dict[str, tuple[str, Json]] = {
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The long texts that are looked through at once."""
+    """Return a list of the long texts that are redacted in one go."""
     at_once = list[str]()
     look = PersonalDataRedactor.__call__
 

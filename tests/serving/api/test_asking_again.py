@@ -1,4 +1,4 @@
-"""One call of the official SDK, as it is by default, against a fault that lasts: who is asked how often."""
+"""Retries of the official SDK with its defaults, against a permanent fault: which workers are called, and how often."""
 
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -25,20 +25,19 @@ LASTING = {"bad key": BAD_KEY, "bad parameter": BAD_PARAMETER, "no model": NO_MO
 
 @dataclass
 class Account:
-    """A provider that answers every model in the same way, and counts."""
+    """A provider that gives every model the same answer and counts calls."""
 
     upstream: WireServer
     api: Served
     requests: int = 0
-    """That reached Podium."""
+    """Number of requests that reached Podium."""
 
     @property
     def calls(self) -> dict[str, int]:
-        """By the model asked."""
         return dict(Counter(request.body["model"] for request in self.upstream.requests))
 
     async def ask(self, model: str = "mini", *, stream: bool = False, **podium: Any) -> str:
-        """With the SDK's own two retries; the answer, or the error's code."""
+        """Send a request with the SDK's own two retries. Return the answer or the error code."""
 
         async def count(_: Any) -> None:
             self.requests += 1
@@ -67,13 +66,13 @@ def remote(name: str, url: str, **settings: Any) -> Json:
 
 @asynccontextmanager
 async def account(fault: Answer, *plans: str, conductor: str = "", **settings: Any) -> AsyncIterator[Account]:
-    """A team of `paid`, which answers, and of two workers of one account, where every call fails.
+    """Serve a team of `paid`, which answers, and two workers of one account whose calls always fail.
 
     Args:
-        fault: what it says to every call.
-        plans: of the conductor.
-        conductor: the name of another one.
-        settings: of `faulty`.
+        fault: answer to every call.
+        plans: plans of the conductor.
+        conductor: name of another conductor.
+        settings: settings of `faulty`.
     """
     async with serving(OpenAIWire(), *[fault] * 50) as upstream:
         workers = [

@@ -1,4 +1,4 @@
-"""What is a file, and what is taken for none."""
+"""Attachments: which parts of a request count as files."""
 
 import base64
 

@@ -1,4 +1,4 @@
-"""How long what was looked up is believed, and what holds while the database does not answer."""
+"""Cached key look-ups: how long they stay valid, and behaviour while the database does not answer."""
 
 import asyncio
 import logging
@@ -23,7 +23,7 @@ AWAY = StoreUnavailable("The store is away.", detail="postgres.internal: connect
 
 @dataclass
 class Keys:
-    """Where keys are looked up: in memory, and as slowly or badly as a test wants."""
+    """Key store in memory that can be slow or fail."""
 
     known: dict[str, KeyInfo] = field(default_factory=lambda: {KEY.hash: INFO})
     failure: Exception | None = None
@@ -32,7 +32,8 @@ class Keys:
 
     async def find(self, hash: str) -> KeyInfo | None:
         self.lookups += 1
-        found = self.known.get(hash)  # a slow answer is as old as its question
+        # Reads before it waits: a slow answer has the state at the time of the request.
+        found = self.known.get(hash)
         if self.waiting:
             await self.waiting.wait()
         if self.failure:

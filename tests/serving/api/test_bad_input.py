@@ -1,4 +1,6 @@
-"""What is no request: a 4xx in OpenAI's shape that names the field in the caller's spelling, at once, and never a 5xx."""
+"""Invalid requests: each gets a quick 4xx in OpenAI's shape that names the field as the caller wrote it, and never a
+5xx.
+"""
 
 import asyncio
 import json
@@ -158,7 +160,7 @@ async def post(api: Served, content: bytes, path: str = "/v1/chat/completions") 
 
 
 def times_s() -> tuple[float, float]:
-    """Return the CPU time of this thread, and the virtual time, which moves by what anything waits."""
+    """Return the CPU time of this thread and the virtual time, which advances when anything waits."""
     return time.thread_time(), time.monotonic()
 
 
@@ -167,7 +169,7 @@ def since(began: tuple[float, float]) -> float:
 
 
 async def test_bad_input_is_a_4xx_that_names_the_field_at_once():
-    """One warm server for all of them; the times are medians of three."""
+    """One warm server handles all requests. Times are medians of three."""
     slow: dict[str, float] = {}
     async with served(team()) as api:
         await api.ok()
@@ -243,7 +245,7 @@ BATCH = {"input_file_id": "file-1", "endpoint": "/v1/chat/completions", "complet
 )
 @pytest.mark.parametrize("times", [1, 2])
 async def test_very_many_fields_are_refused_without_naming_one(path: str, body: dict[str, Any], times: int):
-    """Those that are not too many to be read are too many for a fault to be made of each."""
+    """Few enough to be parsed, but too many to report one by one."""
     content = json.dumps(body).replace('"a', '"b": 1, "a' if times == 2 else '"a').encode()
     async with served(team()) as api:
         answer = await api.http.post(path, content=content, headers={"content-type": "application/json"})
@@ -277,7 +279,7 @@ async def test_a_picture_without_a_detail_and_an_answer_that_is_a_refusal_are_ta
 
 
 async def first_line(api: Served, head: bytes, body: list[bytes]) -> tuple[bytes, float]:
-    """Send `head`, then `body` for as long as the server listens; its status line, and how long that took."""
+    """Send `head`, then `body` while the server reads. Return the status line and the time it took."""
     host, port = api.url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     began = times_s()
@@ -384,7 +386,7 @@ BODY = st.fixed_dictionaries(
     },
 )  # fmt: skip
 ONE_SERVER = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-"""For all examples of a test."""
+"""Settings that allow one server for all examples of a test."""
 
 
 @pytest.fixture
@@ -394,7 +396,7 @@ async def warm():
 
 
 def is_no_defect(answer: Any) -> bool:
-    """A 402 for a tight budget or a 504 for a tight deadline is what the caller asked for."""
+    """Accept a 504, which a tight deadline in the request causes."""
     return answer.status_code < 500 or answer.status_code == 504
 
 

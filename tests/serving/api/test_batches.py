@@ -1,4 +1,4 @@
-"""Files and batches by the official SDK, over a real socket."""
+"""Files and batches with the official SDK, over a real socket."""
 
 import asyncio
 import json

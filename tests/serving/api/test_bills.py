@@ -1,5 +1,5 @@
-"""What upstreams say of a call, over real sockets, and what is billed for it: on the record, in the answer and in the
-ledger. Nothing that one says lowers a bill, enlarges a budget or harms anybody else.
+"""Usage reported by upstreams over real sockets, and the resulting bill on the record, in the answer and in the
+ledger. No report may lower a bill, enlarge a budget or harm another caller.
 """
 
 import json
@@ -46,7 +46,7 @@ SCHEMA: Json = {
 
 
 def priced(provider: Provider, url: str, **settings: Any) -> Json:
-    """A worker with `DEAR` tokens; a busy machine is no silence."""
+    """Return a worker with `DEAR` tokens and a stall timeout that tolerates a busy machine."""
     return remote(provider, url, **({"price": DEAR, "stall_timeout_s": 15} | settings))
 
 
@@ -57,8 +57,6 @@ def provider(request: pytest.FixtureRequest) -> Provider:
 
 @dataclass(frozen=True)
 class Entry:
-    """A row of the ledger."""
-
     call_no: int
     usd: Decimal
     exact: int
@@ -68,7 +66,7 @@ class Entry:
 
 
 async def entries(it: Keyed, who: str = "mine") -> list[Entry]:
-    """The key's, once all are written; the whole ledger adds up."""
+    """Return the ledger entries of the key once all are written, and check the ledger."""
     await spent_usd(it, "keys", it.ids[who])
     database = await it.directory.open()
     assert await find_faults(database) == []
@@ -82,7 +80,7 @@ async def entries(it: Keyed, who: str = "mine") -> list[Entry]:
 
 
 async def ask(it: Keyed, *, stream: bool = False, **body: Any) -> Json:
-    """The answer of a request that succeeds; of a stream, its last chunk with the text as `text`."""
+    """Return a successful answer, or the last chunk of a stream with the whole text as `text`."""
     answer = await it.ask("mine", "POST", CHAT, ASKED | {"stream": stream} | body)
     assert answer.status_code == 200, answer.text
     if not stream:
@@ -98,7 +96,7 @@ async def ask(it: Keyed, *, stream: bool = False, **body: Any) -> Json:
 
 
 def usage_left_out(provider: Provider, answer: Answer) -> Answer:
-    """`answer` without a word of what it took; Anthropic's begins with a count of one, as it always does."""
+    """Return `answer` without usage. Anthropic's wire always starts with a count of one."""
     events: list[bytes] = []
     for event in provider.wire.events(answer):
         head, separator, data = event.partition(b"data: {")
@@ -158,7 +156,7 @@ async def test_usage_that_cannot_be_or_is_missing_is_billed_at_its_bound_and_fla
 
 
 def metered(provider: Provider) -> tuple[Answer, Usage]:
-    """All that a wire can tell of a call."""
+    """Return an answer with every usage field of the wire, and the expected usage."""
     said_of = {
         "openai": ({"cache_written": 30}, Usage(1000, 120, 100, 40, 30)),
         "anthropic": ({"cache_written": 30, "cache_written_1h": 20}, Usage(1000, 120, 100, 40, 30, 20)),
@@ -228,7 +226,6 @@ async def test_an_upstream_that_ignores_the_output_limit_is_cut_when_it_passes_w
 
 
 def _limit(body: Json) -> int:
-    """What the upstream was asked to keep to, in each provider's words."""
     config = body.get("generationConfig", {})
     return body.get("max_tokens") or body.get("max_completion_tokens") or config["maxOutputTokens"]
 
@@ -248,7 +245,9 @@ async def test_an_answer_that_comes_in_one_piece_over_its_limit_is_not_told_as_a
 
 
 async def test_every_attempt_has_a_hold_of_its_own(provider: Provider, store_address: Address):
-    """The first is refused, which costs nothing; the second falls silent at work, which may cost all; a fallback answers."""
+    """The first attempt is refused and costs nothing. The second stalls and may cost its bound. Then a fallback
+    answers.
+    """
     again = {"retry": {"attempts": 2, "first_wait_s": 0.01}, "stall_timeout_s": SILENT_S}
     async with (
         serving(provider.wire, Answer(status=500), Answer(stall_after=0)) as upstream,
@@ -279,7 +278,7 @@ async def test_a_call_is_not_made_again_where_its_budget_has_no_room_for_another
         ]
         async with keyed(tmp_path, only(*workers)) as it:
             await it.directory.set_budget(key_subject(it.ids["mine"]), {"day": Decimal("0.05")})
-            # what is held for a long prompt does not shrink with the longest answer
+            # The hold for a long prompt does not shrink with the answer.
             long: Json = {"messages": [{"role": "user", "content": "x" * 2000}]}
             refused = await it.ask("mine", "POST", CHAT, ASKED | long)
             (run,) = (await it.ask("mine", "GET", "/v1/workflows")).json()["data"]
@@ -344,7 +343,7 @@ async def test_an_answer_of_a_form_that_breaks_off_after_another_failure_is_paid
 async def test_a_silent_call_is_billed_at_its_own_price_whatever_its_fallback_costs(
     provider: Provider, store_address: Address
 ):
-    """And another that loses nothing by it: a budget that has room for the fallback still has it."""
+    """A budget with room for the fallback still has it after the silent call."""
     quick = {"price": {"input_usd_per_mtok": 1, "output_usd_per_mtok": 2}, "stall_timeout_s": SILENT_S}
     async with (
         serving(provider.wire, Answer(stall_after=0)) as upstream,

@@ -1,4 +1,4 @@
-"""Two of those who can answer break off in the middle of it, and the third is well: it is asked, and nothing is lost."""
+"""Two workers break off in the middle of an answer, and a third completes it."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
@@ -17,7 +17,7 @@ KINDS = ("fallbacks", "deployments")
 
 
 def answering(*, breaks: bool) -> Callable[[Request], Answer]:
-    """Whoever is given the beginning of the answer goes on with it."""
+    """Return a responder that continues the beginning of the answer, if the request has one."""
 
     def respond(request: Request) -> Answer:
         last = request.body["messages"][-1]
@@ -28,7 +28,7 @@ def answering(*, breaks: bool) -> Callable[[Request], Answer]:
 
 
 def settings_of(kind: str, urls: list[str]) -> Json:
-    """One worker `a` at these addresses, in this order."""
+    """Return settings with a worker `a` at these addresses, in this order."""
     wire = {"kind": "openai", "model": "m", "accepts": {"prefill": True}}
     wire |= {"retry": {"attempts": 1}, "price": {"input_usd_per_mtok": 1, "output_usd_per_mtok": 2}}
     if kind == "fallbacks":
@@ -61,7 +61,7 @@ async def test_a_stream_goes_on_with_the_third(kind: str):
         answer = await api.http.post("/v1/chat/completions", json=ASK | {"model": "a", "stream": True})
         assert said(parsed(answer.text)) == TEXT
         n_requests = [len(server.requests) for server in servers]
-        # deployments are drawn, so the well one may be the first or the second
+        # deployments are chosen at random, so the working one may be the first or second
         assert n_requests == [1, 1, 1] if kind == "fallbacks" else max(n_requests) == 1
         (step_json,) = (await api.newest())["steps"]
         outcomes = [

@@ -1,4 +1,4 @@
-"""What a caller learns of its own budgets: `GET /v1/budget`, a header of every answer, and the error of a call that does not fit."""
+"""Budgets as callers see them: `GET /v1/budget`, the response header, and the error of a call that does not fit."""
 
 from decimal import Decimal
 from pathlib import Path
@@ -23,7 +23,7 @@ async def test_every_key_sees_its_own_budget_and_its_teams_and_no_other(tmp_path
         await it.directory.set_budget(key_subject(it.ids["mine"]), {"day": Decimal("0.5")})
         await it.directory.set_budget(team_subject(it.ids["search"]), {"month": Decimal(2)})
         assert (await it.ask("mine", "POST", "/v1/chat/completions", ASK)).status_code == 200
-        await it.store.aclose()  # its bills are written
+        await it.store.aclose()  # flushes the bills
         mine = (await it.ask("mine", "GET", "/v1/budget")).json()
         spent = Decimal(mine["key"]["day"]["spent_usd"])
         assert spent > 0
@@ -79,9 +79,8 @@ async def test_a_call_that_does_not_fit_is_told_what_it_could_cost_and_what_is_l
     async with keyed(tmp_path, settings) as it:
         await it.directory.set_budget(team_subject(it.ids["search"]), {"day": Decimal(5)})
         answer = await it.ask("mine", "POST", path, PATHS[path] | {"model": "a", "max_tokens": 100, "max_output_tokens": 100} if path != "/v1/responses" else {"model": "a", "input": "Why?", "max_output_tokens": 100})  # fmt: skip
-        assert answer.status_code == (
-            429 if path == "/v1/responses" else 402
-        )  # what Codex takes for a used-up quota
+        # Codex treats this status as an exhausted quota.
+        assert answer.status_code == (429 if path == "/v1/responses" else 402)
         error = answer.json()["error"]
         assert "could cost $10 ($6.4 with the shortest answer), which exceeds the rest of the team's budget for today" in error["message"]  # fmt: skip
         assert Decimal(answer.headers["x-podium-budget-left-usd"]) == 5

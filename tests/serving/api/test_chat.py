@@ -1,4 +1,4 @@
-"""`POST /v1/chat/completions`, as the official SDK and bare HTTP see it."""
+"""`POST /v1/chat/completions` with the official SDK and plain HTTP."""
 
 import asyncio
 import json

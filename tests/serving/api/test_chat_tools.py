@@ -1,4 +1,4 @@
-"""Tools in Chat Completions: what of a request reaches the run, and what of a run reaches OpenAI's SDK."""
+"""Tools in Chat Completions, from the request to the run and back to OpenAI's SDK."""
 
 import json
 from typing import Any

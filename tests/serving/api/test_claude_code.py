@@ -1,7 +1,6 @@
-"""What Claude Code 2.1.330 sends, reduced to its shape, through a plan of three steps of which two use its tools.
-
-Recorded against this server: it streams, gives back our signed thoughts, adds defaults to the input of a tool, turns
-blocks into strings and moves `cache_control`.
+"""Requests of Claude Code 2.1.330, reduced to their shape, through a plan of three steps, two of which use its tools.
+Recorded against this server: it streams, returns our signed reasoning, adds defaults to tool inputs, turns blocks
+into strings and moves `cache_control`.
 """
 
 import json
@@ -36,7 +35,7 @@ HEADERS = {
 
 
 async def ask(api: Served, messages: list[Json], *, shows: bool = False) -> tuple[str, list[Any], list[Json]]:
-    """Why the message ended, its calls, and its content as Claude Code keeps it."""
+    """Return the stop reason of the message, its calls, and its content as Claude Code keeps it."""
     body = {
         "model": "podium", "max_tokens": 32000, "stream": True, "messages": messages, "tools": TOOLS,
         "system": [{"type": "text", "text": "x-anthropic-billing-header: v;"}, {"type": "text", "text": "S", **EPHEMERAL}],
@@ -84,7 +83,7 @@ async def test_a_plan_of_three_steps_uses_its_tools_in_one_run() -> None:
         ended, (edit,), content = await ask(api, history)
         assert (ended, edit["name"]) == ("tool_use", "Edit")
         history += [{"role": "assistant", "content": content}, result(edit, "The file has been updated.")]
-        for _ in range(2):  # what failed on the way is asked again, whole
+        for _ in range(2):  # the second request is a retry, as after a connection error
             ended, calls, content = await ask(api, history)
             assert (ended, calls) == ("end_turn", [])
             assert content[-1] == {"type": "text", "text": "It is repaired."}

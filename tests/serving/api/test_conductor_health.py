@@ -1,4 +1,4 @@
-"""A conductor that makes no plans is told of: in the log once, as a metric, and on `/readyz`. One plan clears it."""
+"""Reports of a conductor that makes no plans: one log message, a metric and `/readyz`. One plan clears them."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""`/console`: the page's files to everybody, nothing else of the disk, and a sentence where it is not built."""
+"""`/console`: serves its files without a key, no other files, and a hint if it is not built."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -15,7 +15,7 @@ from tests.serving.api.served import listening
 
 @pytest.fixture
 def site(tmp_path: Path) -> Path:
-    """A built page, and a file beside it that is nobody's business."""
+    """Return a folder with a built page, next to a secret file."""
     (folder := tmp_path / "console").mkdir()
     (folder / "index.html").write_text(
         '<!doctype html><script type="module" src="/console/console.js"></script>'

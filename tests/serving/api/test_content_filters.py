@@ -1,4 +1,4 @@
-"""A provider that refuses a prompt with a whole answer that has no word in it: an error like its 4xx, and paid."""
+"""Providers that refuse a prompt with an empty answer. Clients get an error as for a 4xx, and the call is billed."""
 
 from decimal import Decimal
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ INSTEAD = scripted("b", "Instead.")
 
 
 class Refusing(NamedTuple):
-    """A wire, and how it says that it stops for what was asked."""
+    """A wire and its finish reason for a refused prompt."""
 
     wire: Wire
     settings: Json
@@ -51,7 +51,7 @@ def refusing(request: pytest.FixtureRequest) -> Refusing:
 async def ask(
     refusing: Refusing, answer: Answer, *, stream: bool = False, **settings: Any
 ) -> tuple[Any, Json]:
-    """What a client sees of worker `a`, and the record of it."""
+    """Return what a client gets from worker `a`, and the record of the run."""
     async with serving(refusing.wire) as upstream:
         upstream.respond = lambda _: answer
         workers = [worker(refusing, upstream.url, **({"on_content_filter": "fall_back"} | settings)), INSTEAD]

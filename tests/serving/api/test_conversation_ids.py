@@ -1,4 +1,4 @@
-"""Which conversation a request belongs to: what the client says of it, else its first messages; never another key's."""
+"""Ids of conversations: from the client, or from its first messages. Keys never share them."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,6 @@ def turn(words: str) -> Json:
 async def id_of(
     api: Served, body: Json, path: str = "/v1/chat/completions", headers: Json | None = None
 ) -> str:
-    """The id of the conversation that a request belongs to."""
     answer = await api.http.post(path, json={"model": "a"} | body, headers=headers or {})
     assert answer.status_code == 200, answer.text
     run = answer.headers["x-podium-workflow-id"]
@@ -91,7 +90,7 @@ async def test_only_the_client_names_a_conversation() -> None:
 
 
 def _is_named(api: Served) -> bool:
-    """Whether the client of the newest call has named its conversation."""
+    """Return whether the newest call belongs to a conversation that the client named."""
     cache = api.worker("a").calls[-1].sampling.options.prompt_cache
     assert cache is not None
     return cache.is_named

@@ -1,4 +1,4 @@
-"""`/v1/conversations`, and responses in them, as the official SDK uses both."""
+"""`/v1/conversations`, and responses in conversations, with the official SDK."""
 
 import asyncio
 from pathlib import Path
@@ -30,7 +30,7 @@ def one_worker(*says: Any) -> Json:
 
 
 async def list_turns(sdk: openai.AsyncOpenAI, id: str) -> list[str]:
-    """What a conversation holds, in short."""
+    """Return a summary of the items of a conversation."""
     page = await sdk.conversations.items.list(id, order="asc", limit=100)
     for item in page.data:
         ITEM.validate_python(item.to_dict(), strict=False)
@@ -117,7 +117,7 @@ async def test_a_response_has_its_conversation_before_it_and_is_in_it_after(stor
             model="a", input="Who am I?", conversation={"id": conversation.id}, stream=True, store=False
         )
         async for event in stream:
-            if event.type == "response.completed":  # it is there before its client is told
+            if event.type == "response.completed":  # it is stored before the client gets this event
                 assert await list_turns(sdk, conversation.id) == [
                     *BEFORE,
                     "user: Who am I?",
@@ -167,7 +167,7 @@ async def test_turns_of_tools_go_on_in_their_conversation(store_address: Address
             await there.responses.create(input=results(first, "seen"), **elsewhere)
         assert wrong.value.param == "conversation"
         assert await list_turns(sdk, other_one.id) == []
-        for each in (there, sdk, there):  # the same results again get the same answer
+        for each in (there, sdk, there):  # the same results get the same answer again
             response = await each.responses.create(input=results(first, "seen"), **body)
             assert response.output_text == "Done: seen."
         assert await list_turns(sdk, conversation.id) == [

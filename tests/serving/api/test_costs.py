@@ -1,4 +1,6 @@
-"""`GET /v1/costs`: what ten runs cost by hand, in the ledger and on the page; who sees it; what else it says."""
+"""`GET /v1/costs`: ten runs match costs computed by hand, in the ledger and in the report. Also visibility and
+filters.
+"""
 
 import asyncio
 from decimal import Decimal
@@ -39,7 +41,7 @@ async def costs(api: Served, **params: str) -> Json:
 
 
 def record(n: int) -> Record:
-    """The run number `n`: a plan by `conductor`, a step by `small`, and the answer by `claude`."""
+    """Return run number `n`: a plan by `conductor`, a step by `small`, and the answer by `claude`."""
     usage = Usage(10_000 + n, 100 + n, 7_000, 0, 1_000, 300)
     rates = {name: Decimal(rate) for name, rate in CLAUDE.items()}
     answer = _call("claude", usage, Price(**rates))
@@ -67,9 +69,7 @@ def _step(index: int, result: CallResult) -> StepRecord:
 
 
 def by_hand(n: int) -> tuple[int, int, int]:
-    """The cost and the savings of the run number `n`, and the cost of its answer with the baseline, in pico-dollars:
-    tokens times the price of a token.
-    """
+    """Return the cost and savings of run `n`, and the cost of its answer at the baseline price, in pico-dollars."""
     input_tokens, output_tokens = 10_000 + n, 100 + n
     fresh = input_tokens - 7_000 - 1_000
     answer = (

@@ -1,4 +1,4 @@
-"""What only the operator may read: in the record and the log, and in no answer, stream, event or reason that a caller gets."""
+"""Details for the operator: in the record and the log, but never in an answer, stream, event or reason for a caller."""
 
 import asyncio
 import json
@@ -31,7 +31,7 @@ ONE_TRY = {"attempts": 1}
 
 
 class Raising:
-    """A worker that fails as it was told."""
+    """Worker that raises the given kind of error."""
 
     def __init__(self, name: str, price: Price | None, kind: str, late: bool = False) -> None:
         self.name, self._kind, self._late = name, kind, late
@@ -63,18 +63,17 @@ WAYS: tuple[Json, ...] = tuple(
         {"model": "faulty"}, PASSED_THROUGH, GUARDED, PLANNED, {"model": "mini", "podium": {"progress": "reasoning"}}
     )
 )  # fmt: skip
-"""To come to a worker called `faulty`: passed through, with a fallback, as a step; with events, thoughts and traces."""
+"""Ways to reach the worker `faulty`: directly, with a fallback, and as a step, with events, reasoning and traces."""
 
 
 async def all_said(api: Served, ways: Sequence[Json] = WAYS) -> str:
-    """Everything that callers are told."""
     requests = [api.http.post("/v1/chat/completions", json=ASK | way) for way in ways]
     answers = await asyncio.gather(*requests, api.http.post("/v1/plans", json=ASK))
     return "\n".join(f"{answer.headers}{answer.text}" for answer in answers)
 
 
 def around(faulty: Json, *, conductor: Json | None = None, first_byte_s: float) -> Json:
-    """`faulty` in the pool beside one that answers, and `guarded`, which is the same with a fallback."""
+    """Return settings with `faulty`, a copy `guarded` that has a fallback, and healthy workers."""
     guarded = faulty | {"name": "guarded", "fallbacks": ["a"], "in_pool": False}
     workers = [faulty, guarded, scripted("a"), scripted("b"), scripted("c")]
     settings = team(plan(step(0)), workers=workers, workflows={}, limits={"first_byte_s": first_byte_s})
@@ -84,7 +83,7 @@ def around(faulty: Json, *, conductor: Json | None = None, first_byte_s: float) 
 
 
 async def records(api: Served, read: set[str] | None = None) -> str:
-    """Those that are not among `read`, where they are added."""
+    """Return the records that are not in `read`, and add them to it."""
     listed = (await api.http.get("/v1/workflows", params={"limit": 1000})).json()["data"]
     new = [each["id"] for each in listed if each["id"] not in (read or ())]
     if read is not None:
@@ -156,7 +155,7 @@ async def test_no_providers_fault_shows_words_address_or_variable_to_a_caller(
                     details = await records(api, read)
                     assert KEY not in logged + details, name
                     if name == "cut":
-                        continue  # a connection that broke in mid-answer has no words to keep
+                        continue  # a connection that broke in the middle of an answer has no words to record
                     clue = place if name in ("garbled", "silent") else WORDS
                     assert clue in logged, name
                     assert clue in details, name
@@ -214,9 +213,8 @@ async def test_a_plan_of_an_unknown_worker_does_not_tell_the_pool_in_the_reason_
 
 async def test_what_nobody_foresaw_is_named_by_its_type_alone(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "podium")
-    faulty = raising("PodiumError") | {
-        "options": {"kind": "no_such_error"}
-    }  # an AttributeError of the worker's own code
+    # Raises an AttributeError in the worker's own code.
+    faulty = raising("PodiumError") | {"options": {"kind": "no_such_error"}}
     async with served(around(faulty, first_byte_s=10)) as api:
         answer = await api.post({"model": "faulty"})
         details = await records(api)

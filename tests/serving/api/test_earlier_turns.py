@@ -1,5 +1,5 @@
-"""Tools of earlier turns go out again as they first did, whatever the client has made of them: the provider's ids, its thoughts and
-its arguments. The servers here sign their turns and refuse anything changed.
+"""Tool turns of earlier requests: they go out unchanged, with the provider's ids, reasoning and arguments, whatever
+the client made of them. The servers here sign their turns and reject any change.
 """
 
 import json
@@ -39,7 +39,7 @@ def wire_of(wire: str) -> Wire:
 
 
 class Agent:
-    """A client of Chat Completions that runs tools until there is an answer, and writes arguments anew."""
+    """Client of Chat Completions that runs tools until it gets an answer, and reformats arguments."""
 
     def __init__(self, model: str) -> None:
         self._model = model
@@ -116,19 +116,19 @@ async def test_turns_of_a_deleted_response_are_sent_as_the_client_has_them() -> 
             items += [{"role": "assistant", "content": "done"}, {"role": "user", "content": "And now?"}]
             await api.quiet()
             assert (await api.http.delete(f"/v1/responses/{response['id']}")).status_code == 200
-            upstream.respond = type(upstream)(wire_of("chat")).respond  # checks nothing
+            upstream.respond = type(upstream)(wire_of("chat")).respond  # no longer checks signatures
             await api.http.post("/v1/responses", json={"model": "a", "input": items, "tools": tools})
             assert not any(message.get("reasoning_content") for message in upstream.body["messages"])
 
 
 async def prefix_after(change: Any, upstream: WireServer) -> tuple[list[Any], list[Any]]:
-    """The messages of the last request of a first run, and of the next turn after the client's `change`."""
+    """Return the messages of the last request of a first run, and those of the next turn after `change`."""
     upstream.respond = SigningChat().respond
     async with served(settings_for("chat", upstream.url)) as api:
         agent = Agent("a")
         await agent.ask(api, "Mend it.")
         before = upstream.body["messages"]
-        upstream.respond = type(upstream)(wire_of("chat")).respond  # checks nothing
+        upstream.respond = type(upstream)(wire_of("chat")).respond  # no longer checks signatures
         change(agent.turns)
         await agent.ask(api, "And now?")
     return before, upstream.body["messages"][: len(before)]

@@ -1,4 +1,4 @@
-"""`/v1/embeddings`: one call of the worker that the model's name says, over a real socket with OpenAI's SDK."""
+"""`/v1/embeddings`: one call of the named worker, over a real socket with OpenAI's SDK."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""The table of errors is complete, and its bodies are what the official SDK understands."""
+"""The table of errors is complete, and the official SDK understands its bodies."""
 
 import math
 
@@ -26,7 +26,6 @@ CLASSES = {
 
 
 def tree(kind: type[errors.PodiumError] = errors.PodiumError) -> set[type[errors.PodiumError]]:
-    """The classes of `conductor.errors`."""
     inner = {error for child in kind.__subclasses__() for error in tree(child)}
     return {each for each in {kind} | inner if each.__module__ == "conductor.errors"}
 

@@ -1,4 +1,4 @@
-"""When workers or the conductor fail: before the first byte, after it, and not so that the caller notices."""
+"""Failures of workers and the conductor: before the first byte, after it, and recovered without effect on the caller."""
 
 import time
 
@@ -247,7 +247,7 @@ async def test_a_conductor_whose_circuit_is_open_is_not_asked_while_a_worker_is_
 
 
 async def test_a_worker_without_a_word_is_an_error_not_an_empty_answer():
-    """A script always ends properly, so this one is cut off at once."""
+    """A script always ends properly, so this one fails before its first word."""
     worker = scripted(
         "a", {"text": "x", "fail_after_tokens": 0, "error": "unavailable"}, retry={"attempts": 1}
     )
@@ -260,7 +260,7 @@ async def test_sdks_are_told_not_to_ask_again_for_a_run_that_was_paid_for(path: 
     away = {"error": "unavailable"}
     workers = [scripted("a", "A reason."), scripted("b", away, retry={"attempts": 1})]
     async with served(team(workers=workers, workflows={})) as api:
-        for model, again in (("mini", "false"), ("b", "true")):  # Messages: a second asking joins the run
+        for model, again in (("mini", "false"), ("b", "true")):  # in Messages, a retry joins the run
             answer = await api.http.post(path, json=ASK | {"model": model, "max_tokens": 50})
             status = 400 if model == "mini" and "chat" in path else 502
             assert (answer.status_code, answer.headers["x-should-retry"]) == (status, again)

@@ -1,4 +1,4 @@
-"""Every fault of a provider, wherever it stands in a run: the client sees what the table says, and nothing hangs."""
+"""Every fault of a provider in every position of a run: the client sees the expected result, and nothing hangs."""
 
 import asyncio
 import socket
@@ -117,6 +117,6 @@ def test_the_page_of_faults_says_of_each_what_clients_see():
 
 
 def _rows(table: str) -> list[list[str]]:
-    """Return the cells of a Markdown table, from the rest of its header line on."""
+    """Return the cells of a Markdown table. `table` starts within its header line."""
     lines = [line for line in table.splitlines() if line.startswith("| ")]
     return [line.strip("| ").split(" | ") for line in lines[2:]]

@@ -1,4 +1,4 @@
-"""What people say of runs: by whom, kept where, read back with the run, found, bounded, and gone with its texts."""
+"""Feedback on runs: author, storage, reading, filters, limits, and removal with the texts of the run."""
 
 import asyncio
 import json
@@ -33,9 +33,10 @@ async def ask(api: Served) -> str:
 
 
 async def say_and_read(giver: Served, reader: Served) -> str:
-    """Feedback is replaced, read back and found; gives the run's id."""
+    """Give and replace feedback, read and find it, and return the run's id."""
     id, _ = await ask(giver), await ask(giver)
-    while (await reader.http.get(f"/v1/workflows/{id}")).status_code == 404:  # it is written soon
+    # It is written in the background.
+    while (await reader.http.get(f"/v1/workflows/{id}")).status_code == 404:
         await asyncio.sleep(0.02)
     assert (await reader.record(id))["feedback"] == []
     assert (await give(giver, id, {"score": 1})).status_code == 200
@@ -63,7 +64,7 @@ async def test_feedback_is_in_the_store_on_every_router_and_its_texts_go_with_th
 ) -> None:
     async with replicas(store_address, team()) as (one, other):
         id = await say_and_read(one.api, other.api)
-        await one.records.aclose()  # so that the store has the runs
+        await one.records.aclose()  # flushes the runs to the store
         assert await ids_with_feedback(other.api) == [id]
         await one.records.remove_old(now_us() + 31 * DAY_US)
         [feedback] = (await other.api.record(id))["feedback"]

@@ -1,4 +1,6 @@
-"""Files in requests, by the official SDKs in all three dialects: who is shown them, and what the conductor is told."""
+"""Files in requests, with the official SDKs in all three dialects: which workers get them, and what the conductor
+learns.
+"""
 
 import base64
 from pathlib import Path
@@ -28,7 +30,7 @@ def chat_file(**file: str) -> Any:
 
 
 async def ask(api: Served, dialect: str, data: str, name: str, model: str = "mini") -> str:
-    """What is answered to a file in that dialect."""
+    """Send a file in the dialect and return the answer."""
     if dialect == "chat":
         talk = chat_file(file_data=data, filename=name)
         answer = await api.sdk.chat.completions.create(model=model, messages=talk)
@@ -48,7 +50,7 @@ async def ask(api: Served, dialect: str, data: str, name: str, model: str = "min
 
 
 def files(api: Served, worker: str) -> list[tuple[str, str]]:
-    """The files that a worker was shown, by name and address."""
+    """Return the names and addresses of the files that a worker got."""
     parts = [part for call in api.worker(worker).calls for message in call.messages for part in message.parts]
     return [
         (part.name, part.url) for part in parts if getattr(part, "url", "").startswith("data:application")

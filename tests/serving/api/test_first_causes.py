@@ -1,4 +1,4 @@
-"""What fails is told by its first cause, then what followed: on /readyz, by the doctor, in the log, in records."""
+"""First causes: /readyz, the doctor, the log and records report the first cause of a failure, then its consequences."""
 
 import asyncio
 import logging
@@ -42,7 +42,7 @@ async def upstreams(**answers: list[Answer]) -> AsyncGenerator[dict[str, WireSer
 def led_pool(
     up: dict[str, WireServer], *, conductor: str = "big", conductor_fallbacks: tuple[str, ...] = ()
 ) -> Json:
-    """A conductor at one upstream, and a pool at others."""
+    """Return settings with a conductor at one upstream and workers at the others."""
     workers = [
         api_worker(
             name,

@@ -1,4 +1,4 @@
-"""Follow-up turns through a conductor's model: the worker that has the conversation in its cache keeps it."""
+"""Follow-up turns through a conductor's model. The worker with the conversation in its cache keeps it."""
 
 import asyncio
 from dataclasses import replace
@@ -36,7 +36,7 @@ def settings_for(*plans: Any, a: Json = A, b: Json = B, **more: Any) -> Json:
 
 
 def turns(*words: str) -> list[Json]:
-    """A conversation of questions, with the answers between them."""
+    """Return a conversation with these questions, and answers between them."""
     said: list[Json] = []
     for each in words:
         said += [{"role": "assistant", "content": "A says."}] if said else []
@@ -207,7 +207,7 @@ async def test_a_changed_conversation_is_no_longer_in_the_cache() -> None:
         record = await run(api, LONG, "A summary.", "Go on.", "Please.")
         assert sources(record)[0] == "conductor"  # the tail has changed, and a switch costs nothing
         other = await run(api, LONG + "!", "And now?")
-        assert sources(other) == ["conductor"]  # the head has changed: a new conversation
+        assert sources(other) == ["conductor"]  # the head has changed, so this is a new conversation
 
 
 def tool_turns(result: str, *more: Json) -> list[Json]:
@@ -492,7 +492,7 @@ async def test_the_next_turn_at_another_router_stays(tmp_path: Path) -> None:
 
 
 class Caches(PromptCaches):
-    """Rows in memory that count what is kept, and may fail."""
+    """Prompt caches in memory that note the stored rows, and may fail."""
 
     def __init__(self, error: Exception | None = None) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Halves of characters in a client's body: JavaScript escapes them where it cuts a text inside a character."""
+"""Lone surrogates in a client's body. JavaScript escapes them if it cuts a text inside a character."""
 
 import json
 import time
@@ -47,7 +47,7 @@ def test_whole_escapes_mean_what_whole_texts_do(value: dict[str, Any], upper: bo
     if upper:
         body = body.replace("\\ud83d", "\\uD83D")
     value = json.loads(body)
-    # a later name may become an earlier one: dictionaries keep the last, as the parser does
+    # after the replacement two names may be equal, and then the last one counts, as in the parser
     assert json.loads(with_whole_escapes(body.encode())) == whole_value(value)
 
 

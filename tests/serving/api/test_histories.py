@@ -1,5 +1,5 @@
-"""Histories that clients send: what Podium itself gave them is taken back in every dialect, and reaches each provider in a form that
-it takes.
+"""Histories that clients send: what Podium returned is accepted in every dialect, and reaches each provider in a form
+that it accepts.
 """
 
 import base64
@@ -24,7 +24,7 @@ SCHEMA: Json = {"type": "object", "properties": {"city": {"type": "string"}}}
 
 
 def calling(name: str, arguments: str, thoughts: str = "") -> Answer:
-    """An answer of OpenAI's wire that calls a tool."""
+    """Return an answer of OpenAI's wire that calls a tool."""
     call = {"index": 0, "id": "call_up.stream/1", "function": {"name": name, "arguments": arguments}}
     deltas: list[Json] = [{"role": "assistant"}, *([{"reasoning_content": thoughts}] if thoughts else [])]
     deltas += [{"content": "\n\n"}, {"tool_calls": [call]}]
@@ -36,19 +36,19 @@ def calling(name: str, arguments: str, thoughts: str = "") -> Answer:
 
 
 class Client:
-    """Keeps a conversation in one dialect as an agent does: what came is sent back as it came."""
+    """Client that keeps a conversation in one dialect and sends responses back unchanged, as an agent does."""
 
     def __init__(self, api: Served, path: str, model: str = "a") -> None:
         self._api, self._path, self._model = api, path, model
         self._turns: list[Json] = []
 
     async def say(self, words: str) -> list[str]:
-        """Ask; the ids of the calls that were answered with."""
+        """Ask a question and return the ids of the resulting calls."""
         self._turns.append({"role": "user", "content": words})
         return await self._ask()
 
     async def give(self, ids: list[str]) -> list[str]:
-        """Send results."""
+        """Send results for the calls, and return the ids of new calls."""
         match self._path:
             case "/v1/messages":
                 blocks = [{"type": "tool_result", "tool_use_id": id, "content": "R"} for id in ids]
@@ -158,7 +158,7 @@ async def test_thoughts_are_forwarded_to_a_worker_that_is_called_by_its_name(tho
 
 @pytest.mark.parametrize("path", ["/v1/messages", "/v1/responses"])
 async def test_thoughts_of_other_dialects_reach_it_too(path: str):
-    """A later question of the user is a run of its own: what the first one knew is in the history alone."""
+    """A later question starts a new run, so the reasoning is only in the history."""
     async with serving(OPENAI.wire) as upstream, served(ours(OPENAI, upstream.url, model="kimi-9")) as api:
         client = Client(api, path)
         upstream.answers.append(calling("get", "{}", "I should look."))
@@ -181,7 +181,7 @@ async def test_the_thoughts_of_others_are_not_shown_to_the_steps_of_a_plan():
 
 @pytest.mark.parametrize("name", ["reasoning_content", "reasoning", "reasoning_details"])
 async def test_thoughts_that_are_forwarded_count_as_text(name: str):
-    """In what is held for the call, in the key's tokens a minute, in the text that a request may have and in memory."""
+    """It counts towards the hold of the call, the key's tokens per minute, the text limit and the memory budget."""
     long_text = "data:x " + "I should look. " * 20_000
     thoughts: Any = (
         [{"type": "reasoning.text", "text": long_text}] if name == "reasoning_details" else long_text
@@ -228,7 +228,7 @@ async def test_a_server_that_refuses_what_one_client_sent_is_asked_with_the_thou
 
 
 def refuse_blank(request: Any) -> Answer:
-    """Anthropic's rule: text content blocks must be non-empty, and contain non-whitespace text."""
+    """Enforce Anthropic's rule: text content blocks must be non-empty, and contain non-whitespace text."""
     body = request.body
     blocks = [block for turn in body["messages"] for block in turn["content"]]
     inner = [each for block in blocks if block["type"] == "tool_result" for each in block["content"]]
@@ -297,7 +297,7 @@ DECLARED = [
 
 
 def picture_of(provider: Provider, body: Json) -> tuple[str, str]:
-    """Media type and content of the one picture in a body."""
+    """Return the media type and content of the only picture in a body."""
     if provider is ANTHROPIC:
         source = body["messages"][0]["content"][1]["source"]
         return source["media_type"], source["data"]

@@ -1,6 +1,4 @@
-"""Keys are sent by every client, asked for and refused, and found nowhere: no log, error, record, span, and
-no provider.
-"""
+"""Secrets of keys, valid or not, appear in no log, error, record or span, and reach no provider."""
 
 import hashlib
 import json
@@ -25,7 +23,7 @@ async def test_no_key_and_no_hash_is_in_any_log_error_record_span_or_request_to_
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    for name in ("sqlalchemy", "uvicorn", "podium"):  # which would not follow the root
+    for name in ("sqlalchemy", "uvicorn", "podium"):  # these do not inherit the level of the root
         caplog.set_level(logging.DEBUG, name)
     texts: list[str] = []
     async with serving(OpenAIWire()) as upstream:

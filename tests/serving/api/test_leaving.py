@@ -1,7 +1,5 @@
-"""The client leaves, at any moment: then no run, no call, no held cent, no task and no span is left, and
-the record says so.
-
-Waits are for states. The last worker never ends by itself, so that every leaving is an early one.
+"""Clients that disconnect at any moment: no run, call, held cent, task or span remains, and the record says so. Waits
+are for states. The last worker never ends on its own, so every disconnect is an early one.
 """
 
 import asyncio
@@ -28,7 +26,7 @@ PODIUM = {"progress": "events", "max_cost_usd": 5}
 
 
 def endless(*plans: str) -> Json:
-    """`a` answers its inner step and stalls in the last; everything takes a little while."""
+    """Return settings in which `a` answers its inner step and stalls in the last. Every step takes a little time."""
     workers = [
         scripted(
             "a",
@@ -46,14 +44,13 @@ def endless(*plans: str) -> Json:
 
 
 async def reset(api: Served) -> None:
-    """The scripts from their start."""
     for name in ("conductor", "a", "b", "c"):
         api.worker(name)._turn = 0
     SPANS.clear()
 
 
 async def read_and_leave(api: Served, events: int) -> tuple[str, int]:
-    """Read so many events, then close the connection; the run's id, and how many there were."""
+    """Read `events` events and disconnect. Return the run's id and the number of events."""
     n_events = 0
     body = ASK | {"stream": True, "podium": PODIUM}
     async with api.http.stream("POST", "/v1/chat/completions", json=body) as answer:
@@ -68,9 +65,8 @@ async def read_and_leave(api: Served, events: int) -> tuple[str, int]:
 
 async def test_a_client_may_leave_a_stream_at_every_event():
     async with served(endless()) as api:
-        n_whole = (
-            1 + 2 + 4 * 4 - 1 + 3
-        )  # the role; the plan's two; four of each step, the last one's end missing; three words
+        # The role; two of the plan; four of each step except the last one's end; three words.
+        n_whole = 1 + 2 + 4 * 4 - 1 + 3
         for events in range(n_whole + 1):
             await reset(api)
             id, n_events = await read_and_leave(api, events)
@@ -112,7 +108,7 @@ STATES: dict[str, Callable[[Record], object]] = {
 async def leave_when(
     api: Served, body: Json, true: Callable[[Record], object], path: str = "/v1/chat/completions"
 ) -> str:
-    """Ask without streaming, and drop the connection once the run's record says `true`."""
+    """Send a request without streaming, and disconnect once `true` holds for the run's record."""
     asking = asyncio.create_task(api.http.post(path, json=ASK | body))
     turns = 0
     while not (api.service.running and true((await api.service.newest(1, ANONYMOUS)).runs[0].record)):
@@ -165,7 +161,7 @@ async def test_leaving_while_a_retry_is_waited_for():
 
 
 async def test_leaving_while_money_is_waited_for():
-    """Two parallel steps, and money for one of them: the second waits until the first has settled."""
+    """Two parallel steps, with budget for one: the second waits until the first has settled."""
     price = {"input_usd_per_mtok": 0, "output_usd_per_mtok": 1000}
     both = [
         scripted(name, {"text": "x y", "stall_after_tokens": 1}, price=price, max_output_tokens=1000)
@@ -222,7 +218,7 @@ ENDLESS = f"{'x' * 5000} " * 4000
 
 @asynccontextmanager
 async def slow_client(api: Served, headers: bytes = b"", *, n: int = 1) -> AsyncGenerator[Streams]:
-    """A connection with hardly any room for an answer, that has asked for `n` long ones."""
+    """Open a connection with a tiny receive buffer that requests `n` long answers."""
     body = b'{"model": "a", "n": %d, "stream": true, "messages": [{"role": "user", "content": "x"}]}' % n
     async with slow_request(
         api,
@@ -234,7 +230,7 @@ async def slow_client(api: Served, headers: bytes = b"", *, n: int = 1) -> Async
 
 @asynccontextmanager
 async def slow_request(api: Served, request: bytes) -> AsyncGenerator[Streams]:
-    """Likewise, with any request."""
+    """Open such a connection for any request."""
     host, port = api.url.removeprefix("http://").split(":")
     sock = socket.socket()
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -331,13 +327,13 @@ def get(path: str) -> bytes:
 
 
 def waiting_bytes(api: Served) -> int:
-    """What the server holds at most for one client, of what it has sent."""
+    """Return the most bytes that the server buffers for a client."""
     transports = [each.transport for each in api.connections if each.transport]
     return max((each.get_write_buffer_size() for each in transports if not each.is_closing()), default=0)
 
 
 async def most_waiting_bytes(api: Served) -> int:
-    """The most of it, until the client is given up."""
+    """Return the maximum of `waiting_bytes` until the server drops the client."""
     await until(lambda: waiting_bytes(api), "something waits")
     most = 0
     while n_bytes := waiting_bytes(api):
@@ -347,13 +343,11 @@ async def most_waiting_bytes(api: Served) -> int:
 
 
 async def upload(api: Served, content: bytes) -> str:
-    """The id of a file."""
     form = {"data": {"purpose": "user_data"}, "files": {"file": ("a.bin", content)}}
     return (await api.http.post("/v1/files", **form)).json()["id"]
 
 
 async def long_run(api: Served) -> str:
-    """The id of a run that said much."""
     return (await api.ok({"model": "a"}))["podium"]["workflow_id"]
 
 
@@ -401,7 +395,7 @@ async def test_of_a_file_no_more_than_a_piece_is_read_for_a_client_that_reads_no
                 await reader.read()
         assert len(read) < 6, "the rest was never read"
         store._files[id] = (store._files[id][0], content[:2_000_000])
-        with pytest.raises(httpx2.RemoteProtocolError):  # it went meanwhile
+        with pytest.raises(httpx2.RemoteProtocolError):  # the rest of the file is missing
             await api.http.get(path)
 
 
@@ -426,7 +420,7 @@ async def test_large_bodies_have_room_for_so_many_bytes_and_the_rest_is_told_to_
             assert refused.json()["error"]["param"] == "limits.max_unread_bytes"
             assert (await api.http.get("/v1/models")).status_code == 200, "what is small is told"
             answers = list[int]()
-            while 200 not in answers:  # until the other was given up
+            while 200 not in answers:  # until the server drops the other client
                 answers.append((await api.http.get(path)).status_code)
                 await asyncio.sleep(0.1)
             assert set(answers) == {429, 200}

@@ -1,4 +1,4 @@
-"""What `served` sees to at the end of each test: a task or a hold that is left is found."""
+"""The checks of `served` at the end of each test, which find tasks and holds that were left."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -29,7 +29,7 @@ async def test_every_task_of_a_run_under_way_is_found_until_its_client_has_left(
 
 
 async def never() -> dict[str, str]:
-    """Nothing comes."""
+    """Wait for ever, like an ASGI client that sends nothing."""
     await asyncio.Event().wait()
     return {"type": ""}
 

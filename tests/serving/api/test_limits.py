@@ -1,4 +1,4 @@
-"""What a request may limit, choose and bring along: `reasoning_effort` and the fields of `podium`."""
+"""Limits and choices of a request: `reasoning_effort` and the fields of `podium`."""
 
 import asyncio
 
@@ -28,7 +28,9 @@ def refused(answer: Json) -> list[str | None]:
     ],
 )
 async def test_every_reasoning_effort_means_something(effort: str, steps: int, rounds: int):
-    """The conductor is told how many steps it may write, one step too many is refused, and the rounds are held."""
+    """The conductor's prompt has the maximum number of steps, a plan with one more is rejected, and the rounds are
+    limited.
+    """
     fits = plan(*(step("a") for _ in range(steps)))
     async with served(team(plan(*(step("a") for _ in range(steps + 1))), fits)) as api:
         answer = await api.ok({"reasoning_effort": effort})

@@ -1,4 +1,4 @@
-"""What can be looked up: records of runs, models, health."""
+"""Lists and look-ups: records of runs, models and health."""
 
 import asyncio
 

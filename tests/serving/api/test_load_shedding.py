@@ -1,4 +1,4 @@
-"""A router that has more to do than it can refuses what comes, and a burst is no such thing."""
+"""Load shedding: an overloaded router rejects requests, but a burst does not count as overload."""
 
 import asyncio
 import sqlite3
@@ -21,7 +21,7 @@ from tests.states import until
 pytestmark = pytest.mark.real_time
 
 SOON_S, TURN_S = 0.05, 0.075
-"""What is long, and how long turns are, where all of them are: the real ones take minutes of a core."""
+"""Threshold for a long turn of the loop, and length of each turn here. Real ones would take minutes of a core."""
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def soon_long(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def work_for(seconds: float) -> None:
-    """Of this thread's own time: a busy machine takes longer for it."""
+    """Use CPU time of this thread, which takes longer on a busy machine."""
     ends_s = time.thread_time() + seconds
     while time.thread_time() < ends_s:
         pass
@@ -38,7 +38,7 @@ def work_for(seconds: float) -> None:
 
 @asynccontextmanager
 async def too_much_to_do() -> AsyncGenerator[None]:
-    """Every turn of the event loop is long, as with thousands of requests."""
+    """Make every turn of the event loop long, as with thousands of requests."""
 
     async def work() -> None:
         while True:

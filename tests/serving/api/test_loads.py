@@ -1,4 +1,4 @@
-"""What requests refer to: how much of it is loaded and unpacked, in which order, and who pays for it."""
+"""References in requests: how much is loaded and unpacked, in which order, and whose limits count."""
 
 import asyncio
 import random
@@ -35,8 +35,6 @@ ANOTHER = Account("key_another", "team_another")
 
 
 class CountingStore(MemoryStore):
-    """A store that counts the runs that are loaded."""
-
     n_loaded = 0
 
     async def get(self, id: str) -> RunRecords | None:
@@ -45,8 +43,6 @@ class CountingStore(MemoryStore):
 
 
 class CountingDatabase(DatabaseStore):
-    """Likewise, in a database."""
-
     n_loaded = 0
 
     async def get(self, id: str) -> RunRecords | None:
@@ -59,14 +55,13 @@ def one_worker(**limits: int) -> Json:
 
 
 async def respond(api: Served, words: str) -> str:
-    """Store a response to `words`, and return its id."""
     answer = await api.http.post(PATH, json={"model": "a", "input": words})
     assert answer.status_code == 200, answer.text
     return answer.json()["id"]
 
 
 def referring(*responses: str, index: str = "i0") -> Json:
-    """Return a request for the first input of each of `responses`, or for another item."""
+    """Return a request that refers to the first input of each response, or to the item `index`."""
     ids = [f"msg_{each.removeprefix('resp_')}_{index}" for each in responses]
     return {"model": "a", "input": [{"type": "item_reference", "id": id} for id in ids]}
 
@@ -181,9 +176,8 @@ async def test_loads_take_turns_and_one_place_is_left_for_a_team_that_loads_noth
             for who in ("mine", "other team")
         }
         await it.api.quiet()
-        assert (
-            await count("other team") == 200
-        )  # the place is left for teams that have loaded something lately
+        # The slot is reserved for teams that have loaded something lately.
+        assert await count("other team") == 200
         mine = Account(it.ids["mine"], it.ids["search"])
         for _ in range(3):
             await places.enter_async_context(it.api.service.sessions.admission.loads.turn(mine))

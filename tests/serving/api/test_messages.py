@@ -1,4 +1,4 @@
-"""Anthropic's Messages, as its official SDK sees them over a real socket."""
+"""Anthropic's Messages with the official SDK, over a real socket."""
 
 import json
 from typing import Any
@@ -11,8 +11,6 @@ from tests.serving.api.served import ASK, Json, Served, plan, scripted, served, 
 
 
 class City(BaseModel):
-    """An answer's form."""
-
     city: str
     population: int
 

@@ -1,4 +1,4 @@
-"""Bodies of Anthropic's Messages as requests, and errors in its shape."""
+"""Parsing of Anthropic's Messages bodies, and errors in Anthropic's shape."""
 
 import json
 
@@ -17,7 +17,7 @@ from tests.serving.api.test_messages import QUESTION
 
 
 def claude_codes(*turns: Json) -> Json:
-    """A request as Claude Code sends it, reduced to its shape."""
+    """Return a request as Claude Code sends it, reduced to its shape."""
     return {
         "model": "a", "max_tokens": 32000, "stream": True, "messages": list(turns),
         "system": [{"type": "text", "text": "S", "cache_control": {"type": "ephemeral"}}],

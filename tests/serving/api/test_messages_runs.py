@@ -1,4 +1,4 @@
-"""Anthropic's stream and body for generated runs: every event of the SDK's own type, in Anthropic's order."""
+"""Anthropic's streams and bodies for generated runs: every event has the SDK's type, in Anthropic's order."""
 
 import json
 from typing import Any
@@ -55,7 +55,7 @@ def request(progress: str) -> ApiRequest:
 
 
 def events_of(stream: bytes) -> list[Json]:
-    """Every frame's data, with its `event:` line looked at."""
+    """Return the data of each event, and check its `event:` line."""
     events: list[Json] = []
     for frame in stream.decode().removesuffix("\n\n").split("\n\n"):
         head, _, data = frame.partition("\ndata: ")
@@ -65,7 +65,7 @@ def events_of(stream: bytes) -> list[Json]:
 
 
 def blocks_of(events: list[Json]) -> list[tuple[Json, list[Json]]]:
-    """Each block and its deltas; fails where they are not one after another, in order."""
+    """Return each block with its deltas. Fail if blocks overlap or are out of order."""
     blocks: list[tuple[Json, list[Json]]] = []
     is_open = False
     for event in events:
@@ -91,10 +91,10 @@ def blocks_of(events: list[Json]) -> list[tuple[Json, list[Json]]]:
 
 
 def joined(block: Json, deltas: list[Json]) -> Any:
-    """What a client makes of a block."""
+    """Return the content that a client assembles for a block."""
     match block["type"]:
         case "text":
-            assert block["citations"] == []  # the AI SDK takes no null
+            assert block["citations"] == []  # the AI SDK rejects null
             return "".join(delta["text"] for delta in deltas)
         case "thinking":
             assert deltas[-1]["type"] == "signature_delta"

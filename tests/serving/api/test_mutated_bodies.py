@@ -1,4 +1,4 @@
-"""Bodies of every dialect with one value in them replaced: each is a request, or an error that names a field."""
+"""Bodies of every dialect with one value replaced. Each is a valid request, or an error that names a field."""
 
 import copy
 import json
@@ -68,7 +68,7 @@ TYPES = st.sampled_from(
 
 
 def places(value: Any, path: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
-    """The path of every value in a body."""
+    """Return the path of every value in a body."""
     inner: Any = (
         value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     )
@@ -76,7 +76,6 @@ def places(value: Any, path: tuple[str | int, ...] = ()) -> list[tuple[str | int
 
 
 def replaced(body: Json, path: tuple[Any, ...], value: Any) -> Json:
-    """`body` with another value at `path`."""
     changed = copy.deepcopy(body)
     here: Any = changed
     for key in path[:-1]:
@@ -101,7 +100,7 @@ def test_a_body_with_any_value_replaced_is_a_request_or_names_a_field(
 
 
 def parse(dialect: Dialect, body: bytes) -> ApiRequest | BadTask:
-    """What becomes of a body; any other exception is a fault."""
+    """Return the parsed body or its `BadTask`. Any other exception is a bug."""
     try:
         return dialect.parse(body)
     except BadTask as exc:

@@ -1,4 +1,4 @@
-"""`GET /v1/openapi.json`: every route is in it, and its bodies are those that are read."""
+"""`GET /v1/openapi.json`: it has every route, with the bodies that the routes accept."""
 
 from typing import Any
 
@@ -45,7 +45,7 @@ def test_every_route_that_fastapi_does_not_describe_has_its_line_in_the_table() 
 
 
 WITHOUT_BODY = ("cancel", "reload")
-"""How the paths end to which nothing is sent."""
+"""Last parts of paths without a request body."""
 
 
 def test_every_route_that_takes_a_body_describes_it() -> None:

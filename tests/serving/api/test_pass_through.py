@@ -1,4 +1,4 @@
-"""A worker of OpenAI's kind asked for text, vectors and options: another Podium is its server."""
+"""Text completions, embeddings and options through an OpenAI-compatible worker, whose server is another Podium."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -28,7 +28,7 @@ def upstream(name: str, model: str, url: str, *serves: str, **more: Any) -> Json
 
 @asynccontextmanager
 async def chain() -> AsyncGenerator[tuple[Served, Served]]:
-    """A Podium whose workers are those of another one; the nearer one first."""
+    """Serve one Podium in front of another. Yield the front one first."""
     async with served(BEHIND) as behind:
         workers = [
             upstream("text", "text", behind.url, "chat", "text_completion"),

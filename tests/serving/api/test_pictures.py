@@ -1,4 +1,4 @@
-"""A picture is shown, or told of: never dropped in silence."""
+"""Pictures reach a worker, or the client or record says that they did not."""
 
 import asyncio
 import json
@@ -135,7 +135,9 @@ BY_ADDRESS: dict[str, tuple[str, str, Json]] = {
 
 
 def fetching_none() -> Json:
-    """Servers in one's own network, and one whose settings say that it fetches none."""
+    """Return settings with workers that fetch no pictures: one in the local network, and one with `fetches_pictures`
+    off.
+    """
     api = {"kind": "openai", "model": "m", "sees_images": True}
     near = api | {"name": "near", "base_url": "http://127.0.0.1:9/v1"}
     told = api | {"name": "told", "base_url": "https://example.org/v1", "fetches_pictures": False}

@@ -1,4 +1,4 @@
-"""The most that a plan can cost, as `POST /v1/plans` shows it."""
+"""The maximum cost of a plan, as `POST /v1/plans` shows it."""
 
 import asyncio
 import dataclasses

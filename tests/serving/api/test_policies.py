@@ -1,4 +1,4 @@
-"""Policies of teams and keys over a real socket: what is refused, what is cut, what is kept."""
+"""Policies of teams and keys over a real socket: what they reject, reduce and keep."""
 
 import logging
 from collections.abc import AsyncGenerator
@@ -90,7 +90,7 @@ ASKING = {
     "/v1/messages/count_tokens": {"messages": ASK["messages"]},
     "/v1/plans": {"messages": ASK["messages"]},
 }
-"""Every path on which a model is named, and what it wants besides."""
+"""Paths that take a model, with the other fields that they need."""
 
 
 @pytest.mark.parametrize("path", ASKING)
@@ -250,7 +250,7 @@ QUOTE = 'your input was flagged for moderation: "my HIV test, mail me at jane@do
 
 
 class Moderated:
-    """A worker whose provider stops each prompt, and quotes it."""
+    """Worker whose provider refuses each prompt and quotes it."""
 
     def __init__(self, name: str, price: Price | None) -> None:
         self.name = name
@@ -333,7 +333,7 @@ async def test_a_policy_that_cannot_be_read_lets_nobody_in(store_address: Addres
 
 
 async def limit_nothing(it: Keyed) -> None:
-    """Have the server look keys up again."""
+    """Make the server look keys up again, by a change of nothing."""
     assert (await it.ask("admin", "POST", "/v1/admin/teams", {"name": "nobody's"})).status_code == 201
 
 

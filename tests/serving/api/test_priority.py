@@ -1,4 +1,4 @@
-"""Who goes first where a worker has one slot, by the official SDKs over real sockets."""
+"""Order of requests for a worker with one slot, with the official SDKs over real sockets."""
 
 import asyncio
 from contextlib import AsyncExitStack
@@ -100,9 +100,8 @@ async def test_who_would_wait_too_long_is_told_when_to_come_back_and_another_key
         one = ask(_sdk(it, "other team"), "one")
         flex = ask(_sdk(it, "mine"), "flex", service_tier="flex")
         await asyncio.gather(*flood[:2], one, flex)
-        await asyncio.wait(
-            flood[2:]
-        )  # who was let in may be told so too, as another key's call went before it
+        # An admitted request may be rejected later, if another key's call went first.
+        await asyncio.wait(flood[2:])
         texts = texts_of(it.api.worker("a").calls)
         assert "too many" not in texts
         assert texts[-1] == "flex", "nobody waits for it: it waits"

@@ -1,5 +1,5 @@
-"""Prompt caching over real sockets: what a client says about it reaches the provider at its place, prefixes stay the same from
-turn to turn, and what a cache read and wrote comes back and is priced.
+"""Prompt caching over real sockets: cache marks reach the provider in place, prefixes stay the same between turns,
+and cache reads and writes are reported and billed.
 """
 
 import json
@@ -29,14 +29,14 @@ def text(words: str, **more: Any) -> Json:
 
 
 def ours(provider: Provider, url: str, plans: str = "", **settings: Any) -> Json:
-    """Settings: the worker `a` at the provider, and a conductor."""
+    """Return settings with worker `a` at the provider, and a conductor."""
     model = "claude-9" if provider is ANTHROPIC else "gpt-9"
     worker = remote(provider, url, sees_images=True, reads_pdfs=True, **({"model": model} | settings))
     return team(*([plans] if plans else []), workers=[worker, scripted("b", "Bee.")], workflows={})
 
 
 def marks(body: Json) -> list[tuple[str, Any]]:
-    """Every mark in a body with its path, in the order of the prompt."""
+    """Return every cache mark of a body with its path, in the order of the prompt."""
     return list(_marks(body, ""))
 
 
@@ -246,7 +246,7 @@ async def test_the_steps_of_a_plan_share_the_marked_prefix():
 
 
 def tool_call_events(provider: Provider, id: str) -> tuple[bytes, ...]:
-    """The events of an answer that calls `read`."""
+    """Return the events of an answer that calls `read`."""
     if provider is ANTHROPIC:
         event = ANTHROPIC.wire.event  # type: ignore[union-attr]
         usage = {"input_tokens": 10, "output_tokens": 1}

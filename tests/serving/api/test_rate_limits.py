@@ -1,4 +1,4 @@
-"""Requests and tokens in a minute, as clients meet them."""
+"""Limits of requests and tokens per minute, as clients see them."""
 
 import asyncio
 import time
@@ -58,7 +58,7 @@ async def test_tokens_of_all_calls_count_once_they_are_known_and_what_did_not_ru
         await until(lambda: it.api.service.sessions.is_idle, "the first one is settled")
         assert 50 < used < 100
         response = await ask(it, "only run", model="a", max_tokens=1000)
-        assert response.status_code == 200  # the estimate of the first one was 400
+        assert response.status_code == 200  # the first one was estimated at 400
         await until(lambda: it.api.service.sessions.is_idle, "the second one is settled")
         remaining = int((await ask(it, model="a", max_tokens=10)).headers["x-ratelimit-remaining-tokens"])
         assert 1200 - 4 * used < remaining < 1200 - 2 * used

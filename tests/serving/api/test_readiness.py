@@ -1,4 +1,4 @@
-"""`/readyz` while engines come and go: 503 until all were up once, then 200 as long as somebody answers."""
+"""`/readyz` while engines start and stop: 503 until all were up once, then 200 while a worker can answer."""
 
 from typing import Any
 
@@ -10,8 +10,6 @@ from tests.serving.workers.subjects import Behaviour, ScriptedEngine
 
 
 class Engine(ScriptedEngine):
-    """One that can be down."""
-
     def __init__(self, text: str) -> None:
         super().__init__(Behaviour(text=text))
         self.up = True

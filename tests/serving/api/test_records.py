@@ -1,4 +1,4 @@
-"""The records of runs: what is kept of them, and what a list of them shows."""
+"""Records of runs: retention in memory, and lists."""
 
 import asyncio
 from decimal import Decimal

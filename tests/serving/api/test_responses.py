@@ -1,4 +1,4 @@
-"""`POST /v1/responses`, as the official SDK and agents use it."""
+"""`POST /v1/responses` with the official SDK, and as agents use it."""
 
 from typing import Any
 
@@ -148,7 +148,7 @@ async def test_what_would_change_the_answer_and_is_not_served_is_refused_by_name
 
 
 async def test_what_agents_always_send_is_taken() -> None:
-    """Codex's fields and tools, and everything that changes nothing."""
+    """The fields and tools of Codex, and all fields without effect."""
     codex: Json = {
         "tools": [
             {"type": "function", "name": "exec_command", "strict": False, "parameters": {"type": "object"}},
@@ -182,8 +182,6 @@ async def test_what_agents_always_send_is_taken() -> None:
 
 
 class Sky(BaseModel):
-    """What the answer is to be."""
-
     colour: str
 
 
@@ -270,7 +268,7 @@ FAILS = {"text": "one two three", "fail_after_tokens": 2}
 async def test_statuses_are_those_after_which_an_agent_does_the_right_thing(
     workers: list[Json], fields: Json, status: int, code: str
 ) -> None:
-    """Codex asks 30 times after a 5xx: one is only for what is worth asking again."""
+    """Codex retries 30 times after a 5xx, so only retryable errors may be one."""
     async with served(team(workers=workers, workflows={})) as api:
         answer = await ask(api, model="a", **fields)
     error = answer.json()["error"]
@@ -279,7 +277,7 @@ async def test_statuses_are_those_after_which_an_agent_does_the_right_thing(
 
 
 async def test_a_run_that_was_paid_for_and_failed_is_not_asked_for_again() -> None:
-    """Also where the same step could be asked again: what was paid for is more than that step."""
+    """Even if the failed step could be retried, because earlier steps were paid too."""
     paid = [scripted("a", "A reason."), scripted("b", {"error": "unavailable"}, retry={"attempts": 1})]
     settings = team(
         workers=paid, workflows={"duo": [{"worker": "a", "subtask": "x"}, {"worker": "b", "access": [0]}]}
@@ -314,7 +312,7 @@ async def test_a_heartbeat_is_an_event_that_idle_timers_count() -> None:
 
 
 def test_every_field_of_the_sdk_s_is_decided_about() -> None:
-    """Served, refused where it would change the answer, or known to have no effect."""
+    """Each is supported, rejected because it would change the answer, or known to have no effect."""
     base = response_create_params.ResponseCreateParamsBase
     fields = (
         base.__annotations__.keys()

@@ -1,4 +1,4 @@
-"""The events of Responses, over generated runs: each is what OpenAI's SDK takes it for, in the order it relies on."""
+"""Events of Responses over generated runs: each matches OpenAI's SDK type, in the order that the SDK relies on."""
 
 import json
 from functools import cache
@@ -41,7 +41,7 @@ KINDS: dict[str, type[BaseModel]] = {
     "response.custom_tool_call_input.delta": types.ResponseCustomToolCallInputDeltaEvent,
     "response.custom_tool_call_input.done": types.ResponseCustomToolCallInputDoneEvent,
 }
-"""The SDK's union of events has no discriminator."""
+"""Types of events by name, because the SDK's union has no discriminator."""
 ITEMS: dict[str, type[BaseModel]] = {
     "message": types.ResponseOutputMessage,
     "reasoning": types.ResponseReasoningItem,
@@ -54,11 +54,11 @@ PIECES = {
     "function_call": ("function_call_arguments.delta", "function_call_arguments.done", "arguments"),
     "custom_tool_call": ("custom_tool_call_input.delta", "custom_tool_call_input.done", "input"),
 }
-"""Of an item: where it grows, where it is told whole, and under which name."""
+"""For each kind of item: the event with a piece, the event with the whole, and the name of the field."""
 
 
 def parse(**fields: Any) -> ApiRequest:
-    """A request, as the dialect reads it, with what its answers repeat of it."""
+    """Return a parsed request with the fields that its answers repeat."""
     body = {"model": "mini", "input": "Why?", **fields}
     request = DIALECT.parse(json.dumps(body).encode())
     echo = echo_of(ResponsesRequest.model_validate(body), request.podium.progress, 0)
@@ -69,7 +69,7 @@ def parse(**fields: Any) -> ApiRequest:
 
 
 def events_of(stream: bytes) -> list[Json]:
-    """Each event of a stream; its `event:` line says its type."""
+    """Return each event of a stream, and check its `event:` line."""
     blocks = [block.split("\n") for block in stream.decode().split("\n\n")[:-1]]
     events = [cast(Json, json.loads(data.removeprefix("data: "))) for _, data in blocks]
     assert [name for name, _ in blocks] == [f"event: {event['type']}" for event in events]
@@ -82,7 +82,7 @@ def needs(kind: type[BaseModel]) -> frozenset[str]:
 
 
 def validate(event: Json) -> None:
-    """Against the SDK's own type, and its item's."""
+    """Validate an event and its items against the types of the SDK."""
     kind = KINDS[event["type"]]
     kind.model_validate(event)
     missing = needs(kind) - event.keys()
@@ -93,7 +93,7 @@ def validate(event: Json) -> None:
 
 
 def encode_with(request: ApiRequest, events: list[Event], beats: set[int]) -> bytes:
-    """As `encode`, with a heartbeat before each event of those numbers."""
+    """Encode the events, with a heartbeat before each event whose number is in `beats`."""
     log = EventLog(record_of())
     encoder = DIALECT.encoder(Run(log), request, call_id)
     stream = encoder.begin()
@@ -113,7 +113,7 @@ requests = st.sampled_from(
         for podium in ({}, {"progress": "events"}, {"trace": True})
     ]
 )
-"""Read once: a thousand runs are not to pay for reading them again."""
+"""Parsed only once, to save time in a thousand runs."""
 
 
 @given(request=requests, events=runs(), beats=st.sets(st.integers(0, 20), max_size=3))
@@ -142,7 +142,7 @@ def test_every_event_of_every_run_is_what_the_sdk_takes_it_for_and_in_order(
 
 
 def item_of(events: list[Json]) -> Json:
-    """What a client makes of the events of one item: added, its pieces, whole, done."""
+    """Return the item that a client assembles from the events of one item."""
     first, *inside, last = events
     assert (first["type"], last["type"]) == ("response.output_item.added", "response.output_item.done")
     item = last["item"]
@@ -165,7 +165,7 @@ def item_of(events: list[Json]) -> Json:
 
 
 def check_one_at_a_time(events: list[Json]) -> None:
-    """Items are numbered as they come, and each is over before the next begins."""
+    """Check that items are numbered in order, and that each ends before the next begins."""
     places = [(event["type"], event["output_index"]) for event in events if "item" in event]
     n_items = len(places) // 2
     order = [f"response.output_item.{what}" for what in ("added", "done")] * n_items

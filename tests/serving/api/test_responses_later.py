@@ -1,4 +1,4 @@
-"""What a response is asked for later: its end, its input, its events once more, and other responses after it."""
+"""Later requests about a response: its result, its input, its events again, and responses after it."""
 
 import asyncio
 import base64
@@ -35,7 +35,7 @@ TOOLS: list[Any] = [
 
 
 def results(response: Any, *gave: str) -> list[Any]:
-    """What a client sends for the calls of a response."""
+    """Return the results that a client sends for the calls of a response."""
     calls = [item for item in response.output if hasattr(item, "call_id")]
     return [
         {"type": f"{call.type}_output", "call_id": call.call_id, "output": text}

@@ -1,4 +1,4 @@
-"""The words of a step that begins again, for those who had read some of them: none twice, and none of the first try's."""
+"""Words of a restarted step, for clients that had read some: none is repeated, and none is of the first try."""
 
 import asyncio
 from typing import Any
@@ -51,7 +51,7 @@ async def test_watchers_have_the_answer_once_where_its_step_begins_again(second:
 
 
 async def test_who_looks_on_after_the_break_has_nothing_of_the_first_try(store_address: Address):
-    """Nobody looked on before, so that it was kept as one piece."""
+    """Nobody watched before the restart, so the text was kept in one piece."""
     settings = team(workers=[scripted("a", BREAKS, WORDS, tokens_per_s=10)], workflows={})
     async with replicas(store_address, settings, n=1) as (one,):
         api = one.api

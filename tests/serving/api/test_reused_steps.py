@@ -1,4 +1,4 @@
-"""A run that was continued and took over the result of a step: whoever reads its record counts that call once."""
+"""Continued runs that reuse the result of a step. Every reader of the record counts that call once."""
 
 from collections import Counter
 from decimal import Decimal
@@ -25,7 +25,7 @@ COST_USD = 1.0 + 0.02 + 0.005 + 0.01
 
 
 async def continued() -> tuple[RunRecords, list[Event]]:
-    """A run whose first step was done when its process ended, and whose second process planned it again."""
+    """Run until the first step is done, then continue in a second process whose plan repeats it."""
     first = Player("a", ["done once", DONE], price=PRICE)
     async with open_run(team(first, conductor=Player("boss", [line(0), NEVER])), ask_for()) as run:
         await until(lambda: any(step.status == "done" for step in run.record.steps))

@@ -1,5 +1,5 @@
-"""A request that is sent again after a failure, or after its answer was cut off, on whichever router: what was paid is
-not paid again, and the answer that was cut off is told whole.
+"""Retries of a failed or interrupted request, on any router: nothing is paid twice, and an interrupted answer is sent
+whole.
 """
 
 import asyncio
@@ -29,9 +29,8 @@ BODIES: dict[str, Json] = {
 def two_steps(*last: Any, **store: Any) -> Json:
     workers = [scripted("a", "Paid."), scripted("b", *last, tokens_per_s=5)]
     settings = team(plan(step("a"), step("b", access=[0])), workers=workers, workflows={})
-    settings["conversation"] = {
-        "speculation_usd_per_s": None
-    }  # an early call would take a reply of the script
+    # An early call would use up a reply of the script.
+    settings["conversation"] = {"speculation_usd_per_s": None}
     return settings | {"store": store} if store else settings
 
 
@@ -44,7 +43,7 @@ async def post(api: Served, path: str, **more: Any) -> httpx2.Response:
 
 
 async def read_and_leave(api: Served, path: str, **more: Any) -> str:
-    """Read until the answer has begun, and close the connection; the run's id."""
+    """Read until the answer has begun, disconnect, and return the run's id."""
     async with api.http.stream("POST", path, json=BODIES[path] | {"stream": True} | more) as answer:
         async for line in answer.aiter_lines():
             if "one" in line:
@@ -53,7 +52,7 @@ async def read_and_leave(api: Served, path: str, **more: Any) -> str:
 
 
 async def until_joined(router: Replica, run_id: str) -> None:
-    """Wait until the same request joins the run: that is written when its router sees that the client is gone."""
+    """Wait until a retry can join the run. Its router records that once it notices the disconnect."""
     async with asyncio.timeout(10):
         while not await router.rows("SELECT 1 FROM cached_answer WHERE run_id = :id", id=run_id):
             await asyncio.sleep(0.01)
@@ -81,7 +80,7 @@ async def test_a_run_that_was_paid_and_failed_is_not_run_again_by_clients_that_a
 
 
 async def ask_with_sdks(api: Served) -> list[int]:
-    """The same question in each dialect by its official SDK, as it is shipped; the statuses that they end with."""
+    """Ask the same question in each dialect with the official SDK and its defaults. Return the final statuses."""
     statuses: list[int] = []
     async with (
         openai.AsyncOpenAI(base_url=f"{api.url}/v1", api_key="none") as sdk,
@@ -102,7 +101,7 @@ async def ask_with_sdks(api: Served) -> list[int]:
 
 
 async def ask_as_others_do(api: Served) -> list[int]:
-    """As AI SDK, LlamaIndex and inspect-ai do: again after certain statuses, four times in all, whatever headers say."""
+    """Retry like AI SDK, LlamaIndex and inspect-ai: after certain statuses, four tries in all, ignoring headers."""
     statuses: list[int] = []
     for stream in (False, True):
         for path in ("/v1/chat/completions", "/v1/responses", "/v1/messages"):
@@ -149,7 +148,7 @@ async def test_an_answer_that_was_cut_off_is_told_whole_to_the_same_request_and_
         assert (again.status_code, again.headers["x-podium-workflow-id"]) == (200, id)
         assert WORDS in again.text
         assert calls(one, other) == [1, 1]
-        async with asyncio.timeout(10):  # that it was told is written just after
+        async with asyncio.timeout(10):  # the delivery is recorded just after the answer
             while (await post(one.api, path)).headers["x-podium-workflow-id"] == id:
                 pass
         assert calls(one, other) == [2, 2]
@@ -179,7 +178,7 @@ async def test_the_same_words_of_another_user_or_conversation_are_a_run_of_their
 
 
 async def body_of(name: str, field: str, api: Served) -> Json:
-    """What a request of that user has in `field`."""
+    """Return a value for `field` that belongs to this user."""
     match field:
         case "metadata":
             return {field: {"user": name}}

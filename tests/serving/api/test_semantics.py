@@ -1,4 +1,4 @@
-"""Encoded request bodies, HEAD, and WebSocket handshakes, over real sockets."""
+"""Encoded request bodies, HEAD and WebSocket handshakes, over real sockets."""
 
 import asyncio
 import gzip
@@ -44,13 +44,13 @@ def raw_deflate(body: bytes) -> bytes:
 
 
 def zstd_stream(body: bytes) -> bytes:
-    """As Codex: a frame without its size."""
+    """Compress to a frame without a size, as Codex does."""
     compressor = zstandard.ZstdCompressor(level=3).compressobj()
     return compressor.compress(body) + compressor.flush()
 
 
 def two(encode: Encode) -> Encode:
-    """Members or frames, one behind the other."""
+    """Encode as two concatenated members or frames."""
     return lambda body: encode(body[:20]) + encode(body[20:])
 
 
@@ -157,7 +157,7 @@ async def test_the_limits_hold_for_the_decoded_body_and_not_for_the_encoded_one(
         assert (refused.status_code, refused.json()["error"]["param"]) == (413, "messages")
         large = await send(api, CHAT, gzip.compress(b" " * 400_000 + b"{}"), "gzip")
         assert (large.status_code, large.json()["error"]["param"]) == (413, "body")
-        # Random digits: the encoded body is longer than the text may be, and is a picture's.
+        # Random digits: the encoded body is longer than the text limit, but is a picture.
         digits = "".join(random.Random(1).choices("abcdefghijklmnopqrstuvwxyzABCDEFGH0123", k=100_000))
         picture = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{digits}"}}
         parts = [{"type": "text", "text": "What is it?"}, picture]
@@ -209,7 +209,7 @@ async def test_head_is_answered_as_get_without_a_body(path: str) -> None:
         assert (head.status_code, head.content) == (get.status_code, b"")
         for name in ("content-type", "content-length"):
             assert head.headers.get(name) == get.headers.get(name)
-        again = await api.http.get(path)  # on the same connection, which holds nothing more of the HEAD
+        again = await api.http.get(path)  # on the same connection, which must hold no rest of the HEAD
         assert again.status_code == get.status_code
 
 

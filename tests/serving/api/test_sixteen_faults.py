@@ -1,5 +1,5 @@
-"""Sixteen faults of a primary that has a fallback, under the default settings: the ones that the public fault suite
-failoverbench plays. Each model here says its whole answer again, whatever it is asked, as the suite's does.
+"""The sixteen faults of the public suite failoverbench, played by a primary with a fallback under default settings.
+Each model always sends its whole answer again, as in the suite.
 """
 
 import asyncio
@@ -29,12 +29,12 @@ WIRE = OpenAIWire()
 
 
 def words(n: int) -> int:
-    """The events before the next one of an answer's: its role, and so many words."""
+    """Return the number of events up to the `n`th word, including the role."""
     return n + 1
 
 
 def broken(n: int, **breaks: int | float) -> Answer:
-    """An answer that breaks after `n` words, which the client has read by then."""
+    """Return an answer that breaks after `n` words, which the client has read by then."""
     return replace(WELL, pause_after=words(n), **breaks)  # type: ignore[arg-type]
 
 
@@ -43,17 +43,17 @@ CUT = broken(40, cut_after=words(40))
 
 @dataclass(frozen=True)
 class Scenario:
-    """One fault and its right outcome.
+    """One fault and its expected outcome.
 
     Args:
-        answers: the primary's, in turn; the last again and again.
-        served_by: the worker whose whole answer the client gets.
-        error: the client gets it instead, with the status 400.
-        calls: the fewest and the most calls of the primary.
-        fallback_calls: the most calls of the fallback.
-        first_gap_s: the least time between the first two calls of the primary.
-        within_s: the end of the response.
-        refuses_prefill: the fallback refuses a conversation that ends with a turn of the assistant's.
+        answers: answers of the primary, in turn. The last repeats.
+        served_by: worker whose whole answer the client gets.
+        error: error that the client gets instead, with status 400.
+        calls: minimum and maximum calls of the primary.
+        fallback_calls: maximum calls of the fallback.
+        first_gap_s: minimum time between the first two calls of the primary.
+        within_s: maximum time to the end of the response.
+        refuses_prefill: whether the fallback refuses a final assistant turn.
     """
 
     answers: tuple[Answer, ...]
@@ -91,13 +91,11 @@ SCENARIOS = {
     ),
     "a cut, and a fallback that refuses prefill": Scenario((CUT,), refuses_prefill=True),
 }  # fmt: skip
-"""The other two of the sixteen have tests of their own below."""
+"""The remaining two of the sixteen have their own tests below."""
 
 
 @dataclass
 class Look:
-    """What the client saw, and the times of the calls."""
-
     status: int
     text: str = ""
     error: str = ""
@@ -107,8 +105,6 @@ class Look:
 
 @dataclass
 class Stand:
-    """A primary and its fallback behind an API."""
-
     http: httpx2.AsyncClient
     primary: WireServer
     fallback: WireServer
@@ -132,7 +128,7 @@ class Stand:
 
 @asynccontextmanager
 async def stand_of(respond: Callable[[], Answer], *, refuses_prefill: bool = False) -> AsyncGenerator[Stand]:
-    """Of each worker nothing is set but its address, its price and the fallback."""
+    """Serve a primary and a fallback with default settings, except address, price and fallback."""
     called_at_s = list[float]()
 
     def primary_says(_: Request) -> Answer:
@@ -182,7 +178,7 @@ async def test_a_fault_of_a_primary_that_has_a_fallback_ends_as_it_should(name: 
 
 
 async def test_a_primary_that_is_down_for_a_minute_is_used_again_soon():
-    """Twenty requests, one every 4 s: the fallback answers during the outage, and few calls look whether it is over."""
+    """Sends twenty requests, one every 4 s. The fallback answers during the outage, and few calls probe the primary."""
     ends_s = time.monotonic() + 60
     async with stand_of(lambda: WELL if time.monotonic() >= ends_s else Answer(status=503)) as stand:
         served_by = list[str]()

@@ -1,4 +1,4 @@
-"""Sloppy upstreams behind the real API: what clients of each dialect get, from each wire, in each place of a run."""
+"""Sloppy upstreams behind the real API: what clients of each dialect get from each wire, in each position of a run."""
 
 import json
 from collections.abc import Awaitable, Callable
@@ -37,7 +37,7 @@ ITEM_TOOLS: Any = [
     for name in NAMES
 ]
 Said = tuple[str, list[tuple[str, Any]], str | None]
-"""Words, calls, and why it stopped."""
+"""Words, calls, and finish reason."""
 Ask = Callable[[Served, str, bool, bool], Awaitable[Said]]
 
 
@@ -103,7 +103,7 @@ def whole_team(*workers: Json) -> Json:
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("name", WIRES)
 async def test_words_and_calls_reach_every_client(name: str, client: str, stream: bool):
-    """Each wire's worst rows, by the worker's name and through a model."""
+    """The worst answers of each wire, by the worker's name and through a model."""
     wanted = ("a character in halves", "a lone half at the end", "parallel calls under one index", "whole JSON", "whole JSON with calls",
               "calls under 'end_turn'", "calls under 'TOOL_CALLS'", "words, `tool_calls` and no call", "words, `tool_use` and no call",
               "finish_reason '' on the running chunks", "content as parts", "arguments in halves", "STOP before the first word",
@@ -151,7 +151,7 @@ async def test_an_answer_goes_on_after_a_malformed_event(
     events = (first + broken, last) if together else (first, broken, last)
 
     def respond(request: Request) -> Answer:
-        """Go on with what was said: as the last turn, or in words."""
+        """Continue the partial answer, whether it is the last turn or quoted in the prompt."""
         request_text = json.dumps(request.body)
         mark = "[continued] It is"
         return Answer(

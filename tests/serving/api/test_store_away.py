@@ -1,5 +1,5 @@
-"""A store that is away, or whose disk is full: what paid calls do meanwhile, as settings say, and that all is
-entered and goes on by itself when it is back.
+"""A store that is unreachable or has a full disk: paid calls follow the settings meanwhile, and everything is
+recorded once it recovers.
 """
 
 import asyncio
@@ -21,16 +21,14 @@ from tests.serving.api.served import ASK, scripted, team
 from tests.serving.api.test_who_pays import DEAR, spent_usd
 
 COST_USD = Decimal("0.121")
-"""Of one answer of `dear`."""
+"""Cost of one answer of `dear`."""
 POOL = [DEAR, scripted("free")]
 FULL = "max_page_count=1"
-"""SQLite takes it for as many pages as there are."""
+"""SQLite then uses the current number of pages as its limit."""
 
 
 @dataclass
 class Outage:
-    """A database that can be taken away."""
-
     address: Address
     begin: Callable[[], Awaitable[None]]
     end: Callable[[], Awaitable[None]]
@@ -40,7 +38,7 @@ class Outage:
 async def outage(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncGenerator[Outage]:
-    """A PostgreSQL that is stopped, and a SQLite file whose disk is full."""
+    """Yield a PostgreSQL that is stopped, or a SQLite file whose disk is full."""
     if request.param == "stopped":
         postgres: Postgres = request.getfixturevalue("postgres")
         address, is_stopped = await asyncio.to_thread(postgres.make_database), False
@@ -75,7 +73,7 @@ async def ask(it: Keyed, model: str = "dear") -> Any:
 
 
 async def reconnect(it: Keyed) -> None:
-    """The writer's connection was made before: it is made again at the next use."""
+    """Close the writer's connection, so that the next use opens a new one."""
     assert it.store._ledger is not None
     await it.store._ledger.writer._backend.aclose()
 
@@ -89,7 +87,7 @@ async def test_paid_calls_are_refused_while_the_store_is_away_and_go_on_when_it_
         assert "store" not in (await it.ask("mine", "GET", "/readyz")).json()
         await outage.begin()
         await reconnect(it)
-        while (refused := await ask(it)).status_code == 200:  # a full disk's last page
+        while (refused := await ask(it)).status_code == 200:  # uses up the last page of a full disk
             paid.append(200)
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "store_unavailable")
         assert "127.0.0.1" not in refused.text

@@ -1,4 +1,4 @@
-"""Structured output as clients use it: the official SDK's `parse`, plans, streams, errors."""
+"""Structured output as clients use it: the official SDK's `parse`, plans, streams and errors."""
 
 import asyncio
 import json
@@ -30,7 +30,7 @@ class Cause(BaseModel):
 
 
 def pool(*replies: Any) -> Json:
-    """A plan of two steps, of which the second answers."""
+    """Return settings with a plan of two steps. Worker `b` answers in the second."""
     workers = [scripted("a", "A reason.", price=PRICE), scripted("b", *replies, price=PRICE)]
     return team(TWO, workers=workers, workflows={})
 

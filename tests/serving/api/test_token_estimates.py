@@ -1,10 +1,10 @@
-"""Counts of tokens without a tokenizer: rather too many than far too few, whatever the script."""
+"""Token estimates without a tokenizer. In every script they are rather too high than far too low."""
 
 import pytest
 
 from tests.serving.api.served import Json, served, team
 
-# A text and what tokenizers in use (o200k, cl100k, Claude's) make of it: the fewest and the most.
+# A text, with the fewest and the most tokens of current tokenizers (o200k, cl100k, Claude's).
 TEXTS = {
     "English": ("The quick brown fox jumps over the lazy dog. " * 20, 180, 260),
     "French": ("Le cœur déçu mais l'âme plutôt naïve, Louÿs rêva de crapaüter. " * 20, 380, 640),

@@ -58,7 +58,7 @@ def results_of(message: anthropic.types.Message, **more: Any) -> list[Any]:
 
 
 async def run_tools(api: Served, *, stream: bool) -> anthropic.types.Message:
-    """The first turn, which ends with calls of both tools."""
+    """Return the first turn, which ends with calls of both tools."""
     async with sdk(api) as client:
         if not stream:
             return await client.messages.create(**QUESTION, tools=TOOLS)
@@ -80,7 +80,7 @@ async def test_anthropics_sdk_runs_tools_and_gets_the_answer(stream: bool) -> No
             {"role": "assistant", "content": responses.content},
             {"role": "user", "content": [*reversed(results), {"type": "text", "text": "Go on."}]},
         ]
-        for _ in range(2):  # agents ask again
+        for _ in range(2):  # agents retry
             answer = await client.messages.create(**(QUESTION | {"messages": messages}), tools=TOOLS)
             (block,) = answer.content
             assert block.type == "text"
@@ -165,7 +165,7 @@ FORMATS: dict[str, tuple[str, Json]] = {
 
 
 def in_dialect(path: str, id: str, gave: str = "noon") -> Json:
-    """A request that brings the result of one call of the clock."""
+    """Return a request with the result of one call of the clock."""
     if path == PATH:
         called = {"type": "tool_use", "id": id, "name": "clock", "input": {}}
         result = {"type": "tool_result", "tool_use_id": id, "content": gave}
@@ -196,11 +196,11 @@ async def test_results_cannot_bring_a_schema_that_the_run_is_not_bound_by(field:
         whole = await api.ok(ASK | {"tools": CHAT_TOOLS[1:]})
         (call,) = whole["choices"][0]["message"]["tool_calls"]
         body = in_dialect(path, call["id"])
-        for _ in range(2):  # the run waits on
+        for _ in range(2):  # the run continues to wait
             refused = await api.http.post(path, json=body | wanted)
             assert (refused.status_code, refused.json()["error"]["param"]) == (400, field)
         assert "They gave: noon." in (await api.http.post(path, json=body)).text
-        late = await api.http.post(path, json=body | wanted)  # nor is the answer that there is one of it
+        late = await api.http.post(path, json=body | wanted)  # still rejected once the answer exists
         assert (late.status_code, late.json()["error"]["param"]) == (400, field)
 
 
@@ -211,13 +211,12 @@ async def test_results_with_the_schema_that_the_run_began_with_go_on() -> None:
         (call,) = whole["choices"][0]["message"]["tool_calls"]
         for more in (wanted, {}):
             answer = await api.http.post(path, json=in_dialect(path, call["id"]) | more)
-            assert (
-                answer.json()["error"]["code"] == "answer_invalid"
-            )  # the worker writes prose: it was held to it
+            # The format was enforced, and the worker writes prose.
+            assert answer.json()["error"]["code"] == "answer_invalid"
 
 
 async def test_a_wrong_answer_after_tools_is_repaired_once_and_the_repair_calls_none() -> None:
-    """A run that waits knows nothing of a repair: each of its answers would be repaired once more."""
+    """A waiting run does not know of the repair, so each of its answers would be repaired again."""
     path, wanted = FORMATS["response_format"]
     async with served(team(workers=[tool_caller("a", [["clock"]])], workflows={})) as api:
         whole = await api.ok({"model": "a", "tools": CHAT_TOOLS[1:]} | wanted)

@@ -1,4 +1,4 @@
-"""The client's tools are offered, or the client or the record says that they were not: never dropped in silence."""
+"""Tools of the client are offered to workers, or the client or record says that they were not."""
 
 import json
 

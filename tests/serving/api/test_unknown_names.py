@@ -1,4 +1,4 @@
-"""A worker, model or provider that is not there is never accepted in a policy or a request: it would ban nobody."""
+"""Unknown workers, models and providers in policies and requests are rejected, because they would restrict nothing."""
 
 import logging
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Fields that OpenAI knows and that are not served yet: a 400 that names them, where the value would change the answer."""
+"""OpenAI fields that are not supported: a 400 that names the field, if its value would change the answer."""
 
 from typing import Any
 

@@ -1,4 +1,6 @@
-"""What a client is told of a prompt that an upstream cannot hold, in each dialect: in words that its agent compacts by."""
+"""Errors for a prompt that is too long for an upstream, in each dialect, worded so that agents compact their
+conversation.
+"""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The real API in front of providers that lie, break or fall silent: nobody else notices, and nothing is left."""
+"""The real API with providers that lie, break or stall. Other requests do not suffer, and nothing is left."""
 
 import asyncio
 import json
@@ -41,7 +41,7 @@ def only(worker: Json, *others: Json) -> Json:
 
 
 def nothing_is_held(api: Served, name: str = "a") -> None:
-    """No slot and no cent. That no task, run or span is left is seen to by `served`."""
+    """Check that no slot or cent is held. `served` checks tasks, runs and spans."""
     slots = api.service.pool.limiters[name]
     assert (slots.open_calls, slots.queued) == (0, 0)
     assert [ledger.holds for ledger in api.ledgers if ledger.holds] == []
@@ -126,7 +126,7 @@ async def test_every_fault_before_the_first_word_fails_over_and_leaves_nothing(p
 
 
 async def test_hung_streams_free_their_slots_when_the_timer_ends_them(provider: Provider):
-    """More of them than there are slots; then one who is served."""
+    """More streams than slots stall, then one more request is served."""
     words = b"".join(provider.wire.events(Answer(text="a b c"))[: provider.first_word + 1])
     async with (
         faulty(Fault(speaks=True, drips=COMMENTS["comments"]), words) as upstream,
@@ -203,7 +203,7 @@ async def test_a_deadline_that_is_shorter_than_retry_after_leaves_time_for_the_f
 
 
 async def test_a_conductor_that_never_ends_is_cut_off_and_a_worker_answers(provider: Provider):
-    """Its words come in time and go on for ever; its server ignores every limit."""
+    """The conductor's words arrive in time but never end, because its server ignores every limit."""
     words = b"".join(provider.wire.events(Answer(text="x"))[: provider.first_word + 1])
     drip = provider.wire.events(Answer(text="never "))[provider.first_word]
     framed = f"{len(drip):x}\r\n".encode() + drip + b"\r\n"

@@ -1,4 +1,6 @@
-"""Watchers of a run see the plan and the steps' words while they are written; ten as one; who is not there costs nothing."""
+"""Watchers of a run see the plan and the words of steps while they are written. Ten see the same, and without
+watchers there is no cost.
+"""
 
 import asyncio
 import json
@@ -25,11 +27,11 @@ PLAN = plan(step("a", "Say words."), step("b", "Conclude.", [0]))
 
 
 GATES = dict[str, asyncio.Event]()
-"""By a name of the test: nobody plans before it is open."""
+"""Events by name. The conductor waits for its event before it plans."""
 
 
 class GatedConductor:
-    """Writes `PLAN` in pieces once its gate is open."""
+    """Conductor that writes `PLAN` in pieces once its gate is open."""
 
     def __init__(self, name: str, price: Price | None, gate: str) -> None:
         self.name, self._gate = name, gate
@@ -85,7 +87,7 @@ async def test_watchers_see_the_plan_and_the_steps_words_while_they_are_written(
     store_address: Address, with_store: bool
 ) -> None:
     if not with_store and store_address.kind != "sqlite":
-        return  # memory is no database
+        return  # a run in memory needs only one database
     gate = GATES["it"] = asyncio.Event()
     async with AsyncExitStack() as stack:
         if with_store:

@@ -1,4 +1,4 @@
-"""Who may ask what: every route by every sort of key, over a real socket."""
+"""Access to every route by every kind of key, over a real socket."""
 
 import re
 from collections.abc import AsyncGenerator
@@ -37,7 +37,7 @@ BATCH = {"input_file_id": FILE, "endpoint": CHAT, "completion_window": "24h"}
 
 
 class Asked(NamedTuple):
-    """A request, and the status that each of `WHO` gets."""
+    """A request, and its expected status for each of `WHO`."""
 
     method: str
     path: str
@@ -51,9 +51,9 @@ CREATES = (*ADMINS[:-1], 201)
 EVERYBODY, ANY_KEY = (200,) * 7, (401, 401, 200, 200, 200, 200, 200)
 OF_MY_TEAM, OF_MY_TEAM_TO_RUN = (401, 401, 404, 403, 200, 200, 200), (401, 401, 404, 200, 403, 200, 200)
 OF_MY_TEAM_TO_READ_AND_RUN = (401, 401, 404, 404, 403, 200, 200)
-"""A key that may not read sees the responses that it asked for itself."""
+"""A key without the read scope sees the responses that it created."""
 TO_ADD = (*OF_MY_TEAM_TO_READ_AND_RUN[:-1], 403)
-"""An administrator adds nothing to what is another team's."""
+"""An administrator adds nothing to a team's own objects."""
 TABLE = (
     Asked("GET", "/healthz", EVERYBODY),
     Asked("GET", "/readyz", EVERYBODY),
@@ -121,12 +121,12 @@ TABLE = (
     Asked("GET", "/v1/admin/keys/{key}/policy", ADMINS),
     Asked("POST", "/v1/admin/keys/{key}/policy", ADMINS, {}),
     Asked("DELETE", "/v1/admin/keys/{key}", ADMINS),
-    Asked("POST", "/v1/admin/reload", (*ADMINS[:-1], 400), {}),  # it was started from no file
+    Asked("POST", "/v1/admin/reload", (*ADMINS[:-1], 400), {}),  # it was not started from a file
     Asked("GET", "/v1/admin/openapi.json", ADMINS),
     Asked("GET", "/v1/budget", ANY_KEY),
     Asked("GET", "/v1/openapi.json", ANY_KEY),
 )
-"""Every route, each method of it at least once."""
+"""Every route, with each of its methods at least once."""
 NOT_THERE, NOT_SO = (401, 401, 404, 404, 404, 404, 404), (401, 401, 405, 405, 405, 405, 405)
 ELSEWHERE, FOREIGN = (401, 401, 307, 307, 307, 307, 307), (403,) * 7
 NOBODY = (405,) * 7
@@ -155,14 +155,14 @@ BESIDES = (
     Asked("POST", CHAT, FOREIGN, ASK, {"origin": "https://evil.example"}),
     Asked("POST", CHAT, FOREIGN, ASK, {"host": "evil.example"}),
 )  # fmt: skip
-"""What is no route, a foreign page, and what tries to be more than it is."""
+"""Unknown routes, cross-origin requests, and attempts to exceed a key's rights."""
 
 
 @pytest.fixture
 async def it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[Keyed]:
     (tmp_path / "console").mkdir()
     (tmp_path / "console" / "index.html").write_text("<!doctype html>")
-    monkeypatch.setattr("serving.api.console.FOLDER", tmp_path / "console")  # as if set-up had built it
+    monkeypatch.setattr("serving.api.console.FOLDER", tmp_path / "console")  # as if the console were built
     async with keyed(tmp_path) as running:
         yield running
 
@@ -196,7 +196,7 @@ async def add_response(it: Keyed) -> str:
 
 
 async def add_new(it: Keyed, names: dict[str, str], n: int) -> None:
-    """Other things of `mine` in place of those that somebody may have deleted."""
+    """Create new objects of `mine`, in case a request deleted the old ones."""
     names["file"] = await add_file(it, f"file-{n:032x}")
     names["conversation_id"] = await add_conversation(it, f"conv_{n}")
     names["response_id"] = await add_response(it)
@@ -240,7 +240,6 @@ async def test_every_route_gives_every_sort_of_key_what_it_may_have_and_nothing_
 
 
 def api_routes() -> set[tuple[str, str]]:
-    """Method and path of each route of the router's own list."""
     api: Any = build_api(Service(build_pool(parse(team()), {}, engines={})))
     return {
         (method, route.path)

@@ -1,4 +1,4 @@
-"""A run is paid by the key that asked for it and by the key's team, in a real store."""
+"""Runs are charged to the calling key and its team, in a real store."""
 
 import asyncio
 from decimal import Decimal
@@ -22,7 +22,7 @@ DEAR = scripted("dear", "A long answer. " * 40, price={"input_usd_per_mtok": 0, 
 
 
 async def spent_usd(it: Keyed, whose: str, id: str) -> Decimal:
-    """Today, once nothing is held any more: bills are written soon, not at once."""
+    """Return what was spent today, once no hold is left. Bills are written in the background."""
     while True:
         day = (await it.ask("admin", "GET", f"/v1/admin/{whose}/{id}/budget")).json()["day"]
         if Decimal(day["held_usd"]) == 0:
@@ -101,7 +101,8 @@ async def test_who_leaves_between_two_attempts_at_a_server_that_is_away_pays_not
     }  # fmt: skip
     async with keyed(store_address, team(workers=[away], workflows={})) as it:
         asking = asyncio.create_task(ask(it, "mine", model="away"))
-        await asyncio.sleep(1.5)  # its first attempt was refused at once; the next is drawn from a minute
+        # The first attempt fails immediately. The wait for the next is random, up to a minute.
+        await asyncio.sleep(1.5)
         asking.cancel()
         await asyncio.wait([asking])
         await until(lambda: it.api.service.running == 0)
@@ -115,7 +116,8 @@ async def test_an_administrator_sees_the_ledgers_lines_and_how_workers_are_doing
         await it.ask("other team", "POST", "/v1/chat/completions", ASK | {"model": "a"})
         id = answer.headers["x-podium-workflow-id"]
         path = f"/v1/admin/ledger?team={it.ids['search']}"
-        while len(lines := (await it.ask("admin", "GET", path)).json()["data"]) < 2:  # posted soon
+        # Posted in the background.
+        while len(lines := (await it.ask("admin", "GET", path)).json()["data"]) < 2:
             await asyncio.sleep(0.02)
         assert {line["run_id"] for line in lines} == {id}
         cost = sum(Decimal(line["cost_usd"]) for line in lines)
@@ -136,7 +138,7 @@ async def test_an_administrator_sees_the_ledgers_lines_and_how_workers_are_doing
 
 
 async def lines_of(it: Keyed, count: int) -> list[Any]:
-    """The lines of the ledger, the oldest first, once there are so many: they are posted soon."""
+    """Return at least `count` lines of the ledger, oldest first. They are posted in the background."""
     while len(lines := (await it.ask("admin", "GET", "/v1/admin/ledger")).json()["data"]) < count:
         await asyncio.sleep(0.02)
     return lines[::-1]

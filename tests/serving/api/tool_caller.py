@@ -1,6 +1,4 @@
-"""A worker for tests that calls the tools it is offered: once after each word of the user, then it answers with what
-they gave.
-"""
+"""A worker for tests that calls the offered tools once after each user turn, and then answers with the results."""
 
 import json
 from collections.abc import AsyncGenerator, Sequence
@@ -17,15 +15,15 @@ Json = dict[str, Any]
 
 
 def tool_caller(name: str, calls: Sequence[Sequence[str]] | None = None, said: str = "") -> Json:
-    """Its settings: in each of its turns it calls the tools of those names; None: every one it is offered, once."""
+    """Return settings of a worker that calls the tools `calls[n]` in its turn `n`, or each offered tool once if
+    `calls` is None.
+    """
     options: Json = {"said": said} | ({} if calls is None else {"calls": [list(turn) for turn in calls]})
     factory = "tests.serving.api.tool_caller:ToolCaller"
     return {"name": name, "kind": "python", "factory": factory, "options": options}
 
 
 class ToolCaller:
-    """See `tool_caller`."""
-
     def __init__(
         self, name: str, price: Price | None, calls: list[list[str]] | None = None, said: str = ""
     ) -> None:
@@ -33,11 +31,10 @@ class ToolCaller:
         self.seen: list[Call] = []
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
-        """See `Worker.open`."""
         return open_reply(self.name, "tool-caller", self._deltas(call), self._price)
 
     async def aclose(self) -> None:
-        """Nothing to close."""
+        pass
 
     async def _deltas(self, call: Call) -> AsyncGenerator[Delta]:
         self.seen.append(call)

@@ -1,4 +1,4 @@
-"""Where the store is, and that no password leaves its address."""
+"""Address of the store. No password leaves it."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A statement whose caller is cancelled: its thread ends before the loop of the test closes, and no lock stays."""
+"""Statements of a cancelled caller. Their thread ends before the event loop closes, and no lock remains."""
 
 import asyncio
 import sqlite3
@@ -26,7 +26,7 @@ def test_a_loop_closes_after_the_thread_of_a_cancelled_statement(tmp_path: Path,
             await asyncio.wait_for(connection.execute("SELECT pause()"), cancelled_after_s)
         connection.stop()
 
-    before = set(threading.enumerate())  # a server of another test may have connections open
+    before = set(threading.enumerate())  # another test's server may have connections open
     with asyncio.Runner(loop_factory=CarefulLoop) as runner:
         runner.run(cancel_a_slow_statement())
     until_s = time.monotonic() + 10

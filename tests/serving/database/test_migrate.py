@@ -1,4 +1,4 @@
-"""The schema is made once, whoever asks, and only the version that this Podium knows is used."""
+"""Migration: the schema is created once, and only the version that this Podium knows is used."""
 
 import asyncio
 import signal
@@ -50,7 +50,6 @@ MigrationContext.run_migrations = killed
 
 
 def start(address: Address, before: str = "") -> subprocess.Popen[str]:
-    """Another process that makes the schema."""
     code = MIGRATE.format(before=before)
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     process = subprocess.Popen([sys.executable, "-c", code], text=True, **pipes)
@@ -62,9 +61,8 @@ def start(address: Address, before: str = "") -> subprocess.Popen[str]:
 
 async def test_an_empty_database_gets_the_schema_that_the_code_knows(empty_address: Address) -> None:
     def differences(connection: Connection) -> list[object]:
-        with_defaults = (
-            connection.dialect.name != "sqlite"
-        )  # which has no identities, and is said to lack one
+        # SQLite has no identity columns, so a comparison would report a difference.
+        with_defaults = connection.dialect.name != "sqlite"
         options = {"version_table": VERSION_TABLE, "compare_server_default": with_defaults}
         context = MigrationContext.configure(connection, opts=options)
         return compare_metadata(context, metadata)
@@ -166,7 +164,7 @@ async def test_migrations_that_only_add_change_nothing_that_older_servers_use(em
         await migrate(empty_address, to=script.revision)
         async with Database(empty_address) as database, database.reading() as connection:
             now = await connection.run_sync(columns)
-        if not getattr(script.module, ONLY_ADDS):  # each migration says it
+        if not getattr(script.module, ONLY_ADDS):  # each migration declares it
             before = now
             continue
         assert before.items() <= now.items(), f"{script.revision} changes a column"

@@ -1,4 +1,4 @@
-"""The writer commits what is asked for together, tells one fault from another, and outlives its database."""
+"""The database writer: group commits, isolated faults, and recovery after an outage."""
 
 import asyncio
 import sqlite3
@@ -165,7 +165,7 @@ async def test_a_file_that_another_process_has_locked_for_long_is_a_store_that_i
 
 @pytest.fixture
 async def postgres_of_its_own() -> AsyncGenerator[Postgres]:
-    """One that a test may stop."""
+    """Run a PostgreSQL that the test may stop."""
     context = running_postgres()
     running = await asyncio.to_thread(context.__enter__)
     yield running

@@ -1,4 +1,4 @@
-"""Routes and dispatchers around fakes."""
+"""Builders of routes and dispatchers around fake workers."""
 
 from math import inf
 
@@ -29,7 +29,7 @@ def target(
     weight: float = 1.0,
     account: str = "",
 ) -> Target:
-    """Return a place where `worker` is reached: one of its deployments, or the only place if that has no name."""
+    """Return a target for `worker`: a named deployment, or the only place if it has no name."""
     return Target(
         Callee(worker.name, deployment, price),
         worker,
@@ -62,7 +62,7 @@ def route(
     learns_first_token: bool | None = None,
     learns_pauses: bool = False,
 ) -> Route:
-    """Return a worker with one place."""
+    """Return a route with a single place."""
     place = target(
         worker,
         limiter=limiter or Limiter(worker.name, slots, longest_queue_s),
@@ -92,12 +92,11 @@ def deployed(
     health: WorkerHealth | None = None,
     hedge_budget: RetryBudget | None = None,
 ) -> Route:
-    """Return a worker with several deployments."""
     name = places[0].callee.worker
     limiter = limiter or SharedLimiter(name, places, 32)
     return Route(name, places, limiter, health or WorkerHealth(), ModelProfile(), hedge_budget=hedge_budget)
 
 
 def dispatcher(*workers: Worker | Route) -> Dispatcher:
-    """Return the first of `workers`, with the others as its fallbacks."""
+    """Return a dispatcher for the first of `workers`, with the others as fallbacks."""
     return Dispatcher([each if isinstance(each, Route) else route(each) for each in workers])

@@ -1,4 +1,4 @@
-"""How many calls at once: found out from a worker that has a line of its own, or says that it is busy."""
+"""Adaptive concurrency: slots learned from a worker that queues calls itself or reports that it is busy."""
 
 import asyncio
 
@@ -16,9 +16,9 @@ from tests.serving.dispatch.routes import dispatcher, route
 
 CALL = Call((Message.of("user", "hi"),))
 LATER_S = 1e12
-"""A call that was sent after every cut."""
+"""Send time after every cut."""
 ENGINE, MOST = 4, 24
-"""Calls that the engine works on at once, and that it is given at most; the others wait in it."""
+"""Concurrent calls of the engine, and maximum slots. The engine queues calls above the first number."""
 
 
 async def ask(worker: Worker, times: int) -> None:
@@ -35,7 +35,7 @@ def test_an_engine_with_a_line_of_its_own_is_given_about_what_it_works_on():
     slots, samples = Slots(MOST), list[int]()
     for sent_s in range(10):
         slots.speak(sent_s, 0.1, is_full=False)
-    for _ in range(1000):  # sent after every cut
+    for _ in range(1000):
         slots.speak(1e12, 0.1 * max(1.0, slots.n / ENGINE), is_full=True)
         samples.append(slots.n)
     assert min(samples[500:]) >= ENGINE
@@ -96,7 +96,7 @@ def test_first_tokens_that_fewer_calls_make_no_sooner_cost_no_slots():
 
 
 def quiet(most: int) -> Slots:
-    """After calls whose first tokens came after 0.1 s."""
+    """Return slots that have seen first tokens after 0.1 s."""
     slots = Slots(most)
     for sent_s in range(10):
         slots.speak(sent_s, 0.1, is_full=False, party="a")
@@ -104,12 +104,12 @@ def quiet(most: int) -> Slots:
 
 
 def send_shorter_and_shorter(slots: Slots, *parties: str, beside: dict[str, float] | None = None) -> int:
-    """Prompts of `parties` that are long at first, and less so after each cut. How few slots were left.
+    """Send prompts that are shorter after each cut, and return the lowest number of slots.
 
     Args:
-        slots: told of them.
-        parties: take turns.
-        beside: how late the first tokens of others are, of whom each sends every tenth call.
+        slots: slots that learn from the calls.
+        parties: senders, in turn.
+        beside: seconds to the first token of other parties, each of which sends every tenth call.
     """
     first_token_s, lowest = 8.0, slots.n
     for _ in range(100):

@@ -1,4 +1,4 @@
-"""One span a call: its names, its links, how it ends."""
+"""The span of a call: its names, links and outcome."""
 
 import asyncio
 import json

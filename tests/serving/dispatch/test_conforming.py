@@ -1,4 +1,4 @@
-"""An answer of the form that was asked for: held, judged, repaired once, paid."""
+"""Structured answers: buffered, validated, repaired once and billed."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -46,7 +46,6 @@ async def ask_worker(
 
 
 async def ask(*replies: Any, **settings: Any) -> tuple[ScriptedWorker, CallResult, list[str]]:
-    """The script, the result, and the pieces in which the answer came."""
     async with ask_worker(*replies, **settings) as (script, reply):
         pieces = [delta.text async for delta in reply if delta.text]
     return script, reply.result, pieces
@@ -148,8 +147,6 @@ def test_where_tools_may_be_called_decoding_is_free():
 
 
 class Caller:
-    """Calls a tool, and then answers."""
-
     name = "w"
 
     def open(self, call: Call) -> Any:

@@ -1,4 +1,4 @@
-"""The rest of an answer whose length is limited: what has to be repeated of its beginning takes nothing from it."""
+"""Continuation of an answer with a token limit. The repeated words do not count towards the limit."""
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
@@ -23,7 +23,7 @@ from tests.wires.server import tokens
 LIMIT = 30
 LONG = " ".join(f"word{n}" for n in range(200))
 TEXT = " ".join(LONG.split()[: LIMIT + 1])
-"""One word more than fits."""
+"""One word more than the limit."""
 
 
 def begin(text: str, words: int) -> str:
@@ -31,7 +31,7 @@ def begin(text: str, words: int) -> str:
 
 
 def call_after(prefix: str, limit: int = LIMIT) -> Call:
-    """For the rest of an answer of which so much is there."""
+    """Return the call that continues an answer after `prefix`."""
     partial_answer = Shown(prefix, tokens=len(tokens(prefix)), breaks=1, worker="a")
     return partial_answer.continue_call(
         Call((Message.of("user", "Say it."),), Sampling(max_output_tokens=limit))
@@ -39,7 +39,7 @@ def call_after(prefix: str, limit: int = LIMIT) -> Call:
 
 
 def saying(text: str) -> Player:
-    """A model that says this, as far as it may: a word is a token."""
+    """Return a model that sends `text` up to its limit. A word is a token."""
 
     def say(call: Call) -> Sequence[Piece]:
         pieces, most = tokens(text), call.sampling.max_output_tokens
@@ -122,7 +122,7 @@ async def test_a_stop_sequence_that_begins_before_the_seam_ends_the_answer(
 ):
     call = call_after(prefix, limit=500)
     call = replace(call, sampling=replace(call.sampling, stop=("END", "\n\n")))
-    blanks = prefix[len(prefix.rstrip()) :]  # which a model says once more
+    blanks = prefix[len(prefix.rstrip()) :]  # whitespace that a model repeats
     output = ("" if prefills else Seam(prefix).beginning) + blanks + rest
     pieces = [*output[:-5], output[-5:]] if len(output) > 5 else [*output]
     player = Player("a", [*pieces, Usage(7, 5)])
@@ -137,7 +137,7 @@ async def test_what_failed_before_a_call_that_does_not_go_on_stays_in_its_error(
     before = Attempt("a", "WorkerUnavailable", "It broke.")
 
     class Again(Player):
-        """It was asked twice."""
+        """Player whose reply has an earlier failed attempt."""
 
         @asynccontextmanager
         async def open(self, call: Call) -> AsyncGenerator[Reply]:
@@ -155,7 +155,7 @@ async def test_what_failed_before_a_call_that_does_not_go_on_stays_in_its_error(
 
 async def test_a_refused_turn_at_the_end_stays_in_the_error_of_the_call_that_was_asked_in_words():
     class Refusing(Player):
-        """It takes no turn of its own, and then breaks."""
+        """Player that refuses a final assistant turn."""
 
         @asynccontextmanager
         async def open(self, call: Call) -> AsyncGenerator[Reply]:

@@ -1,4 +1,4 @@
-"""A worker with several deployments, over sockets: who is asked, who takes over, what the record tells."""
+"""A worker with several deployments, over sockets: choice, failover and records."""
 
 import asyncio
 import dataclasses
@@ -34,7 +34,7 @@ BROKEN = Answer(status=500)
 async def deployed(
     *more: Json, retry: Json | None = None, **worker: object
 ) -> AsyncGenerator[tuple[Served, dict[str, WireServer]]]:
-    """A worker `gpt` with a deployment for each of `more`, called a, b, c, each at a server of its own."""
+    """Serve a worker `gpt` with a deployment for each of `more`, named a, b and c, each on its own server."""
     async with AsyncExitStack() as stack:
         wires = {
             name: await stack.enter_async_context(serving(OpenAIWire()))
@@ -276,14 +276,13 @@ CONVERSATIONS = [f"cv_{number}" for number in range(200)]
 
 
 def targets(**weights: float) -> list[Target]:
-    """Deployments with these names and weights."""
     return [
         routes.target(ScriptedWorker("w", ["x"]), name, weight=weight) for name, weight in weights.items()
     ]
 
 
 async def deployments_of(*places: Target) -> dict[str, str]:
-    """Send a turn of each conversation, and return the deployment that answered it."""
+    """Send a turn of each conversation, and return the deployments that answered."""
     worker, answered = routes.dispatcher(routes.deployed(*places)), dict[str, str]()
     for conversation in CONVERSATIONS:
         async with worker.open(call_in(conversation)) as reply:
@@ -347,7 +346,7 @@ async def test_a_deployment_that_is_added_takes_its_share_and_no_other_conversat
 
 
 LONG = Message.of("user", "word " * 900)
-"""More than the 1,024 tokens from which most providers cache a prompt, and less than 2,048."""
+"""Between 1,024 tokens, from which most providers cache a prompt, and 2,048."""
 FIRST: dict[str, tuple[Call, str, bool]] = {
     "named": (call_in("cv_1"), "gpt-5", True),
     "after an answer": (

@@ -1,4 +1,4 @@
-"""An answer that ends well without a word: asked for once more, then left to a fallback that is free; paid each time."""
+"""Answers that end normally without a word: one retry, then a free fallback. Each call is billed."""
 
 import asyncio
 import time
@@ -25,7 +25,7 @@ PRICE = Price(Decimal(1_000_000), Decimal(2_000_000))
 
 
 class Says:
-    """A worker that gives these answers one after another, the last again and again."""
+    """Worker that gives these answers in turn, and repeats the last."""
 
     def __init__(self, name: str, *answers: tuple[Delta, ...], late_s: float = 0.0) -> None:
         self.name, self._answers, self._late_s, self.calls = name, answers, late_s, list[Call]()
@@ -47,7 +47,7 @@ def words(text: str) -> tuple[Delta, ...]:
 
 
 def with_retries(worker: Says, attempts: int = 3) -> Route:
-    """In one slot: a call that is made again must have left it."""
+    """Return a route with one slot, so that a retry fails if the first call still holds it."""
     profile = ModelProfile(prefills=lambda _: True)
     return route(worker, attempts, 0.001, 0.002, slots=1, longest_queue_s=1.0, profile=profile)
 

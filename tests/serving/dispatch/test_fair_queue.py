@@ -1,4 +1,4 @@
-"""Who is next, as laws over any order of events."""
+"""Fairness of the queue, property-tested over any order of events."""
 
 import asyncio
 from collections import Counter, deque
@@ -19,18 +19,18 @@ events = st.lists(
 
 
 class Crowd:
-    """Some who take places, and give them back when they are told to."""
+    """Waiters that take places and give them back on demand."""
 
     def __init__(self, places: int) -> None:
         self.queue, self.places = FairQueue(places), places
         self.tasks = list[asyncio.Task[None]]()
         self.holders = list[tuple[Priority, str]]()
-        """In the order in which they had their turn."""
+        """Waiters in the order of their turns."""
         self.n_held = 0
         self.paying = deque[str]()
-        """Of those who have a place."""
+        """Payers of those who hold a place."""
         self.interactive = Counter[str]()
-        """Of those who wait and are no batch work: by payer."""
+        """Number of interactive waiters by payer."""
 
     async def join(self, priority: Priority, payer: str) -> None:
         async def take() -> None:
@@ -73,7 +73,7 @@ def test_no_place_is_lost_or_given_twice_whoever_comes_and_leaves(places: int, h
                     await crowd.join(PRIORITIES[n % 2], str(n % 3))
                 case "leave" if crowd.waiting:
                     crowd.waiting[n % len(crowd.waiting)].cancel()
-                    if n % 2 and crowd.n_held:  # in the same moment
+                    if n % 2 and crowd.n_held:  # in the same turn of the loop
                         await crowd.give_back()
                 case "give back" if crowd.n_held:
                     await crowd.give_back()
@@ -82,7 +82,8 @@ def test_no_place_is_lost_or_given_twice_whoever_comes_and_leaves(places: int, h
                 case _:
                     pass
             await settle()
-            most = max(places, min(most, crowd.n_held))  # those who have a place keep it
+            # Places that are held stay held when the queue shrinks.
+            most = max(places, min(most, crowd.n_held))
             assert 0 <= crowd.n_held <= most
             reserve = 1 if places >= FEWEST else 0
             assert crowd.n_held >= places - reserve or not crowd.waiting, "a place is free and somebody waits"
@@ -173,7 +174,7 @@ async def test_what_is_kept_is_for_those_that_somebody_waits_for() -> None:
 
 
 async def turns_of(line: list[tuple[Priority, str]]) -> list[tuple[Priority, str]]:
-    """The order in which `line` gets the one place, which is taken when they come."""
+    """Return the order in which `line` gets the only place, which is taken at first."""
     crowd = Crowd(1)
     await crowd.queue.take("interactive", "first")
     crowd.n_held = 1

@@ -1,4 +1,4 @@
-"""Another worker instead: in order, only before the first token, and it says so."""
+"""Fallbacks: in order, only before the first token, and recorded."""
 
 import pytest
 from msgspec.structs import replace

@@ -1,4 +1,4 @@
-"""What a model does not accept is left out, bounded or done here; what it accepts goes through; and the record says so."""
+"""Parameters that a model does not accept are omitted, limited or emulated, with a note on the record."""
 
 import asyncio
 import time
@@ -72,7 +72,7 @@ def fitting(worker: Worker, model: str, accepts: Accepts) -> Worker:
 
 @asynccontextmanager
 async def fitted(kind: str, model: str) -> AsyncGenerator[tuple[Worker, WireServer]]:
-    """The worker of `model` with what is known of it, at a provider that enforces its rules."""
+    """Yield a worker for `model`, with the known limits of the model, at a provider that enforces its rules."""
     wire, respond, worker_of, path, _ = PROVIDERS[kind]
     accepts = accepts_by_name(kind, model)
     async with serving(wire()) as server:
@@ -276,7 +276,7 @@ async def test_an_answer_ends_before_the_first_stop_sequence_however_it_arrives(
 ):
     whole = "".join(texts)
     ends = [(at + len(stop), at) for stop in stops if (at := whole.find(stop)) >= 0]
-    cut = min(ends)[1] if ends else None  # the one that is complete first
+    cut = min(ends)[1] if ends else None  # the stop sequence that is complete first
     deltas = [delta async for delta in cut_at(stops, pieces(texts))]
     assert "".join(delta.text for delta in deltas) == whole[:cut]
     matches = [delta.stop_sequence for delta in deltas if delta.stop_sequence]
@@ -307,7 +307,7 @@ async def test_an_answer_that_was_cut_is_whole_although_its_stream_breaks_later(
 
 
 async def endless() -> AsyncGenerator[Delta]:
-    """An answer that goes on long after its stop sequence."""
+    """Yield an answer that continues long after its stop sequence."""
     yield Delta("four. END of")
     while True:
         await asyncio.sleep(0.01)

@@ -1,4 +1,4 @@
-"""Slots: held as long as the call, taken in order, always given back."""
+"""Slots of workers: held for the whole call, granted in order, and always released."""
 
 import asyncio
 import time
@@ -29,7 +29,7 @@ BEGUN = replace(CALL, terms=Terms(begins=True))
 
 
 def full(name: str, *replies: ScriptedReply | str, slots: int = 1, longest_queue_s: float = inf) -> Route:
-    """A worker with a few slots, for tests that fill them."""
+    """Return a route with few slots, for tests that fill them."""
     return route(ScriptedWorker(name, replies or ["x"]), slots=slots, longest_queue_s=longest_queue_s)
 
 
@@ -48,7 +48,7 @@ async def hold_slot(limiter: Limiter) -> None:
 
 
 async def flood(worker: Route, n: int) -> list["asyncio.Task[None]"]:
-    """So many calls of one key that do not end."""
+    """Start `n` calls of one key that do not end."""
     tasks = [asyncio.create_task(hold(worker, of_key("flood"))) for _ in range(n)]
     await until(lambda: worker.limiter.open_calls + worker.limiter.queued == n)
     return tasks
@@ -160,8 +160,6 @@ async def test_a_line_that_is_too_long_goes_to_a_fallback_and_is_not_waited_for_
 
 async def test_after_a_call_that_was_paid_only_the_last_ones_line_is_waited_in_to_its_end():
     class Paid(ScriptedWorker):
-        """It takes its money and fails."""
-
         @asynccontextmanager
         async def open(self, call: Call) -> AsyncGenerator[Reply]:
             raise WorkerUnavailable("It broke.", worker="a", billed_at_bound=True)

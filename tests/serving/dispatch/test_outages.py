@@ -1,4 +1,4 @@
-"""A worker that is down or silent costs its callers little: limits for the first token, circuits, retry budgets."""
+"""Workers that are down or silent: first-token limits, circuits and retry budgets keep the cost low."""
 
 import asyncio
 import math
@@ -72,7 +72,6 @@ INSTEAD = {"name": "b", "replies": ["Instead."]}
 
 
 def is_idle(of: Pool) -> bool:
-    """Whether every place was given back, and nobody waits for one."""
     return not any(each.open_calls or each.queued for each in of.limiters.values())
 
 
@@ -93,7 +92,7 @@ def due(within_s: float, text: str = "hi") -> Call:
 
 
 async def ask_until(of: Pool, within_s: float) -> str:
-    """The answer within the caller's time, which ends as a run's does."""
+    """Return the answer, within a deadline that ends like that of a run."""
     async with asyncio.timeout(within_s):
         return (await ask(of, call=due(within_s)))[0]
 
@@ -118,8 +117,6 @@ async def test_a_silent_worker_leaves_a_share_of_the_callers_time_to_whoever_is_
 
 
 class Silent:
-    """A worker of one's own that never says anything."""
-
     name = "a"
 
     @asynccontextmanager
@@ -220,7 +217,7 @@ def test_what_a_first_token_may_take_is_learned():
 async def test_a_thousand_requests_hit_a_dead_worker_three_times_and_the_record_says_why_not():
     own = pool(DOWN | {"fallbacks": ["b"], "retry": QUICK}, INSTEAD)
     answers = [await ask(own)]
-    own.health["a"].rests_until_s += 600  # however long a busy machine takes for the others
+    own.health["a"].rests_until_s += 600  # long enough for the other calls on a busy machine
     answers += [await ask(own) for _ in range(999)]
     assert {text for text, _ in answers} == {"Instead."}
     assert len(script(own, "a").calls) == 3
@@ -415,7 +412,9 @@ OUTAGES = {
 
 @pytest.mark.parametrize("outage", OUTAGES)
 async def test_a_worker_that_was_down_for_a_minute_is_used_again_within_ten_seconds(outage: str):
-    """One request a second. An outage costs few calls; those that it swallows in silence begin before it is known."""
+    """Sends one request per second. An outage costs few calls, but silent calls that began before it was detected
+    count too.
+    """
     answer, most_calls = OUTAGES[outage]
     async with serving(OpenAIWire()) as upstream:
         upstream.respond = lambda _: Answer(text="Well.") if time.monotonic() > recovers_s else answer
@@ -596,7 +595,7 @@ ONE_CALLS_FAULT = {
         status=429, error_code="rate_limit_exceeded", headers={"retry-after": "60"}, extra={"type": "tokens"},
         error="Request too large for gpt-4o on tokens per min (TPM): Limit 30000, Requested 50000.")),
 }  # fmt: skip
-"""How a provider refuses what one client sent."""
+"""Provider errors for a fault in one client's call."""
 
 
 @pytest.mark.parametrize(("error", "answer"), ONE_CALLS_FAULT.values(), ids=ONE_CALLS_FAULT.keys())
@@ -627,7 +626,7 @@ TO_ONE_PROMPT = {
     "a long Retry-After": Answer(status=429, headers={"retry-after": "250"}),
     "a 500": Answer(status=500),
 }
-"""What a poisoned prompt may be answered; others are answered well."""
+"""Answers to one bad prompt. Other prompts succeed."""
 
 
 def of_key(key: str, text: str = "hi") -> Call:
@@ -706,7 +705,7 @@ TO_EVERY_CALL = {
     "no credit, DeepSeek": Answer(status=402, error="Insufficient Balance"),
     "no credit, by a code": Answer(status=402, error_code="insufficient_quota"),
 }
-"""What a provider says itself of every call."""
+"""Provider errors that affect every call."""
 
 
 @pytest.mark.parametrize("answer", TO_EVERY_CALL.values(), ids=TO_EVERY_CALL.keys())
@@ -739,7 +738,8 @@ async def test_calls_that_are_slower_than_usual_are_no_failures_while_others_are
         settings = api(upstream.url, retry=ONCE, fallbacks=["b"], deployments=[{"name": p} for p in places])
         health = Health()
         own = build_pool(parse({"workers": [settings, {"kind": "scripted"} | INSTEAD]}), {}, {}, health)
-        for _ in range(KNOWN_CALLS * (4 if places else 1)):  # so that each place's pace is known
+        # Enough for every deployment to have a known pace.
+        for _ in range(KNOWN_CALLS * (4 if places else 1)):
             await ask(own)
         workers = [each for who, each in health.workers().items() if who.kind == "openai"]
         assert len(workers) == 1 + len(places)

@@ -1,4 +1,4 @@
-"""A conversation with calls of tools among several places of one worker, and at a stop sequence."""
+"""Conversations with tool calls across the deployments of a worker, and at a stop sequence."""
 
 from collections.abc import AsyncGenerator
 

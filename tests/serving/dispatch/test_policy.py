@@ -1,4 +1,4 @@
-"""Decisions of the dispatcher, as tables: nothing is sent, and nothing is waited for."""
+"""Decisions of the dispatcher as tables, without sending or waiting."""
 
 from collections.abc import Callable, Sequence
 from math import inf
@@ -82,20 +82,20 @@ def after_failure(
     reports_filter: bool = False,
     **state: Any,
 ) -> Step:
-    """Return what follows the first failure at the first of several workers, at second 0.
+    """Return the step after the first failure at the first of several workers, at second 0.
 
     Args:
-        error: why it failed.
-        tries: what was tried there; None: one attempt.
-        call: that failed.
-        others: the number of workers left.
+        error: error of the attempt.
+        tries: attempts so far, or None for one.
+        call: the call that failed.
+        others: number of remaining workers.
         took_s: see `Failed`.
         wait_s: see `Failed`.
         has_fallback: see `Failed`.
         may_retry: see `Failed`.
-        is_open: whether the worker's circuit is open.
+        is_open: whether the circuit of the worker is open.
         reports_filter: see `ModelProfile`.
-        state: of `Attempts`.
+        state: fields of `Attempts`.
     """
     profile = ModelProfile(reports_filter=reports_filter)
     routes = [named(name, profile) for name in "abcd"[: 1 + others]]
@@ -243,7 +243,7 @@ def test_half_of_the_callers_time_is_left_for_what_follows_a_wait():
     assert longest_wait_s(Terms(deadline_at_s=25.0), 5.0) == 10.0
 
 
-# Which workers
+# Choice of workers
 
 
 SHOWN = Call((Message("user", (Text("hi"), Image("data:image/png;base64,AAAA"))),))
@@ -315,7 +315,7 @@ def resting(candidate: Route) -> None:
 
 
 def slow(candidate: Route) -> None:
-    """Its queue is longer than it is worth while another worker is free."""
+    """Make the queue longer than is acceptable while another worker is free."""
     candidate.limiter.max_wait_s = -1.0
 
 

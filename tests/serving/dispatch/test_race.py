@@ -1,4 +1,4 @@
-"""A second call where the first is late: who answers, what is paid, and when none is made."""
+"""Hedged calls: which call answers, what is billed, and when no hedge is sent."""
 
 import asyncio
 import dataclasses
@@ -38,8 +38,8 @@ FAST, SLOW, CLOSES_S = 0.02, 5.0, 0.4
 
 
 class Paced:
-    """A worker whose calls take as long until the first token as `delays_s` says, call by call; an error's class in
-    place of a time is raised after `fails_after_s`.
+    """Worker whose calls wait `delays_s` for their first token. An error class instead of a delay is raised after
+    `fails_after_s`.
     """
 
     name = "w"
@@ -60,7 +60,8 @@ class Paced:
             if isinstance(delay, type):
                 raise delay("it broke", worker="w")
             for word in (f"call {number}", " said", " so"):
-                async with asyncio.timeout(1):  # as workers have them: of the task that began it
+                # Like the timeouts of real workers, which are bound to the task that entered them.
+                async with asyncio.timeout(1):
                     yield Delta(word)
             yield Delta(finish=FinishReason.STOP, usage=Usage(3, 3))
         finally:
@@ -71,8 +72,6 @@ class Paced:
 
 
 class SlowLedger(BudgetLedger):
-    """One whose settling takes a while, as a store's does."""
-
     async def settle(
         self, hold: Hold, cost_usd: Decimal | None, usage: Usage | None, *, is_bound: bool = False
     ) -> None:
@@ -81,7 +80,7 @@ class SlowLedger(BudgetLedger):
 
 
 class AwayLedger(BudgetLedger):
-    """One whose store goes away once two calls are held."""
+    """Ledger whose store goes away after two holds."""
 
     n_holds = 0
 
@@ -95,8 +94,6 @@ class AwayLedger(BudgetLedger):
 
 
 class ShortLedger(BudgetLedger):
-    """One that has room for shorter answers, hold by hold."""
-
     rooms: Iterator[int]
 
     @asynccontextmanager
@@ -109,26 +106,26 @@ class ShortLedger(BudgetLedger):
 
 
 class Silent(WorkerUnavailable):
-    """A model that was at work and gave nothing: no use to ask it again."""
+    """Failure of a model that worked but sent nothing. Retrying is useless."""
 
     billed_at_bound = True
     retryable = False
 
 
 class Told(WorkerUnavailable):
-    """A server that said what the call took before it failed."""
+    """Failure of a server that reported the cost of the call first."""
 
     cost_usd = Decimal("0.00001")
 
 
 class Hedged:
-    """A worker that is hedged, with its usual first token known.
+    """A hedged worker with a known usual time to the first token.
 
     Args:
-        price: of the worker.
-        slots: of the worker.
-        worker: in place of a `Paced` one.
-        places: its deployments; none: it has one place.
+        price: price of the worker.
+        slots: slots of the worker.
+        worker: worker to use instead of a `Paced` one.
+        places: its deployments, or empty for a single place.
     """
 
     def __init__(
@@ -139,7 +136,7 @@ class Hedged:
             self.health.speak(FAST)
         self.limiter, budget = Limiter("w", slots), RetryBudget(HEDGE_SHARE, start=0.0)
         for _ in range(40):
-            budget.earn()  # as 40 calls before would have
+            budget.earn()  # earned by 40 earlier calls
         self.route = (
             deployed(*places, limiter=self.limiter, health=self.health, hedge_budget=budget)
             if places
@@ -189,7 +186,8 @@ async def test_a_call_that_lost_is_billed_at_the_price_of_whom_it_was_sent_to_an
     ]
     it = Hedged(PRICE, places=places)
     dear = Price(Decimal(100), Decimal(100))
-    it.member = dataclasses.replace(it.member, worst_price=dear)  # of a fallback that nobody asks
+    # The price of a fallback that is never called.
+    it.member = dataclasses.replace(it.member, worst_price=dear)
     inner.delays_s = iter([SLOW, FAST])
     result = await it.ask()
     (attempt,) = result.attempts
@@ -225,7 +223,7 @@ async def test_a_hedge_that_is_no_sooner_is_closed_and_on_record():
 async def test_where_one_of_two_fails_the_other_answers(delays_s: list[float | type[WorkerError]]):
     it = Hedged(PRICE)
     it.inner.delays_s = iter(delays_s)
-    if delays_s[0] is WorkerUnavailable:  # before anything is late: there is no second one then
+    if delays_s[0] is WorkerUnavailable:  # it fails before a hedge is due, so there is no second call
         for _ in range(WINDOW):
             it.health.speak(5.0)
         with pytest.raises(WorkerUnavailable):
@@ -335,7 +333,7 @@ async def test_whoever_leaves_early_leaves_nothing_open(pieces: int):
 
 
 class Deployed:
-    """Deployments of a worker, each with a pace or an error of its own; they are drawn in their order."""
+    """Worker whose deployments each have a delay or an error. They are chosen in order."""
 
     def __init__(self, price: Price = FREE, **delays_s: float | type[WorkerError]) -> None:
         self.inner = {name: Paced(price) for name in delays_s}
@@ -357,7 +355,7 @@ class Deployed:
         self.bound_usd = price.most(call_bound(self.hedged.member, CALL))
 
     def afford(self, calls: float) -> None:
-        """So many calls at their bound are what may be spent."""
+        """Limit the budget to this many calls at their bound."""
         self.hedged.ledger.budget = Budget(max_cost_usd=self.bound_usd * Decimal(calls))
 
     def is_paid_as_on_record(self, result: CallResult) -> bool:
@@ -393,7 +391,7 @@ async def test_what_fails_at_a_deployment_is_paid_before_the_next_is_asked(is_he
     if not is_hedged:
         it.hedged.route.hedge_budget = None
     for _ in range(HEDGE_KNOWN_CALLS):
-        it.hedged.health.speak(SLOW)  # nothing here is late
+        it.hedged.health.speak(SLOW)  # so that no first token counts as late
     result = await it.hedged.ask()
     attempts = [(each.deployment, each.cost_usd, each.cost_is_bound) for each in result.attempts]
     assert attempts == [("a", it.bound_usd, True), ("b", it.bound_usd, True)]
@@ -476,7 +474,7 @@ async def test_what_fails_in_one_that_has_lost_is_not_paid_twice_nor_made_again(
         waiting = asyncio.create_task(first.renew(Silent("It fell silent.")))
         await until(lambda: len(holds.failed) == 1 and ledger.spent_usd == it.bound_usd)
         holds.drop(hedge=False, took_s=FAST)
-        await ledger.settle(other, Decimal(0), Usage())  # there is room now
+        await ledger.settle(other, Decimal(0), Usage())  # now the budget has room
         with pytest.raises(Silent):
             await waiting
         with pytest.raises(Silent):
@@ -502,7 +500,7 @@ async def test_a_hedge_that_failed_at_its_bound_takes_as_many_tokens_and_one_tha
 
 
 class Breaking(Paced):
-    """A worker that breaks off its own call after a word, as a library may whose cancel scopes leak."""
+    """Worker that cancels its own call after a word, as a library with leaking cancel scopes may."""
 
     async def _deltas(self) -> AsyncGenerator[Delta]:
         yield Delta("It")
@@ -518,7 +516,7 @@ async def test_a_stream_that_breaks_itself_off_ends_its_reader_too():
 
 
 class Failing(Paced):
-    """A worker whose server says an error after the answer's end."""
+    """Worker whose server sends an error after the end of the answer."""
 
     async def _deltas(self) -> AsyncGenerator[Delta]:
         async for delta in super()._deltas():
@@ -535,7 +533,7 @@ async def test_an_error_that_its_reader_forgives_is_forgiven_in_a_task_of_its_ow
 
 
 class Routed(ScriptedEngine):
-    """An engine of some replicas, the first of which is slow; chosen as `PrefixRouter` does."""
+    """Engine with several replicas, chosen as by `PrefixRouter`. The first is slow."""
 
     def __init__(self, *replicas: str) -> None:
         super().__init__(Behaviour(text="Yes."))

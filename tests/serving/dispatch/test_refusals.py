@@ -1,4 +1,4 @@
-"""A worker that has refused is left alone for the rest of the run, and for no longer."""
+"""A worker that refused is skipped for the rest of the run."""
 
 import pytest
 

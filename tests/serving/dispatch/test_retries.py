@@ -1,4 +1,4 @@
-"""The same call again: only before the first token, only where it may help, never sooner than the server says."""
+"""Retries: only before the first token, only for errors that may pass, and never before `retry-after`."""
 
 import asyncio
 import time
@@ -152,7 +152,7 @@ async def test_a_wait_leaves_half_of_the_callers_time_to_a_fallback():
 
 
 async def test_a_wait_of_its_own_leaves_half_of_the_callers_time_too():
-    for _ in range(20):  # a wait is drawn at random
+    for _ in range(20):  # waits are random
         inner = ScriptedWorker("w", [DOWN, "Here."])
         call = replace(CALL, terms=Terms(time.monotonic() + 0.1))
         with suppress(WorkerUnavailable):

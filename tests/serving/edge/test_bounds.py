@@ -1,4 +1,4 @@
-"""Requests that are never whole, and those that are too large: over raw sockets, against the protocol that Serve's proxy gets."""
+"""Incomplete and oversized requests over raw sockets, against the protocol class of Serve's proxy."""
 
 import asyncio
 import contextlib
@@ -36,7 +36,7 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 @asynccontextmanager
 async def listening(dialects: Dialects = DIALECTS, **http: Any) -> AsyncGenerator[tuple[int, WaitingRoom]]:
-    """The API behind an edge of its own, as in Serve's proxy: its port, and the room."""
+    """Serve the API behind its own edge, as in Serve's proxy. Yield the port and the waiting room."""
     settings = parse(team(http=http))
     policy = HttpPolicy.of(settings)
     room = WaitingRoom(policy.max_waiting, policy.max_unfinished_bytes)
@@ -64,7 +64,7 @@ async def send_bytes(port: int, data: bytes) -> Streams:
 
 
 async def answer(streams: Streams, within_s: float = 10) -> tuple[int, dict[str, Any]]:
-    """Status and error of the answer, which must come in time."""
+    """Return the status and error of the answer, which must arrive in time."""
     reader, writer = streams
     async with asyncio.timeout(within_s):
         head = await reader.readuntil(b"\r\n\r\n")
@@ -79,7 +79,7 @@ async def answer(streams: Streams, within_s: float = 10) -> tuple[int, dict[str,
 
 
 async def closed(streams: Streams, within_s: float = 10) -> bytes:
-    """What was said before the server closed the connection, which it must in time."""
+    """Return what the server sends until it closes the connection, which it must do in time."""
     async with asyncio.timeout(within_s):
         try:
             return await streams[0].read()
@@ -166,7 +166,7 @@ async def test_a_second_request_may_come_after_any_pause_but_not_half_of_one() -
             if line.startswith(b"content-length")
         )
         await reader.readexactly(length)
-        await until(lambda: len(room) == 1)  # it may be closed now, if room is short
+        await until(lambda: len(room) == 1)  # from now on it may be closed if room is short
         await asyncio.sleep(0.5)
         writer.write(whole())
         assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
@@ -302,7 +302,7 @@ async def test_pictures_may_be_larger_than_text_but_text_that_looks_like_one_may
 
 
 def test_a_body_of_millions_of_pictures_is_not_looked_through() -> None:
-    """Anybody may send one: to look for each kept everybody else waiting for 3 s."""
+    """Searching for each picture blocked all other requests for 3 s."""
     part = b'{"url": "data:image/png;base64,' + b"iVBORw0K" * 20 + b'"}'
     check_text(part * MOST_PICTURES + b"x" * 1000, len(part) * MOST_PICTURES // 3)
     for many in (b'data:a"' * 2_857_000, part * 100_000):
@@ -339,7 +339,7 @@ def test_the_proxy_is_given_the_protocol_in_the_place_where_uvicorn_looks(
         "PODIUM_EDGE", HttpPolicy.of(parse(team(http={"max_header_bytes": 2048}))).model_dump_json()
     )
     (middleware,) = hook.in_proxy()
-    config = uvicorn.Config(lambda: None, factory=True)  # as Ray Serve makes it
+    config = uvicorn.Config(lambda: None, factory=True)  # as Ray Serve creates it
     config.load()
     assert config.http_protocol_class.__name__ == "EdgeProtocol"
     assert config.http_protocol_class.policy.max_header_bytes == 2048  # type: ignore[union-attr]
@@ -349,7 +349,7 @@ def test_the_proxy_is_given_the_protocol_in_the_place_where_uvicorn_looks(
     config.load()
     assert issubclass(config.http_protocol_class, ReaderProtocol)  # type: ignore[arg-type]
     assert config.http_protocol_class.policy.max_header_bytes == 2048
-    assert config.ws_protocol_class is None  # a handshake is a request that the edge answers
+    assert config.ws_protocol_class is None  # the edge answers a handshake like any request
 
 
 async def test_of_large_bodies_that_are_whole_at_once_each_has_a_turn_of_the_loop_to_itself() -> None:

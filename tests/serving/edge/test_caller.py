@@ -1,4 +1,4 @@
-"""Which `Host`, `Origin` and `Content-Type` are served, over real sockets on loopback."""
+"""Accepted values of `Host`, `Origin` and `Content-Type`, over real sockets."""
 
 from typing import Any
 
@@ -75,7 +75,7 @@ def test_away_from_loopback_any_host_is_served_until_the_settings_name_some_and_
     check_host(host, policy(), "10.1.2.3")
     with pytest.raises(NotAllowed):
         check_host(host, policy(hosts=["podium.example.com"]), "10.1.2.3")
-    probe = read_fields([(b"host", b"10.1.2.3:8000")])  # a kubelet's
+    probe = read_fields([(b"host", b"10.1.2.3:8000")])  # a probe of a kubelet
     check_host(probe, policy(hosts=["podium.example.com"]), "10.1.2.3")
 
 

@@ -1,4 +1,4 @@
-"""Errors are in the dialect of the path that was asked, whoever finds them: parser, edge, routes, run."""
+"""Errors have the dialect of the path, whether the parser, the edge, a route or a run raises them."""
 
 import asyncio
 import json
@@ -21,7 +21,7 @@ PATH = "/v1/other"
 
 
 class OtherDialect(ChatDialect):
-    """Chat's requests and answers; errors in a shape of its own, as Anthropic's are."""
+    """Chat dialect with its own form of errors, like Anthropic's."""
 
     def parse(self, body: bytes) -> ApiRequest:
         if b"forbidden word" in body:
@@ -42,7 +42,7 @@ async def connected() -> AsyncGenerator[int]:
 
 
 async def answer(port: int, request: bytes) -> tuple[int, dict[str, Any]]:
-    """Status and body of the answer to these bytes."""
+    """Return the status and body of the answer to `request`."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(request)
     async with asyncio.timeout(10):

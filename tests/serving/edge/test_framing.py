@@ -1,5 +1,5 @@
-"""What frames a request: headers, chunks, trailers, pipelined requests, odd methods. Over raw sockets, against the protocol of
-Serve's proxy and against the one of a replica's own port.
+"""Framing of requests: headers, chunks, trailers, pipelining and odd methods. Uses raw sockets, against the protocol
+class of Serve's proxy and that of a replica's own port.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ Base = type[EdgeProtocol]
 
 
 class Echo:
-    """Answer with the headers and the length of the body, a moment later for `/v1/slow`."""
+    """App that answers with the headers and the body length, and delays `/v1/slow`."""
 
     def __init__(self) -> None:
         self.port = 0
@@ -99,7 +99,7 @@ async def listening(base: Base, **http: Any) -> AsyncGenerator[Echo]:
 
 
 async def exchange(echo: Echo, *pieces: bytes, apart: bool = False) -> tuple[int, bytes]:
-    """Send `pieces`; return the first status and all that the server sends until it closes the connection."""
+    """Send `pieces`. Return the first status, and everything that the server sends until it closes the connection."""
     reader, writer = await asyncio.open_connection("127.0.0.1", echo.port)
     with contextlib.suppress(ConnectionError):
         for piece in pieces:
@@ -209,7 +209,7 @@ async def test_a_body_of_one_byte_chunks_is_a_400_after_some_thousands(base: Bas
 @BASES
 @pytest.mark.parametrize("head", [CHUNKED, LENGTH % 100_000])
 async def test_a_body_of_one_byte_packets_is_a_400_after_some_thousands(base: Base, head: bytes) -> None:
-    """Fed to the protocol as the loop does: the kernel would join packets that wait."""
+    """Feeds the protocol directly, because the kernel would join waiting packets."""
     async with listening(base) as echo:
         reader, writer = await asyncio.open_connection("127.0.0.1", echo.port)
         writer.write(head)
@@ -282,9 +282,8 @@ async def test_what_a_client_sends_while_its_answer_streams_is_bounded(base: Bas
         echo.go_on.set()
         async with asyncio.timeout(10):
             with contextlib.suppress(ConnectionError):
-                assert (await reader.read()).count(
-                    b"HTTP/1.1"
-                ) == 0  # the answer under way ends whole, then the connection
+                # The current answer ends, then the connection.
+                assert (await reader.read()).count(b"HTTP/1.1") == 0
         assert len(echo.requests) == 1
         writer.close()
 
@@ -329,7 +328,7 @@ async def test_an_odd_method_or_target_is_a_400_in_json_and_the_connection_close
 
 @BASES
 async def test_an_upgrade_with_a_body_is_a_400_and_what_follows_one_is_no_request(base: Base) -> None:
-    """httptools takes no body after an upgrade, and so would take the body for the next request."""
+    """httptools reads no body after an upgrade, and would parse the body as the next request."""
     upgrade = b"connection: upgrade\r\nupgrade: h2c\r\n"
     async with listening(base) as echo:
         request = LENGTH.replace(HOST, HOST + upgrade) % len(HEALTH)
@@ -346,7 +345,7 @@ async def test_an_upgrade_with_a_body_is_a_400_and_what_follows_one_is_no_reques
 
 @BASES
 async def test_an_answer_in_place_of_100_continue_closes_the_connection(base: Base) -> None:
-    """The client may then send no body, and its next request would be taken for it."""
+    """The client may skip its body, and its next request would be read as the body."""
     request = LENGTH % 10**9
     async with listening(base) as echo:
         status, received = await exchange(echo, request[:-2] + b"expect: 100-continue\r\n\r\n")

@@ -1,4 +1,6 @@
-"""Who must go when the room is full: the oldest of the address that has the most. How many requests start at once."""
+"""Eviction from a full waiting room: the oldest request of the address with the most. Also the number of requests
+that start together.
+"""
 
 import asyncio
 from collections import Counter
@@ -13,7 +15,7 @@ from tests.states import until
 
 
 def filled(places: int, peers: list[str], room_bytes: int = 10**9) -> tuple[WaitingRoom, list[str]]:
-    """A room into which these have come in turn, and the names of those who had to go, `PEER-NUMBER`."""
+    """Return a room that these peers have entered in turn, and the evicted names as `PEER-NUMBER`."""
     room, evictions = WaitingRoom(places, room_bytes), list[str]()
     for number, peer in enumerate(peers):
         room.enter(peer, lambda name=f"{peer}-{number}": evictions.append(name))
@@ -43,8 +45,8 @@ def test_unfinished_bodies_that_are_too_much_together_go_with_the_address_that_s
     room.grow(tickets["attacker 2"], 400)
     assert evictions == ["attacker 1"]
     room.leave(idle)
-    room.leave(tickets["attacker 1"])  # it was told to go, and goes
-    room.grow(tickets["attacker 1"], 10**6)  # what still comes of it counts for nobody
+    room.leave(tickets["attacker 1"])  # it was evicted, and leaves
+    room.grow(tickets["attacker 1"], 10**6)  # its later bytes no longer count
     assert (evictions, len(room)) == (["attacker 1"], 2)
 
 
@@ -55,9 +57,8 @@ def test_it_is_never_over_full_and_the_one_that_goes_is_always_of_the_address_wi
     room, inside = WaitingRoom(places, 10**9), dict[Ticket, str]()
 
     def evict(peer: str) -> None:
-        ticket = next(
-            ticket for ticket, owner in inside.items() if owner == peer
-        )  # the oldest: dicts keep their order
+        # The oldest, because dicts keep insertion order.
+        ticket = next(ticket for ticket, owner in inside.items() if owner == peer)
         counts = Counter(inside.values())
         assert counts[peer] == max(counts.values())
         del inside[ticket]

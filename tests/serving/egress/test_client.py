@@ -1,4 +1,4 @@
-"""Where the clients of API workers connect to: by a name, a spelling, a proxy or a redirect, nowhere that they may not."""
+"""Destinations of API workers' clients. No name, spelling, proxy or redirect may lead to a forbidden address."""
 
 import asyncio
 import re
@@ -73,7 +73,7 @@ async def test_a_name_that_leads_to_the_metadata_service_is_refused(
 async def test_a_name_is_asked_where_it_led_when_it_was_checked(
     provider: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It leads inside at first, which settings permit, and to the metadata service once it has been looked at."""
+    """The name first resolves to an inside address, which the settings permit, and later to the metadata service."""
     names = Names(monkeypatch)
     names.lead("api.example", "127.0.0.1", METADATA)
     async with serving_wire(provider.wire) as server:

@@ -1,4 +1,4 @@
-"""Where an address leads, however it is written."""
+"""Zones of addresses, in every notation."""
 
 from ipaddress import IPv4Address, IPv6Address
 
@@ -39,7 +39,7 @@ def test_an_address_inside_another_leads_where_it_leads_or_nowhere_public(addres
     mapped, nat64 = (IPv6Address((prefix << 32) | number) for prefix in (0xFFFF, 0x64FF9B << 64))
     assert zone_of(str(mapped)) == zone_of(str(nat64)) == plain
     outdated = [IPv6Address((0x2002 << 112) | (number << 80)), IPv6Address((0xFFFF << 48) | number)]
-    if number > 0xFFFF:  # below, it is written like `::1`
+    if number > 0xFFFF:  # a smaller number is written like `::1`
         outdated.append(IPv6Address(number))
     for each in outdated:
         expected = Zone.LINK_LOCAL if plain is Zone.LINK_LOCAL else Zone.INSIDE

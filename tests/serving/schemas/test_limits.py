@@ -1,4 +1,4 @@
-"""Schemas of strangers: what is taken, and that everything else is refused by its place, fast."""
+"""Limits on clients' schemas. Others are rejected quickly, with their place."""
 
 import time
 from typing import Any
@@ -24,7 +24,7 @@ def nested(levels: int) -> Json:
 
 
 def doubling(levels: int) -> Json:
-    """Definitions that name the next one twice each: the last is checked 2**levels times."""
+    """Return definitions that each refer twice to the next. The last is checked 2**levels times."""
     twice = {
         f"d{n}": {"anyOf": [{"$ref": f"#/$defs/d{n + 1}"}, {"$ref": f"#/$defs/d{n + 1}"}]}
         for n in range(levels)
@@ -33,7 +33,9 @@ def doubling(levels: int) -> Json:
 
 
 def widening(levels: int) -> Json:
-    """The same through properties: no value is checked twice by itself, and all of them 3**levels times."""
+    """Return a schema that refers three times to the next level through properties. No value is checked twice, but
+    there are 3**levels checks in all.
+    """
     thrice = {
         f"d{n}": {"anyOf": [{"properties": {"a": {"$ref": f"#/$defs/d{n + 1}"}}} for _ in range(3)]} for n in range(levels)
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""What each provider is sent of a schema: only its own words, and never less than what is right."""
+"""Subsets of JSON Schema for each provider. They use only supported keywords, and never exclude a valid answer."""
 
 from typing import Any
 

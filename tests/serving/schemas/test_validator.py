@@ -1,4 +1,4 @@
-"""Whether an answer holds: JSON that every reader reads in the same way, and the schema."""
+"""Validation of answers: unambiguous JSON that satisfies the schema."""
 
 import time
 

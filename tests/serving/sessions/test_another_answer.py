@@ -1,4 +1,4 @@
-"""A run that outlives its readers, and whose answer becomes another one: what whoever reads it is told, and when."""
+"""A kept run whose answer is replaced: what its readers receive, and when."""
 
 import asyncio
 from itertools import count
@@ -47,7 +47,7 @@ def breaking(*, tokens_per_s: int = 15) -> Json:
 
 
 class Pages:
-    """A store that has these events of a run, a page at a time."""
+    """Store that returns these events of a run page by page."""
 
     def __init__(self, *pages: list[Item]) -> None:
         self._pages = list(pages)
@@ -60,7 +60,7 @@ class Pages:
 
 
 async def follow(text: str, *then: Event) -> list[Event]:
-    """What a reader is told who has read `text` when the rest comes at once."""
+    """Return the events for a reader of `text` if the rest arrives together."""
     first, n = PlanStarted(0.0, 0, 0, "client", None, ()), count(1)
     record = after(Record("wf_1", Task((Message.of("user", "Why?"),)), 0.0), first)
     before = (

@@ -1,4 +1,4 @@
-"""Equal requests of one team are answered once and paid once; nobody else gets the answer."""
+"""Answer cache: equal requests of a team are answered and paid once. Other teams never get the answer."""
 
 import asyncio
 import json
@@ -38,7 +38,7 @@ async def ask(it: Keyed, who: str, **body: Any) -> Any:
 
 
 async def until_kept(it: Keyed) -> None:
-    """Answers are kept soon, not at once."""
+    """Wait until every answer is cached, which happens in the background."""
     await until(lambda: it.api.service.sessions.is_idle, "every answer is kept")
 
 
@@ -88,7 +88,7 @@ async def test_only_what_is_equal_in_every_field_and_asks_for_it_is_answered_so(
         for body in ({}, *others, {"user": "somebody"}):
             assert "cached_from" in (await api.ok(body))["podium"], body
         assert "cached_from" not in (await api.ok(cache=False))["podium"]
-        for _ in range(2):  # an answer is kept without them
+        for _ in range(2):  # the cached answer has no log probabilities
             assert "cached_from" not in (await api.ok({"logprobs": True}))["podium"]
         assert "cached_from" not in (await api.post({}, "/v1/plans")).json()["podium"]
 

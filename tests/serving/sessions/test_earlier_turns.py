@@ -1,4 +1,4 @@
-"""Tool turns of ended runs, for the next turns of their conversations: whose they are, and how much of them is kept."""
+"""Tool turns of ended runs, kept for later turns of the conversation: ownership and limits."""
 
 import asyncio
 import sys
@@ -49,7 +49,6 @@ def turn_of(number: int, result: str = "R", thought: str = "signed") -> StepTurn
 
 
 def run_of(id: str, conversation: Sequence[Message] = (QUESTION,), *turns: StepTurn, **step: Any) -> Record:
-    """A run whose one step has called tools."""
     steps = (
         StepRecord(
             0, "a", step.pop("subtask", ""), (), 0.0, "done", tuple(conversation), turns=turns, **step
@@ -60,7 +59,7 @@ def run_of(id: str, conversation: Sequence[Message] = (QUESTION,), *turns: StepT
 
 
 async def sent_by(client: MemoryStore, record: Record, results: str = "R") -> list[Message]:
-    """The conversation of a run as a client sends it afterwards, with another question."""
+    """Return the conversation that a client sends after the run, with a new question."""
     ids, messages = await client.call_ids(), list(record.task.conversation)
     for turn in record.plans[0].steps[-1].turns:
         calls = [ToolCall(ids.sign(CallName(record.id, each.number)), "read", "{}") for each in turn.calls]
@@ -196,8 +195,6 @@ async def test_turns_of_a_run_whose_texts_have_expired_are_not_sent() -> None:
 
 
 class CountingStore(MemoryStore):
-    """A store that counts how often runs are read."""
-
     n_reads = 0
 
     async def get(self, id: str) -> RunRecords | None:

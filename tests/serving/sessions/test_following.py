@@ -1,4 +1,4 @@
-"""What happens in a run, followed on any replica, and its end asked for there."""
+"""Following and cancelling a run from any replica."""
 
 import asyncio
 import json
@@ -29,7 +29,7 @@ BEFORE_IT_STALLS = ["plan_began", "step_planned", "step_began", "step_planned", 
 
 @asynccontextmanager
 async def asking(api: Served, **body: Any) -> AsyncGenerator[tuple["asyncio.Task[httpx2.Response]", str]]:
-    """A request under way, and its run's id; the client leaves at the end."""
+    """Send a request, and yield its task and run id. The client disconnects at the end."""
     task = asyncio.create_task(api.http.post("/v1/chat/completions", json=ASK | body))
     try:
         await until(lambda: api.service.running == 1 and api.worker("b").open_calls == 1)
@@ -40,7 +40,6 @@ async def asking(api: Served, **body: Any) -> AsyncGenerator[tuple["asyncio.Task
 
 
 def events_of(text: str) -> list[tuple[int | None, Json]]:
-    """Server-sent events: the id and the data of each."""
     events: list[tuple[int | None, Json]] = []
     for block in text.strip().split("\n\n"):
         fields = dict(line.split(": ", 1) for line in block.splitlines())
@@ -50,7 +49,7 @@ def events_of(text: str) -> list[tuple[int | None, Json]]:
 
 
 async def read(api: Served, id: str, until_n: int, **headers: str) -> list[tuple[int | None, Json]]:
-    """The first events of a stream that goes on."""
+    """Return the first `until_n` events of a stream."""
     lines: list[str] = []
     async with api.http.stream("GET", f"/v1/workflows/{id}/events", headers=headers) as answer:
         assert answer.headers["content-type"].startswith("text/event-stream")
@@ -225,6 +224,5 @@ async def test_who_follows_or_joins_a_run_stays_while_the_store_is_away(
 
 
 async def ask_again(api: Served) -> httpx2.Response:
-    """The same request under the same name."""
     headers = {"idempotency-key": "mine-1"}
     return await api.http.post("/v1/chat/completions", json=ASK | {"stream": True}, headers=headers)

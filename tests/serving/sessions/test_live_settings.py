@@ -1,4 +1,4 @@
-"""Workers, prices and keys of providers change while requests run, from an edited file, and none of them fails."""
+"""Reloads of an edited settings file while requests run. No request may fail."""
 
 import asyncio
 import os
@@ -28,7 +28,7 @@ NOTHING: Mapping[str, str] = {}
 
 @dataclass
 class Live:
-    """A server that follows a settings file, and the file."""
+    """A server that follows a settings file."""
 
     api: Served
     settings: LiveSettings
@@ -38,7 +38,7 @@ class Live:
         self.path.write_text(settings if isinstance(settings, str) else yaml.safe_dump(settings))
 
     async def until_taken(self) -> None:
-        """The next change of what is served."""
+        """Wait until the next change is served."""
         before = self.api.service.pool
         while self.api.service.pool is before:
             await asyncio.sleep(0.01)
@@ -180,7 +180,7 @@ async def test_a_file_that_is_away_or_half_written_changes_nothing(tmp_path: Pat
         await asyncio.sleep(0.2)
         assert it.api.service.pool is before
         assert it.api.service.refused is None
-        for n in range(15):  # an editor that is at it never shows the same file twice
+        for n in range(15):  # an editor in the middle of writing never shows the same file twice
             it.write(f"workers: [{'x' * n}")
             await asyncio.sleep(0.01)
         it.write({"workers": [scripted("w", "two")]})

@@ -1,5 +1,4 @@
-"""How much the requests under way hold: what does not fit is refused before anything is read or called. What they hold
-is free when they are over."""
+"""Memory budget of current requests. A request that does not fit is rejected before it reads or calls anything."""
 
 import asyncio
 import gc
@@ -29,7 +28,7 @@ SETTINGS = parse({"workers": [scripted("a")], "limits": {"max_running_bytes": 1_
 
 
 def slow_team() -> Json:
-    """One picture of those, or one such file, has room at once."""
+    """Return settings with room for one of these pictures or files."""
     worker = scripted("a", "Yes.", delay_s=30, sees_images=True, reads_pdfs=True)
     quick = scripted("b", "Yes.", sees_images=True)
     return team(workers=[worker, quick], workflows={}, limits={"max_running_bytes": 150_000})
@@ -55,15 +54,13 @@ async def test_pictures_that_together_are_too_much_are_refused_until_the_first_r
         await until(lambda: len(api.worker("a").calls) == 1)
         check_refused(await api.post(SHOWN | {"model": "b"}))
         assert not api.worker("b").calls, "nobody was called"
-        await api.ok({"model": "b"})  # it is small
+        await api.ok({"model": "b"})
         first.cancel()
         await until(lambda: api.service.running == 0)
         await api.ok(SHOWN | {"model": "b"})
 
 
 class ReadFiles(MemoryBatchStore):
-    """Counts how often the content of one was read."""
-
     n_read = 0
 
     async def content(self, id: str) -> bytes | None:

@@ -1,4 +1,4 @@
-"""Pools that settings have replaced: closed, and then gone."""
+"""Replaced pools are closed and then collected."""
 
 import asyncio
 import gc
@@ -51,7 +51,7 @@ async def test_a_pool_that_nobody_uses_any_more_is_gone_soon_after_it_is_closed(
 
 
 async def test_a_row_of_pools_is_collected_at_once() -> None:
-    """Each collection stops the loop: five of them late, for longer than a worker may be silent."""
+    """Each collection stops the loop. Five in a row would take longer than a worker may be silent."""
     pools = Pools(pool())
     alive = list[weakref.ref[object]]()
     for _ in range(5):

@@ -1,4 +1,4 @@
-"""How many follow runs that earlier requests began: so many of one, and as many in all as there may be runs."""
+"""Limits on readers that follow earlier runs: per run, and in total as many as runs."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -89,8 +89,6 @@ async def test_who_follows_counts_with_what_it_holds_and_keys_share_the_room(sto
 
 
 class CountedRuns(StoredRuns):
-    """Counts look-ups."""
-
     n = 0
 
     async def _look_up(self, id: str, after: int):

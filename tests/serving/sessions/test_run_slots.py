@@ -1,4 +1,4 @@
-"""How many runs a router takes: each has one place, until it is written. And no client is told of one whose beginning is late."""
+"""Run slots: each run holds one until it is stored. No client learns of a run whose first write is overdue."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -74,7 +74,7 @@ def test_what_has_ended_and_is_not_written_is_nobodys_share():
 
 
 class AwayStore:
-    """A database that answers with an error, and the second time not at all."""
+    """Database that fails the first write and hangs at the second."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -93,7 +93,7 @@ def ended(id: str, key_id: str = "", answer: str = "So.") -> RunRecords:
 
 @asynccontextmanager
 async def away_journal(limits: LimitSettings) -> AsyncGenerator[RunJournal]:
-    """A journal whose store is away, and known to be."""
+    """Yield a journal that knows that its store is away."""
     store: Any = AwayStore()
     journal = RunJournal(store, lambda: limits)
     await journal.put(ended("wf_0"))
@@ -212,7 +212,7 @@ async def test_nothing_is_accepted_into_the_background_while_the_store_is_away(
 
 @asynccontextmanager
 async def full_disk(replica: Replica, monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[None]:
-    """A store that takes nothing more until the end of the block."""
+    """Make the store reject all writes in the block."""
     backend, opened = (await replica.store.ledger()).writer._backend, await replica.store.database()  # pyright: ignore[reportPrivateUsage]
 
     async def reconnect() -> None:
@@ -228,13 +228,12 @@ async def full_disk(replica: Replica, monkeypatch: pytest.MonkeyPatch) -> AsyncG
 
 
 async def whole_stream(url: str, body: Json) -> None:
-    """Until its end."""
     async with httpx2.AsyncClient(base_url=url, timeout=30) as http:
         assert (await http.post("/v1/chat/completions", json=body)).content.endswith(b"[DONE]\n\n")
 
 
 async def one_byte(url: str, body: Json) -> None:
-    """Until the client of a stream is told anything."""
+    """Wait for the first byte of the stream."""
     async with (
         httpx2.AsyncClient(base_url=url, timeout=30) as http,
         http.stream("POST", "/v1/chat/completions", json=body),
@@ -244,7 +243,7 @@ async def one_byte(url: str, body: Json) -> None:
 
 @asynccontextmanager
 async def hanging(address: Address, replica: Replica) -> AsyncGenerator[None]:
-    """A store of which no run can be written until the end of the block."""
+    """Block the writes of runs in the block."""
     async with (await replica.store.database()).writing() as connection:
         if address.kind == "postgresql":
             await connection.execute(text("LOCK TABLE run IN EXCLUSIVE MODE"))
@@ -258,7 +257,7 @@ async def test_no_client_is_told_of_a_run_of_which_nothing_is_written_a_while_af
 ):
     settings = team(workers=[scripted("a", WORDS, delay_s=0.3, tokens_per_s=20)], workflows={})
     async with replicas(store_address, settings, n=1) as (one,), listening(build_api(one.api.service)) as url:
-        await one.api.post({"model": "a"})  # the store is open
+        await one.api.post({"model": "a"})  # opens the store
         async with hanging(store_address, one):
             task = asyncio.create_task(one_byte(url, ASK | {"model": "a", "stream": True}))
             assert not (await asyncio.wait([task], timeout=1))[0]  # its first byte is due after 0.1 s
@@ -268,7 +267,7 @@ async def test_no_client_is_told_of_a_run_of_which_nothing_is_written_a_while_af
 async def test_a_store_that_hangs_holds_a_stream_up_once_and_the_next_one_not_at_all(store_address: Address):
     settings = team(workers=[scripted("a", WORDS, tokens_per_s=10)], workflows={})
     async with replicas(store_address, settings, n=1) as (one,), listening(build_api(one.api.service)) as url:
-        await one.api.post({"model": "a"})  # the store is open
+        await one.api.post({"model": "a"})  # opens the store
         async with hanging(store_address, one):
             async with asyncio.timeout(4 + 2 * LATE_FOR_S):
                 await whole_stream(url, ASK | {"model": "a", "stream": True})
@@ -279,7 +278,7 @@ async def test_a_store_that_hangs_holds_a_stream_up_once_and_the_next_one_not_at
 async def test_the_client_of_a_run_that_ended_before_anything_was_written_of_it_is_told_at_once(
     store_address: Address, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(journal_module, "BATCH_S", 0.5)  # as on a loop that has much to do
+    monkeypatch.setattr(journal_module, "BATCH_S", 0.5)  # as on a busy loop
     settings = team(workers=[scripted("a", "Yes.", delay_s=2 * LATE_S)], workflows={})
     async with replicas(store_address, settings, n=1) as (one,), listening(build_api(one.api.service)) as url:
         async with asyncio.timeout(WRITTEN_WITHIN_S / 2):

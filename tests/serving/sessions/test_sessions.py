@@ -1,4 +1,4 @@
-"""One registry of runs: what is in it, for how long, and what the store reports to it."""
+"""The registry of runs: its contents, lifetimes and notifications by the store."""
 
 import asyncio
 from collections.abc import Sequence
@@ -29,8 +29,6 @@ def spec_of(service: Service, id: str = "wf_1") -> RunSpec:
 
 
 class Notes:
-    """Notes what a watcher hears."""
-
     def __init__(self) -> None:
         self.seqs, self.is_over = list[int](), False
 
@@ -82,7 +80,7 @@ async def test_a_run_that_another_replica_took_over_is_left_and_one_that_it_canc
     runs = [await sessions.start_kept(spec_of(service, id), ANONYMOUS) for id in ("wf_1", "wf_2")]
     sessions.on_taken_over("wf_1")
     sessions.on_cancel("wf_2")
-    sessions.on_cancel("wf_3")  # it is not here
+    sessions.on_cancel("wf_3")  # a run that is not here
     await until(lambda: sessions.is_idle, "both have ended here")
     assert [run.record.status for run in runs] == ["detached", "cancelled"]
 

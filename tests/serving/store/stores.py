@@ -22,8 +22,6 @@ from tests.serving.api.served import Json, Served, served, team
 
 @dataclass
 class Replica:
-    """One router, and its side of the store."""
-
     api: Served
     store: ReplicaStore
     records: DatabaseStore
@@ -39,7 +37,6 @@ class Replica:
 
 @asynccontextmanager
 async def opened(address: Address, **options: Any) -> AsyncGenerator[tuple[ReplicaStore, DatabaseStore]]:
-    """One replica's store."""
     store = ReplicaStore(address, renew_s=60)
     records = DatabaseStore(store, LimitSettings, sweep_s=60, **options)
     try:
@@ -53,7 +50,7 @@ async def opened(address: Address, **options: Any) -> AsyncGenerator[tuple[Repli
 async def replicas(
     address: Address, settings: Json | None = None, n: int = 2, directory: Directory | None = None
 ) -> AsyncGenerator[list[Replica]]:
-    """`n` routers that serve the same settings, each with scripts of its own."""
+    """Serve the same settings from `n` routers, each with its own scripted workers."""
     async with AsyncExitStack() as stack:
         running: list[Replica] = []
         for _ in range(n):

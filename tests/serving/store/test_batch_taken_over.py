@@ -1,4 +1,4 @@
-"""A batch whose router is killed is finished by another, and no line of it is run twice."""
+"""A batch whose router is killed. Another router must finish it, and no line may run twice."""
 
 import asyncio
 import json
@@ -14,7 +14,7 @@ from tests.serving.store.test_taking_over import WORDS, let_it_die, router_proce
 pytestmark = [pytest.mark.postgresql, pytest.mark.real_time]
 
 N_DONE, N_HALTED, N_WAITING = 5, 8, 4
-"""Lines that end before the router is killed, that are under way, and that have not begun."""
+"""Number of lines that have ended, are running, and have not begun when the router is killed."""
 
 
 async def test_every_line_of_a_killed_routers_batch_is_one_run(store_address: Address) -> None:
@@ -35,9 +35,8 @@ async def test_every_line_of_a_killed_routers_batch_is_one_run(store_address: Ad
         process.kill()
         await let_it_die(other, owner)
         assert await other.api.batches.sweep() == 1
-        await (
-            other.records.take_over()
-        )  # what the sweep of runs, which begins with the first line here, has left
+        # The sweep of runs begins with the first line here, and may have left some.
+        await other.records.take_over()
         batch = await end(sdk, id)
         assert (batch.status, batch.request_counts.completed) == ("completed", len(lines))
         answers = await rows(sdk, batch.output_file_id)
@@ -51,6 +50,6 @@ async def test_every_line_of_a_killed_routers_batch_is_one_run(store_address: Ad
             0,
             N_HALTED + N_WAITING,
         )
-        async with asyncio.timeout(30):  # what is done is told before it is cleared away
+        async with asyncio.timeout(30):  # the result is reported before it is cleaned up
             while await other.rows("SELECT 1 FROM batch_line"):
                 await asyncio.sleep(0.05)

@@ -1,5 +1,5 @@
-"""What the store is given of a run's texts, on both databases: no secret ever, no personal data and no text at all
-where policies say so; and for how long.
+"""Texts that the store receives of a run, on both databases. It never gets secrets, and policies can exclude personal
+data or all text, or limit the retention.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ QUESTION = {"messages": [{"role": "user", "content": f"My key is {SECRET}, I am 
 async def limited(
     address: Address, **policy: Any
 ) -> AsyncGenerator[tuple[Replica, dict[str, str], Directory]]:
-    """A router that asks for keys, and the headers of one whose team has that policy."""
+    """Serve a router that requires keys. Yield it, and the headers of a key whose team has this policy."""
     directory = Directory(address)
     try:
         owner = await directory.create_team("search")
@@ -62,7 +62,7 @@ async def limited(
 
 
 async def everything(router: Replica) -> bytes:
-    """All that the store has of runs, once it is written."""
+    """Return everything that the store has of runs, once all is written."""
     await router.records._idle.wait()
     found: list[Any] = []
     for query in ("SELECT numbers, body FROM run", "SELECT body, NULL FROM run_event"):
@@ -83,7 +83,7 @@ async def test_no_secret_is_kept_of_prompts_outputs_and_streams(store_address: A
             "/v1/chat/completions", json=body, headers=headers | {"idempotency-key": "one"}
         )
         heard = said(parsed(answer.text)) if stream else answer.json()["choices"][0]["message"]["content"]
-        assert SECRET in heard  # who asks is told what the worker said
+        assert SECRET in heard  # the client gets the worker's own words
         kept = await everything(router)
         assert SECRET.encode() not in kept
         assert PERSON.encode() in kept
@@ -111,7 +111,7 @@ async def test_no_text_is_kept_where_the_policy_says_so_and_what_happened_is_tol
     store_address: Address,
 ) -> None:
     async with limited(store_address, store_content=False) as (router, headers, _):
-        body = ASK | QUESTION | {"logprobs": True}  # the tokens of an answer are its text too
+        body = ASK | QUESTION | {"logprobs": True}  # the tokens of an answer contain its text too
         answer = await router.api.http.post("/v1/chat/completions", json=body, headers=headers)
         assert answer.json()["choices"][0]["logprobs"]["content"]
         id = answer.headers["x-podium-workflow-id"]
@@ -187,7 +187,7 @@ async def test_texts_of_a_team_or_a_key_go_when_its_policy_says_so(store_address
 
 
 def test_the_texts_of_a_run_share_what_may_be_checked_of_them() -> None:
-    """Each had its own 1,000 checks, and a request has room for 200,000 texts."""
+    """A limit per text would not help, because a request can have 200,000 texts."""
     numbers = [Message.of("user", f"+999 {n:09}") for n in range(MOST_CHECKED + 100)]
     task = Task(tuple(numbers), permit=Permit(hides_personal_data=True))
     kept = kept_part(RunRecords(replace(begun("wf_1"), task=task))).record.task.conversation
@@ -209,7 +209,7 @@ def test_the_lines_of_a_file_share_what_may_be_checked_of_them() -> None:
 
 
 def swap_words(events: Sequence[Event], place: int | None) -> Generator[Event]:
-    """`events`, with a secret in every text of one of them."""
+    """Yield `events`, with a secret in every text of the event at `place`."""
     for n, event in enumerate(events):
         yield map_texts(event, lambda text: f"{text} {SECRET}") if n == place else event
 

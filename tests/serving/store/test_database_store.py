@@ -1,4 +1,4 @@
-"""Records in a real database: on every replica, in lists without their texts, and lost with their replica."""
+"""Run records in a real database: read on every replica, listed without texts, and marked lost with their replica."""
 
 import asyncio
 import time
@@ -63,7 +63,7 @@ EVENTS = (
 
 
 async def tell(store: DatabaseStore, record: Record, n: int = len(EVENTS)) -> Record:
-    """The first `n` events of a run, and its record then."""
+    """Store the first `n` events of a run, and return its record at that point."""
     record = replace(record, owner=store.owner)
     for event in EVENTS[:n]:
         record = fold(record, [event])
@@ -74,8 +74,6 @@ async def tell(store: DatabaseStore, record: Record, n: int = len(EVENTS)) -> Re
 
 
 class Heard(StoreListener):
-    """Notes the items that a store reports."""
-
     def __init__(self) -> None:
         self.seqs, self.runs = list[int](), list[str]()
 
@@ -183,14 +181,14 @@ async def test_a_lost_run_costs_what_the_ledger_says_also_where_its_own_last_wor
 @pytest.mark.parametrize(
     ("n_events", "entries", "cost_usd", "is_bound"),
     [
-        (3, None, None, False),  # without a key no ledger knows what the open call cost
+        (3, None, None, False),  # without a key, no ledger knows the cost of the open call
         (1, None, None, False),
         (3, [], "0", False),  # the worker is free
         (3, [("lost", 0.7)], "0.7", True),
         (3, [("lost", 0.7), ("correction", -0.6)], "0.1", True),
-        (4, [("call", 0.5)], "0.5", False),  # what is on record is what was charged
+        (4, [("call", 0.5)], "0.5", False),  # the record equals the charge
         (4, [("call", 0.5), ("lost", 0.2)], "0.7", True),
-        (1, [("lost", 0.3)], "0.3", True),  # while it was planned
+        (1, [("lost", 0.3)], "0.3", True),  # during planning
     ],
 )
 async def test_a_lost_run_shows_what_the_ledger_charged_also_after_it_was_marked_as_lost(
@@ -296,7 +294,7 @@ async def test_what_another_replica_may_go_on_with_is_told_once_it_is_written(st
         record = await tell(one, begun("wf_1"), 2)
         await until(lambda: heard.seqs == [1, 2], "the first items are written")
         async with (await store.database()).writing() as connection:
-            await connection.execute(text("UPDATE run SET kept = kept"))  # so that nothing is written to it
+            await connection.execute(text("UPDATE run SET kept = kept"))  # so that no further writes reach it
             record = fold(record, [EVENTS[2]])
             one.note(record, record.seq, EVENTS[2])
             await asyncio.sleep(3 * BATCH_S)
@@ -341,7 +339,7 @@ async def test_on_a_loop_that_is_never_idle_new_runs_are_still_written_soon(stor
 
     async with opened(store_address, listener=heard) as (_, one):
         await tell(one, begun("wf_first"), 1)
-        await one.wait_until_written("wf_first")  # the database is open
+        await one.wait_until_written("wf_first")  # opens the database
         heard.runs.clear()
         for n in range(150):
             await tell(one, begun(f"wf_{n}"), 1)
@@ -350,7 +348,7 @@ async def test_on_a_loop_that_is_never_idle_new_runs_are_still_written_soon(stor
             await until(lambda: len(set(heard.runs)) == 150, "all are packed")
         finally:
             await end_task(holding)
-    assert turns < 100, turns  # hundreds where each pause is a timer
+    assert turns < 100, turns  # hundreds if each pause is a timer
 
 
 async def test_an_end_is_written_while_new_runs_come_faster_than_they_can_be_written(

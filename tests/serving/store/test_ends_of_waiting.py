@@ -1,4 +1,4 @@
-"""How waiting for results of tools ends when they do not come, and secrets of ids that are replaced meanwhile."""
+"""Runs that wait for tool results in vain, and rotation of the secret of ids meanwhile."""
 
 import logging
 

@@ -1,4 +1,4 @@
-"""Requests that run once, however often and wherever they are sent; runs that go on when their client leaves."""
+"""Idempotent requests, which run once across retries and replicas, and runs that continue when their client leaves."""
 
 import asyncio
 from decimal import Decimal

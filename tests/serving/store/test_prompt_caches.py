@@ -1,4 +1,4 @@
-"""Which worker has a conversation's prompt cache: known to every replica, for a time, also while the store is away."""
+"""Prompt caches of conversations, shared between replicas for a limited time, and usable while the store is away."""
 
 import asyncio
 from dataclasses import replace
@@ -44,7 +44,7 @@ def row(worker: str = "a", at_us: int = 1, id: str = "c1", drop_us: int | None =
 
 
 async def read(caches: PromptCaches) -> list[PromptCacheRow]:
-    """The rows of the conversation `c1`, once the store has responded in time."""
+    """Return the rows of conversation `c1`, once the store has responded in time."""
     async with asyncio.timeout(30):
         while not (rows := await caches.find("c1", "key_1")):
             await asyncio.sleep(0.01)
@@ -136,7 +136,7 @@ async def test_a_key_with_many_conversations_evicts_its_own(monkeypatch: pytest.
 
 
 def run_of(*conversation: Message, lifetime: Any = "", **fields: Any) -> Record:
-    """A run of a conductor's model that worker `b` has answered."""
+    """Return a run of a conductor's model that worker `b` has answered."""
     options = WireOptions(prompt_cache=PromptCache(conversation="cv_1", lifetime=lifetime))
     task = Task(conversation, sampling=Sampling(options=options), **fields.pop("task", {}))
     usage = fields.pop("usage", Usage(4_000, 30))

@@ -1,4 +1,4 @@
-"""Every text of a run's records and events is removed with the run's content, or is known to be a name."""
+"""Every text field of records and events is either removed with the run's content or known to be a name."""
 
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
@@ -9,7 +9,7 @@ from conductor.run.record import Record
 from serving.store.content import EMPTY, LENGTHS
 
 FACTS = "Failure.facts"
-"""`serving/redaction/failures.py` removes their texts."""
+"""Field whose texts `serving/redaction/failures.py` removes."""
 NAMES = {
     "Account": "key_id team_id",
     "Attempt": "worker error deployment",
@@ -33,7 +33,7 @@ NAMES = {
     "ToolCall": "id name namespace",
     "WireOptions": "verbosity",
 }
-"""Texts that are kept: names, ids and words of the API."""
+"""Text fields that are kept: names, ids and words of the API."""
 
 
 def removed(kind: type[Value]) -> set[str]:
@@ -41,7 +41,7 @@ def removed(kind: type[Value]) -> set[str]:
 
 
 def parts(hint: Any) -> Iterator[Any]:
-    """The types that a hint is made of, without literals."""
+    """Yield the types in a hint, without literals."""
     if get_origin(hint) is Literal:
         return
     args = get_args(hint)[:1] if get_origin(hint) is Annotated else get_args(hint)

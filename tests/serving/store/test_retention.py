@@ -1,4 +1,4 @@
-"""What the store removes with time, and what stays."""
+"""Retention: what the store removes over time."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""What is packed comes back as it was, also what the fast writer of JSON does not take."""
+"""Packing of rows. Every value must round-trip, even if the fast JSON encoder rejects it."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The cost of runs by worker: what a run's rows contain, and that their sums are the same in both stores."""
+"""Cost of runs by worker: the rows of a run, and equal sums in both stores."""
 
 import asyncio
 from decimal import Decimal
@@ -79,7 +79,7 @@ def test_a_row_has_the_tokens_the_cost_and_the_savings_of_a_part_of_a_run() -> N
     record = run("wf_1", plan(step(0, call("a")), step(1, call("b")), result=call("conductor")))
     rows = rows_of(RunRecords(record))
     assert [(row.worker, row.part) for row in rows] == [("conductor", "plan"), ("a", "step"), ("b", "answer")]
-    # 1,000 new tokens at $3, 8,000 cached at $0.30, 800 written at $3.75 and 200 at $6, and 100 out at $15
+    # 1,000 new tokens at $3, 8,000 cached at $0.30, 800 written at $3.75 and 200 at $6, and 100 output at $15.
     cost_usd = Decimal("0.003") + Decimal("0.0024") + Decimal("0.003") + Decimal("0.0012") + Decimal("0.0015")
     saved_usd = Decimal("0.03") + Decimal("0.0015") - cost_usd
     assert rows[2] == RunCostRow(
@@ -288,7 +288,7 @@ async def test_a_lost_run_costs_what_the_ledger_has_until_its_owner_says_more(st
         sums = [lost.sums[name] for name in ("calls", "cost", "unknown_costs")]
         assert (lost.values, lost.runs, sums) == (("",), 2, [1, 750, 1])
         ended = run("wf_1", plan(step(0, call("b"))))
-        await one.put(RunRecords(replace(ended, owner=one.owner)))  # it was only frozen
+        await one.put(RunRecords(replace(ended, owner=one.owner)))  # the replica was only frozen
         await one.aclose()
         report = await other.costs(everything, ANONYMOUS)
         costs = [(group.values, group.sums["cost"]) for group in report.groups]

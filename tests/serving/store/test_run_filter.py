@@ -1,4 +1,4 @@
-"""Runs are found by worker, by cost and by words; with a store and without one, also once they are old."""
+"""Filtering runs by worker, cost and words, with and without a store, and after texts expire."""
 
 from contextlib import AsyncExitStack
 from typing import Any
@@ -31,7 +31,7 @@ POOL = team(
 
 
 async def found(api: Served, **wanted: str | int | float) -> list[str]:
-    """The models of the runs that are listed, the newest first."""
+    """Return the models of the listed runs, newest first."""
     answer = await api.http.get("/v1/workflows", params=wanted)
     assert answer.status_code == 200, answer.text
     assert "Scattering" not in answer.text
@@ -39,13 +39,12 @@ async def found(api: Served, **wanted: str | int | float) -> list[str]:
 
 
 async def questions(api: Served) -> list[Json]:
-    """The messages of the runs that are listed."""
     listed = (await api.http.get("/v1/workflows")).json()["data"]
     return [message for run in listed for message in run["messages"]]
 
 
 async def ask_everybody(api: Served) -> Json:
-    """Runs of `c`, which is free, of `duo` and of `a`; gives the costs of the two that have one."""
+    """Run `c`, `duo` and `a`, and return their costs. `c` is free."""
     costs: Json = {}
     for model in ("c", "duo", "a"):
         costs[model] = (await api.ok({"model": model}))["podium"]["cost_usd"]
@@ -58,7 +57,7 @@ async def test_runs_are_found_by_worker_cost_and_words(store_address: Address, w
         if with_store:
             one, other = await stack.enter_async_context(replicas(store_address, POOL))
             costs = await ask_everybody(one.api)
-            await one.records.aclose()  # so that the store has them
+            await one.records.aclose()  # flushes them to the store
             api = other.api
         else:
             api = await stack.enter_async_context(served(POOL))
@@ -132,6 +131,6 @@ async def test_words_go_with_the_texts_and_the_rest_with_the_run(store_address: 
 
 
 async def counts(one: Replica) -> tuple[int, ...]:
-    """Rows of runs, of their workers and of their words."""
+    """Return the number of rows of runs, of their workers and of their texts."""
     tables = ("run", "run_worker", "run_text")
     return tuple([(await one.rows(f"SELECT count(*) FROM {table}"))[0][0] for table in tables])

@@ -1,4 +1,4 @@
-"""A worker that fails at one router is left alone at the others, which have not paid for finding out."""
+"""Circuits shared between routers: a worker that fails at one is skipped at the others without a failed call."""
 
 import asyncio
 import time
@@ -31,13 +31,11 @@ WELL = DOWN | {"replies": ["Well."]}
 INSTEAD: dict[str, Any] = {"name": "b", "replies": ["Instead."]}
 RECENT_S = 600.0
 WITHIN_S = 3.0
-"""Two looks, and some for a busy machine."""
+"""Time for two looks at the store on a busy machine."""
 
 
 @dataclass
 class Replica:
-    """A router's pool, and its part in telling of circuits."""
-
     pool: Pool
     health: Health
     store: ReplicaStore
@@ -54,7 +52,6 @@ class Replica:
         return len(found.calls)
 
     async def ask(self, n: int = 1) -> str:
-        """What the last of `n` requests is answered."""
         answer = ""
         for _ in range(n):
             async with self.pool.members["a"].worker.open(CALL) as reply:
@@ -74,7 +71,7 @@ class Replica:
 async def replicas(
     address: Address, *workers: dict[str, Any], patience_s: float = 60.0
 ) -> AsyncGenerator[list[Replica]]:
-    """Routers over one store, each with its own `a`; they look when they are told."""
+    """Yield routers over one store, each with its own worker `a`. They look at the store only on demand."""
     async with AsyncExitStack() as stack:
         found: list[Replica] = []
         for own in workers:
@@ -89,7 +86,7 @@ async def replicas(
 
 @pytest.fixture
 def slowly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that what is recent stays so on a busy machine."""
+    """Keep recent events recent, even on a busy machine."""
     monkeypatch.setattr("serving.health.RECENT_S", RECENT_S)
 
 
@@ -161,7 +158,7 @@ async def test_a_router_that_is_answered_does_not_open_because_another_s_network
         await other.ask()
         assert (other.a.failures_in_a_row, other.a.circuit) == (1, "closed"), "it was answered since"
         one.a.rests_until_s = 0.0
-        await one.ask()  # its probe fails, and the opening is the same
+        await one.ask()  # its probe fails, which extends the same opening
         await one.circuits.look()
         await other.circuits.look()
         assert other.a.circuit == "closed"

@@ -1,4 +1,4 @@
-"""Routers that end, killed or not, and the kept runs that go on without them."""
+"""Kept runs of routers that stop or are killed, continued by other routers."""
 
 import asyncio
 import json
@@ -44,7 +44,6 @@ VALUES (:id, :hold, 'call', :exact, :pico, 'k', 1, 1, 0, 1)"""
 
 
 def settings(answer: object) -> dict[str, object]:
-    """The first router's last step halts in mid-answer; the next one's does not."""
     workers = [
         scripted("a", "A reason.", price=PRICE),
         scripted("b", answer, tokens_per_s=400, price=PRICE),
@@ -55,7 +54,7 @@ def settings(answer: object) -> dict[str, object]:
 
 @asynccontextmanager
 async def router_process(address: Address) -> AsyncGenerator[tuple[subprocess.Popen[str], str, str]]:
-    """A router in a process of its own: the process, its URL, its id in the store."""
+    """Run a router in a subprocess. Yield the process, its URL and its id in the store."""
     process = subprocess.Popen(  # noqa: ASYNC220 (it only starts it)
         [sys.executable, "-c", CHILD], cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
@@ -73,12 +72,12 @@ async def router_process(address: Address) -> AsyncGenerator[tuple[subprocess.Po
 
 
 async def let_it_die(router: Replica, owner: str) -> None:
-    """The lease of a router that was killed runs out."""
+    """Expire the lease of a killed router."""
     await router.change("UPDATE replica SET lease_until_us = 1 WHERE id = :owner", owner=owner)
 
 
 async def until_it_halts(router: Replica, id: str) -> None:
-    """Until the store has all that was said of the answer, but for the last word, which waits for its end."""
+    """Wait until the store has the whole answer except the last word, which waits for its end."""
     while True:
         items = (await router.records.events(id, 0)).items
         if "".join(getattr(item.event, "text", "") for item in items) == " ".join(WORDS.split()[:19]) + " ":
@@ -178,7 +177,8 @@ async def test_a_run_that_two_sweeps_find_is_continued_once_even_if_it_ends_betw
 
         async def find_seq_late(id: str) -> int:
             seq = await find_seq(id)
-            if not held.is_set():  # the first sweep; the second finds, continues and ends the run meanwhile
+            # Delays the first sweep, while the second finds, continues and ends the run.
+            if not held.is_set():
                 held.set()
                 await asyncio.sleep(5)
             return seq

@@ -1,4 +1,4 @@
-"""Runs that wait for results of tools, in a store that routers share: exact, once, and for no longer than they may."""
+"""Runs that wait for tool results in a store that routers share."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -26,13 +26,13 @@ SECRET = "sk-proj-" + "a1B2c3D4" * 5
 
 
 async def suspend(api: Served, text: str = "Hello", model: str = "mini") -> Json:
-    """A run that waits: the request that brings its result."""
+    """Start a run that waits for a tool, and return the request with its result."""
     asked: Json = ASK | TOOLS | {"messages": [{"role": "user", "content": text}], "model": model}
     return with_results(asked, await api.ok(asked))
 
 
 def with_results(asked: Json, answer: Json) -> Json:
-    """The request that brings the results of what `answer` calls."""
+    """Return the request with results for the calls of `answer`."""
     said = answer["choices"][0]["message"]
     results = [{"role": "tool", "tool_call_id": call["id"], "content": "noon"} for call in said["tool_calls"]]
     return asked | {"messages": [*asked["messages"], said, *results]}
@@ -126,7 +126,7 @@ async def test_results_of_some_calls_cost_nothing_and_a_turn_that_is_asked_again
 
 
 class SlowCaller(ToolCaller):
-    """Takes its time over the answer."""
+    """Tool caller that pauses before its answer."""
 
     async def _deltas(self, call: Call) -> AsyncGenerator[Delta]:
         async for delta in super()._deltas(call):

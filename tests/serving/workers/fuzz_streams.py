@@ -1,8 +1,8 @@
-"""`make fuzz-streams`: providers' answers that hypothesis has damaged, read by the workers that call these providers.
+"""Fuzz the workers of providers with damaged answers (`make fuzz-streams`).
 
-Each begins as one that a provider could send (words, thoughts, tool calls, an error) and is then changed: events left
-out, doubled, swapped, values replaced by others of any type, bytes cut, added and sent in other pieces, HTTP ended
-early. A call must end soon, with an answer that makes sense or with an error of ours; nothing may stay open.
+Each answer starts valid: text, reasoning, tool calls or an error. Hypothesis then drops, doubles or swaps events, replaces
+values by others of any type, cuts or adds bytes, splits them differently, or ends HTTP early. A call must end soon, with a
+consistent answer or one of our errors, and leave nothing open.
 """
 
 import asyncio
@@ -58,7 +58,7 @@ CALLS = (("look", {"where": "here"}), ("add", {"a": "1"}))
 
 @dataclass(frozen=True)
 class Dialect:
-    """One provider's language, and who reads it."""
+    """A provider's wire, and the worker that reads it."""
 
     wire: Wire
     signing: Signing
@@ -66,7 +66,7 @@ class Dialect:
     path: str = ""
 
     def answers(self) -> list[list[bytes]]:
-        """Answers in its own words: with text and thoughts, with calls of tools, and one that ends in an error."""
+        """Return three answers as events: text and reasoning, tool calls, and one that ends with an error."""
         events = self.wire.events(TOLD)
         called = self.signing.events(ANY_REQUEST, 0, CALLS)
         return [events, called, [*events[:3], self.wire.error_event(TOLD)]]
@@ -105,7 +105,7 @@ HEADERS = st.dictionaries(
 
 
 def places(value: Json, path: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
-    """Every place in a JSON value but its root."""
+    """Return the path of every value in a JSON value, except the root."""
     inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     paths: list[tuple[str | int, ...]] = []
     for key, each in inside:
@@ -115,7 +115,7 @@ def places(value: Json, path: tuple[str | int, ...] = ()) -> list[tuple[str | in
 
 @st.composite
 def damaged_json(draw: st.DrawFn, value: Json) -> Json:
-    """A JSON value with one place of it left out, or replaced by any other."""
+    """Draw a JSON value with one place removed or replaced."""
     if not (paths := places(value)):
         return draw(VALUES)
     *before, last = draw(st.sampled_from(paths))
@@ -132,7 +132,7 @@ def damaged_json(draw: st.DrawFn, value: Json) -> Json:
 
 @st.composite
 def damaged_event(draw: st.DrawFn, event: bytes) -> bytes:
-    """An event with other JSON, or with other bytes."""
+    """Draw an event with damaged JSON or bytes."""
     head, mark, data = event.partition(b"data: ")
     match draw(st.sampled_from(["json", "json", "json", "cut", "noise", "crlf", "comment", "lines"])):
         case "json" if (value := _json_of(data)) is not None:
@@ -155,7 +155,6 @@ def damaged_event(draw: st.DrawFn, event: bytes) -> bytes:
 
 
 def _json_of(data: bytes) -> Json:
-    """What an event says, where it is JSON still."""
     try:
         return json.loads(data)
     except ValueError:
@@ -164,7 +163,7 @@ def _json_of(data: bytes) -> Json:
 
 @st.composite
 def streams(draw: st.DrawFn, dialect: Dialect) -> Answer:
-    """One answer of a provider, damaged."""
+    """Draw a damaged answer."""
     events = list(draw(st.sampled_from(dialect.answers())))
     for _ in range(draw(st.integers(1, 4))):
         at, other = draw(st.integers(0, len(events) - 1)), draw(st.integers(0, len(events) - 1))
@@ -188,14 +187,14 @@ ENDS = st.sampled_from([(), (), (), ("cut_after",), ("end_after",), ("garble_aft
 
 @st.composite
 def rechunked(draw: st.DrawFn, whole: bytes) -> list[bytes]:
-    """The same bytes in other pieces, split in the middle of letters, too."""
+    """Split the bytes at random places, even inside characters."""
     at = sorted(draw(st.lists(st.integers(0, len(whole)), max_size=6)))
     return [whole[i:j] for i, j in zip([0, *at], [*at, len(whole)], strict=True)]
 
 
 @st.composite
 def refusals(draw: st.DrawFn, dialect: Dialect) -> Answer:
-    """One refusal of a provider, damaged."""
+    """Draw a damaged error response."""
     status = draw(st.sampled_from([400, 401, 403, 404, 408, 413, 418, 422, 429, 500, 502, 503, 529, 599]))
     answer = Answer(status=status, error=f"Your key {SECRET} is not one of ours.", headers=draw(HEADERS))
     body = dialect.wire.error_body(answer)
@@ -206,10 +205,10 @@ def refusals(draw: st.DrawFn, dialect: Dialect) -> Answer:
 
 
 async def ask(worker: Worker, server: WireServer, answer: Answer) -> str:
-    """One call; what became of it.
+    """Make one call and return its outcome.
 
     Raises:
-        AssertionError: it ended as it must not.
+        AssertionError: The call ended in a way that is not allowed.
     """
     server.answers.append(answer)
     try:
@@ -227,10 +226,10 @@ async def ask(worker: Worker, server: WireServer, answer: Answer) -> str:
 
 
 def check_error(error: WorkerError) -> None:
-    """Whether an error may be shown.
+    """Check that an error may be shown to clients.
 
     Raises:
-        AssertionError: it may not.
+        AssertionError: It may not.
     """
     assert SECRET not in f"{error}{error.detail}", "the key is in the error"
     failure = Failure.of(error)
@@ -239,10 +238,10 @@ def check_error(error: WorkerError) -> None:
 
 
 def check(reply: Reply, text: str) -> None:
-    """Whether an answer makes sense.
+    """Check that an answer is consistent.
 
     Raises:
-        AssertionError: it does not.
+        AssertionError: It is not.
     """
     result = reply.result
     assert result.output == text
@@ -260,10 +259,10 @@ def check(reply: Reply, text: str) -> None:
 
 
 def fuzz(name: str, examples: int, from_seed: int) -> Counter[str]:
-    """Damaged answers of one dialect; what became of them.
+    """Send damaged answers of one dialect, and count the outcomes.
 
     Raises:
-        AssertionError: one ended as it must not. hypothesis has said which.
+        AssertionError: A call ended in a way that is not allowed. Hypothesis has printed the example.
     """
     dialect, outcomes = DIALECTS[name], Counter[str]()
     with asyncio.Runner() as runner:
@@ -301,7 +300,7 @@ def run(
     max_time: Annotated[float, Option(help="seconds of all of it")] = 600,
     n: Annotated[int, Option("-n", metavar="N", help="answers in one go")] = 500,
 ) -> int:
-    """Fuzz every dialect in turn until the time is over; 1 at the first fault."""
+    """Fuzz the dialects in turn until the time is over. Return 1 at the first fault."""
     began_s, rounds, outcomes = time.monotonic(), 0, Counter[str]()
     while time.monotonic() - began_s < max_time:
         for name in DIALECTS:

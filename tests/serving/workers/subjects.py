@@ -1,7 +1,5 @@
-"""The workers that must keep the port's promises, each with a way to make it behave well or badly.
-
-To add one: write an async context manager that takes a `Behaviour` and yields a `Subject`, and put it into
-`SUBJECTS`.
+"""Workers for the contract tests, each with a way to control its behaviour. To add one, write an async context
+manager that takes a `Behaviour` and yields a `Subject`, and add it to `SUBJECTS`.
 """
 
 import asyncio
@@ -38,42 +36,37 @@ Failure = Literal["unavailable", "busy", "refused", "overflow"]
 
 @dataclass(frozen=True)
 class Behaviour:
-    """How the model behind a worker behaves, for every request."""
-
     text: str = "It is four."
     reasoning: str = ""
     finish: FinishReason = FinishReason.STOP
     calls: tuple[tuple[str, dict[str, str]], ...] = ()
-    """Of tools, in place of the text."""
+    """Tool calls, which replace the text."""
     fails: Failure | None = None
-    """At once, before a word."""
+    """Failure before the first word."""
     breaks_after_words: int | None = None
-    """The stream breaks."""
     stalls_after_words: int | None = None
-    """The stream falls silent."""
 
 
 USAGE = Usage(input_tokens=12, output_tokens=7, cached_input_tokens=5, reasoning_tokens=2)
 PRICE = Price(Decimal(3), Decimal(15), Decimal("0.3"))
-"""What every subject reports for a whole answer."""
+"""Usage and price that every subject reports for a whole answer."""
 RETRY_AFTER_S = 3.0
-"""What every subject asks for when it is busy."""
+"""Delay that every subject requests when it is busy."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A worker under test, and a view of what it leaves open behind itself."""
+    """A worker under test, and counters of its calls."""
 
     worker: Worker
     open_calls: Callable[[], int]
-    """How many calls the model behind it still works on."""
+    """Number of calls that the model still works on."""
     asked: Callable[[], int]
-    """How many calls reached it."""
+    """Number of calls that reached the model."""
     price: Price
-    """What it was told that the model takes."""
+    """Price in the settings of the worker."""
 
     async def nothing_open(self) -> None:
-        """Wait until the model behind it works on nothing."""
         await until(lambda: not self.open_calls())
 
 
@@ -144,7 +137,7 @@ async def responses(behaviour: Behaviour) -> AsyncIterator[Subject]:
 
 
 class ScriptedEngine:
-    """The other side of a `VllmWorker`'s border, behaving as told. The real engine is in `tests/live`."""
+    """Fake engine behind a `VllmWorker`. The real engine is tested in `tests/live`."""
 
     def __init__(self, behaviour: Behaviour) -> None:
         self._behaviour = behaviour
@@ -219,7 +212,7 @@ SUBJECTS: dict[str, MakeSubject] = {
 
 
 CALLING: dict[str, MakeSubject] = {**SUBJECTS, "responses": responses}
-"""Those that are tried with tools."""
+"""Subjects that are tested with tools."""
 
 
 def _subject(worker: Worker, server: WireServer) -> Subject:
@@ -234,7 +227,9 @@ ANY_REQUEST = Request("", {}, {"model": "", "tools": [], "messages": [], "input"
 
 
 def _answer(behaviour: Behaviour, finish: str, words_start: int, signing: Signing) -> Answer:
-    """`words_start`: how many events the wire sends before the first word of an answer without thoughts."""
+    """Return the wire's answer. `words_start` is the number of events before the first word of an answer without
+    reasoning.
+    """
     answer = Answer(
         text=behaviour.text, reasoning=behaviour.reasoning, finish=finish, model=MODEL,
         input_tokens=USAGE.input_tokens, output_tokens=USAGE.output_tokens, cached_tokens=USAGE.cached_input_tokens,
@@ -260,5 +255,4 @@ def _answer(behaviour: Behaviour, finish: str, words_start: int, signing: Signin
 
 
 def words(text: str, count: int) -> str:
-    """The first `count` pieces in which a subject says `text`."""
     return "".join(tokens(text)[:count])

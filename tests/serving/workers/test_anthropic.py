@@ -1,4 +1,4 @@
-"""What is particular to Anthropic's messages."""
+"""Behaviour specific to the Anthropic Messages API."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -247,14 +247,14 @@ EXPECTED: dict[str, type[WorkerError]] = {
     "RetryableError": WorkerUnavailable,
     "StreamAlreadyConsumed": WorkerRefused,
 }
-"""Every exception class of the SDK that is no HTTP status. A new one fails the test below until somebody decided."""
+"""Exceptions of the SDK without an HTTP status. A new one fails the test below until it is mapped."""
 BY_STATUS = {
     400: WorkerRefused, 401: WorkerRefused, 402: WorkerRefused, 403: WorkerRefused, 404: WorkerRefused,
     408: WorkerUnavailable, 409: WorkerUnavailable, 412: WorkerRefused, 413: ContextOverflow, 422: WorkerRefused,
     429: WorkerBusy, 431: WorkerRefused, 499: WorkerUnavailable, 501: WorkerUnavailable, 503: WorkerUnavailable,
     504: WorkerUnavailable, 529: WorkerBusy,
 }  # fmt: skip
-"""Likewise for the statuses that have a class."""
+"""Exceptions with an HTTP status, by status."""
 FAULTS = ErrorMapper("w", "claude-9", "Anthropic", "ANTHROPIC_API_KEY", "http://here", "sk-ant-test")
 REQUEST = httpx2.Request("POST", "http://here/v1")
 
@@ -266,7 +266,7 @@ def tree(root: type[Exception]) -> Iterator[type[Exception]]:
 
 
 SDK = {kind for kind in tree(anthropic.AnthropicError) if ".lib." not in kind.__module__}
-"""`lib` holds what this worker does not use: tools, other clouds, federated credentials."""
+"""Exceptions of the SDK without `lib`, whose tools, clouds and federated credentials this worker does not use."""
 
 
 def test_every_exception_of_the_sdk_that_is_no_status_is_mapped():
@@ -309,7 +309,7 @@ def request_of(call: Call, model: str = "claude-9", **settings: Any) -> dict[str
 
 
 def marks_of(request: dict[str, Any]) -> dict[str, Any]:
-    """The marks of a request, by their place."""
+    """Return the cache marks of a request by place."""
     places = {f"tool {at}": tool for at, tool in enumerate(request.get("tools", ()))}
     if isinstance(system := request.get("system"), list):
         places |= {f"system {at}": block for at, block in enumerate(system)}
@@ -319,7 +319,6 @@ def marks_of(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def said(*texts: str) -> tuple[Message, ...]:
-    """Turns of the user and the model, in turns."""
     return tuple(Message.of("assistant" if at % 2 else "user", text) for at, text in enumerate(texts))
 
 

@@ -1,4 +1,4 @@
-"""How much is read of what a server sends, on each wire: errors, events, packed bodies."""
+"""Limits on reading errors, events and compressed bodies of servers, on each wire."""
 
 import asyncio
 import gzip
@@ -27,7 +27,7 @@ from tests.wires.faults import Fault, chunk, faulty
 from tests.wires.server import Answer, WireServer, serving, sse
 
 SOON_S = 20.0
-"""Generous: a test machine may be busy. Without its bound each of these lasts for ever, or takes hundreds of MB."""
+"""Generous, because a test machine may be busy. Without a limit, each test would hang or use hundreds of MB."""
 MB = 2**20
 LITTLE_BYTES = 16 * MB
 BOMB_BYTES = 100 * MB
@@ -46,7 +46,7 @@ def dialect(request: pytest.FixtureRequest) -> Dialect:
 
 @cache
 def bomb(head: bytes) -> bytes:
-    """`head` and a hundred megabytes of blanks, in a hundred kilobytes."""
+    """Compress `head` and 100 MB of spaces to about 100 kB."""
     packer = zlib.compressobj(9, zlib.DEFLATED, zlib.MAX_WBITS | 16)
     pieces = [packer.compress(head), *(packer.compress(b" " * MB) for _ in range(BOMB_BYTES // MB))]
     return b"".join(pieces) + packer.flush()
@@ -159,7 +159,7 @@ MANY_VALUES = {
 @pytest.mark.parametrize("name", DIALECTS)
 @pytest.mark.parametrize("value", [b"{},", b"[],", b"1,", b'"",'])
 async def test_an_event_of_so_many_values_that_reading_them_takes_minutes_is_refused(name: str, value: bytes):
-    """Anthropic's SDK takes a fifth of a millisecond for each, and all of the process waits."""
+    """Anthropic's SDK needs 0.2 ms per value and blocks the process meanwhile."""
     event = chunk(sse(MANY_VALUES[name] % (value * 300_000), "message_start"))
     error = await failing(DIALECTS[name], Fault(EVENTS + CHUNKED, tail=event))
     assert error.message.startswith("w failed. The server sent an event of more than")
@@ -233,7 +233,8 @@ async def test_a_stream_that_floods_without_content_fails_and_others_have_their_
             await asyncio.sleep(0)
 
     other = asyncio.create_task(take_turns())
-    flood = Fault(EVENTS + CHUNKED, drips=chunk(empty * (MOST_EMPTY + 100)))  # at once: time stands meanwhile
+    # All in one piece, because virtual time stands still.
+    flood = Fault(EVENTS + CHUNKED, drips=chunk(empty * (MOST_EMPTY + 100)))
     error = await failing(dialect, flood)
     other.cancel()
     assert type(error) is WorkerUnavailable

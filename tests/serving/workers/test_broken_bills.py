@@ -1,5 +1,5 @@
-"""What a call is billed that broke: as its server counted, at its bound where the model was at work and nobody counted, and
-nothing where nothing was said.
+"""Bills of broken calls: the server's count, the bound if the model worked without a count, or nothing if nothing was
+sent.
 """
 
 from typing import Any
@@ -32,7 +32,9 @@ COUNTED = {
     + event("message_delta", delta={"stop_reason": None}, usage={"output_tokens": 5}),
     "gemini": sse({"usageMetadata": {"promptTokenCount": 12, "thoughtsTokenCount": 5}}),
 }
-"""A server's count before its first word, as of thoughts that it does not show. Responses count at their end alone."""
+"""Counts that a server sends before its first word, for example for hidden reasoning. Responses counts only at the
+end.
+"""
 ONLY_THE_PROMPT = {
     "openai": sse({"choices": [], "usage": {"prompt_tokens": 12, "completion_tokens": 0}}),
     "anthropic": DIALECTS["anthropic"].wire.events(Answer())[0],
@@ -99,14 +101,14 @@ CALLED = {
         }
     ),
 }
-"""A tool is called to the end."""
+"""Events with a complete tool call."""
 FIVE = Usage(12, 5)
 
 
 async def broken(
     name: str, *events: bytes, cut: bool = True, call: Call = CALL, late_s: float = 0.0, **account: Any
 ) -> tuple[WorkerError, Reply | None]:
-    """What a call raises whose server says that and is gone, and its reply where it had begun."""
+    """Return the error of a call whose server sends these events and disconnects, and its reply if it had begun."""
     dialect, reply = DIALECTS[name], None
     answer = Answer(
         instead=(b": hello\n\n", *events) if late_s else events,
@@ -179,7 +181,8 @@ async def test_after_a_word_a_count_of_the_prompt_alone_is_no_bill(name: str):
     reply.bound = Usage(100, 1000)
     reply.close_bill()
     assert reply.result.cost_is_bound
-    input_tokens = 12 if name in ("anthropic", "gemini") else 50  # as counted, or the half of its bytes
+    # As counted, or estimated as half of the bytes.
+    input_tokens = 12 if name in ("anthropic", "gemini") else 50
     assert reply.result.cost_usd == PRICE.of(Usage(input_tokens, 1 + ESTIMATE_SLACK_TOKENS))
     assert "about twice" in reply.result.notes[-1]
 
@@ -255,7 +258,7 @@ async def test_an_answer_is_whole_whatever_its_server_says_after_its_end(name: s
     dialect, whole = DIALECTS[name], Answer(text="It is four.", error_code=code)
     goodbye = None if name == "gemini" else -1
     events = (*dialect.wire.events(whole)[:goodbye], dialect.wire.error_event(whole))
-    if name == "responses":  # whose end is its goodbye
+    if name == "responses":  # its last event ends the stream
         events = (*dialect.wire.events(whole), dialect.wire.error_event(whole))
     async with serving(dialect.wire, Answer(instead=events)) as server:
         worker = dialect.worker(ProviderAccount("w", MODEL, SECRET, server.url + dialect.path, PRICE))

@@ -1,6 +1,4 @@
-"""How much an answer may hold of what is passed on only once it is whole, on each wire: calls of tools, and what goes back
-with them.
-"""
+"""Limits on parts of an answer that are passed on only when complete: tool calls, and native turns."""
 
 import asyncio
 import json
@@ -106,7 +104,7 @@ async def test_what_goes_back_with_a_turn_is_kept_to_its_bound(name: str, monkey
 
 
 async def test_the_tokens_whose_likelihood_is_told_are_tokens():
-    """A word may come with any number of them."""
+    """Each word may come with any number of log probabilities."""
     content = [{"token": "x", "logprob": -1.0, "bytes": None, "top_logprobs": []}] * 50
     stream = sse({"choices": [{"index": 0, "delta": {"content": "x"}, "logprobs": {"content": content}}]})
     options = WireOptions(top_logprobs=1)

@@ -1,4 +1,4 @@
-"""Models that are reached through a cloud, with the SDKs' own credentials, over sockets."""
+"""Models in clouds, called over sockets with the credentials of the cloud SDKs."""
 
 import json
 import subprocess
@@ -32,7 +32,7 @@ ROOT = Path(__file__).parents[3]
 async def ask(
     wire: Wire, worker: Json, environ: dict[str, str] | None = None, path: str = "", n: int = 1
 ) -> list[Request]:
-    """What a server of `wire` is asked by the worker."""
+    """Return the requests that a server of `wire` receives from the worker."""
     async with AsyncExitStack() as stack:
         server = await stack.enter_async_context(serving(wire))
         settings = {"workers": [{"name": "w", "base_url": server.url + path} | worker]}
@@ -45,7 +45,7 @@ async def ask(
 
 
 def service_account(folder: Path, token_url: str) -> str:
-    """The key file of one, as Google makes it."""
+    """Write the key file of a Google service account, and return its path."""
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
     path = folder / "account.json"
@@ -194,7 +194,7 @@ asyncio.run(main())
 
 @pytest.fixture(scope="module")
 def boto3(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with boto3, which cannot be installed beside what our other tests need: see pyproject.toml."""
+    """Return a folder with boto3, which conflicts with other test dependencies (see pyproject.toml)."""
     folder = tmp_path_factory.mktemp("boto3")
     ended = uv.pip("install", "--target", str(folder), "boto3==1.44.5")
     assert ended.returncode == 0, ended.stderr
@@ -203,7 +203,9 @@ def boto3(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def bedrock(boto3: Path) -> Any:
-    """What Bedrock is asked with a signature and with a key, and what a client sees of a broken frame: one process for all three."""
+    """Return two requests to Bedrock, one signed and one with a key, and the client's view of a broken frame. Runs
+    one process for all three.
+    """
     environ = {
         "AWS_ACCESS_KEY_ID": "AKIAEXAMPLE",
         "AWS_SECRET_ACCESS_KEY": "secret",

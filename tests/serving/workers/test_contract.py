@@ -1,4 +1,4 @@
-"""What every worker promises, whatever wire it speaks. See `subjects.py` for who is tested and how to add one."""
+"""The contract of every worker, on every wire. The workers are in `subjects.py`, with instructions to add one."""
 
 import asyncio
 import json

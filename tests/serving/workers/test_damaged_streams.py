@@ -1,4 +1,4 @@
-"""Providers' answers that are damaged: `fuzz_streams.py` for a moment, and what it has found before."""
+"""Damaged answers of providers: a short run of `fuzz_streams.py`, and its earlier findings."""
 
 import asyncio
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Servers that break below the wire, played to all three workers that speak HTTP: each fault is a `WorkerUnavailable`, soon."""
+"""Servers that break below the wire. Each fault must soon become `WorkerUnavailable` in all three HTTP workers."""
 
 import asyncio
 import gc
@@ -23,7 +23,7 @@ from tests.wires.server import Answer, serving
 Ask = Callable[[], Awaitable[tuple[WorkerError, str]]]
 STALL_S = 0.5
 SOON_S = 10.0
-"""Generous: a test machine may be busy. Without its end each of these lasts for ever."""
+"""Generous, because a test machine may be busy. Without a limit, each of these would hang."""
 
 
 @pytest.fixture(params=PROVIDERS.values(), ids=PROVIDERS.keys())
@@ -37,7 +37,7 @@ def first_words(provider: Provider) -> bytes:
 
 @asynccontextmanager
 async def playing(provider: Provider, fault: Fault, stall_s: float = STALL_S) -> AsyncIterator[Ask]:
-    """A worker and a server that plays `fault`; asking gives the call's error and what was heard before it."""
+    """Yield a function that calls a worker whose server plays `fault`. It returns the error and the text before it."""
     async with faulty(fault, first_words(provider)) as server:
         worker = provider.make(server.url, stall_timeout_s=stall_s)
 
@@ -95,14 +95,14 @@ async def test_comments_are_no_words(provider: Provider, speaks: bool):
 
 
 async def test_a_broken_frame_does_not_wait_for_the_stall_timeout(provider: Provider):
-    """aiohttp's parser closes the connection and tells nobody who reads."""
+    """aiohttp's parser closes the connection without notifying the reader."""
     async with playing(provider, Fault(speaks=True, tail=b"zz\r\n"), stall_s=60) as ask:
         error, text = await ask()
     assert (type(error), text) == (WorkerUnavailable, "a b")
 
 
 async def test_comments_while_a_model_thinks_do_no_harm(provider: Provider):
-    """They are passed over, before the first word and between two, as long as words come in time."""
+    """Comments are skipped before the first word and between words, while words arrive in time."""
     events = [event for each in provider.wire.events(Answer(text="a b c")) for event in (b": ping\n\n", each)]
     async with provider(Answer(instead=tuple(events))) as (worker, _), worker.open(CALL) as reply:
         assert "".join([delta.text async for delta in reply]) == "a b c"
@@ -144,7 +144,7 @@ async def test_a_redirect_is_not_followed(provider: Provider):
 
 @pytest.mark.parametrize("scheme", ["http", "https"])
 async def test_tls_where_none_is_and_none_where_it_is(provider: Provider, scheme: str):
-    """A plain server that is asked by TLS; one that answers a plain request with TLS's alert."""
+    """A plain server that gets a TLS request, and one that answers a plain request with a TLS alert."""
     async with faulty(NOT_HTTP["a TLS alert"]) as server:
         worker = provider.make(server.url.replace("http", scheme), stall_timeout_s=STALL_S)
         error = await asyncio.wait_for(failing(worker), SOON_S)
@@ -155,8 +155,8 @@ async def test_tls_where_none_is_and_none_where_it_is(provider: Provider, scheme
 async def test_a_reset_in_the_middle_leaves_no_traceback_in_the_log(
     provider: Provider, caplog: pytest.LogCaptureFixture
 ):
-    """asyncio logs the error of a future that nobody asked for it, once the future is collected."""
-    gc.collect()  # what an earlier test has left
+    """asyncio logs the error of a future that was never awaited when the future is collected."""
+    gc.collect()  # left over from earlier tests
     caplog.clear()
     async with provider(Answer(), Answer(text="a b c d", cut_after=provider.first_word + 2)) as (worker, _):
         async with worker.open(CALL) as reply:

@@ -1,4 +1,4 @@
-"""What is particular to the Gemini API."""
+"""Behaviour specific to the Gemini API."""
 
 import inspect
 import re
@@ -39,7 +39,7 @@ async def ask(server: WireServer, call: Call = BARE, model: str = "gemini-2.5-pr
 
 
 def camel(value: Any) -> Any:
-    """Proto's JSON takes both `mime_type` and `mimeType`, and the SDK sends both."""
+    """Convert keys to camel case. Protobuf JSON accepts `mime_type` and `mimeType`, and the SDK sends both."""
     if isinstance(value, list):
         return [camel(item) for item in value]
     if not isinstance(value, dict):
@@ -210,7 +210,7 @@ UNFINISHED = {
     "OTHER", "MALFORMED_FUNCTION_CALL", "IMAGE_OTHER", "NO_IMAGE", "UNEXPECTED_TOOL_CALL",
     "TOO_MANY_TOOL_CALLS", "MISSING_THOUGHT_SIGNATURE", "MALFORMED_RESPONSE",
 }  # fmt: skip
-"""Reasons that end no answer."""
+"""Finish reasons that do not finish an answer."""
 
 
 def test_every_finish_reason_of_the_sdk_is_known():
@@ -228,7 +228,7 @@ STATUS = {"APIError": 500, "ClientError": 400, "ServerError": 500}
 
 
 def test_every_exception_of_the_sdk_is_mapped():
-    """Those that are `ValueError`s are mapped as garbled chunks; a new one fails here until somebody decided."""
+    """Subclasses of `ValueError` are mapped as garbled chunks. A new exception fails this test until it is mapped."""
     faults = ErrorMapper("w", "gemini-9", "Gemini", "GEMINI_API_KEY", "http://here", "AIza-test-key")
     mapped = {}
     for name, kind in inspect.getmembers(errors, inspect.isclass):

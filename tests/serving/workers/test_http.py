@@ -1,4 +1,4 @@
-"""What the three workers that speak HTTP share: statuses, broken streams, silence, connections, and keys kept quiet."""
+"""Behaviour that the three HTTP workers share: statuses, broken streams, silence, connections and secret keys."""
 
 import asyncio
 import logging
@@ -48,7 +48,7 @@ class Provider:
     path: str = ""
     key_env: str = ""
     first_word: int = 0
-    """How many events come before the first word."""
+    """Number of events before the first word."""
 
     def make(self, url: str, **settings: float) -> Worker:
         return self.worker(ProviderAccount("w", MODEL, SECRET, url + self.path, **settings))  # type: ignore[arg-type]

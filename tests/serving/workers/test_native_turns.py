@@ -1,4 +1,4 @@
-"""Tools over every provider's wire, against servers that sign their turns and refuse anything changed."""
+"""Tools on every provider's wire, against servers that sign their turns and reject changes."""
 
 import copy
 import json
@@ -77,7 +77,7 @@ async def ask(worker: Worker, messages: tuple[Message, ...], tools: Toolset = TO
 def go_on(
     messages: tuple[Message, ...], result: CallResult, *, is_error: bool = False
 ) -> tuple[Message, ...]:
-    """The conversation with the turn and the results of its calls, the last one's first."""
+    """Return the conversation with the turn and the results of its calls, in reverse order."""
     parts = (Text(result.output),) if result.output else ()
     turn = Message("assistant", (*parts, *result.tool_calls), result.native)
     results = [
@@ -134,7 +134,7 @@ async def test_a_native_turn_survives_a_record(provider: Provider):
 
 
 def _tamper(value: Any) -> Any:
-    """Every long text changed, but for those that say what a part is."""
+    """Change every long text, except those that identify a part."""
     match value:
         case dict():
             return {k: v if k in ("type", "role", "id", "call_id", "name", "ids") else _tamper(v) for k, v in value.items()}  # fmt: skip

@@ -1,4 +1,4 @@
-"""What is particular to OpenAI's chat completions and the servers that are compatible with them."""
+"""Behaviour specific to OpenAI's Chat Completions and compatible servers."""
 
 from decimal import Decimal
 

@@ -1,4 +1,4 @@
-"""Silence of engines and of workers of one's own: how long it lasts, and what it becomes."""
+"""Silence of engines and custom workers: time limits and resulting errors."""
 
 import asyncio
 import dataclasses
@@ -66,7 +66,7 @@ async def test_an_engine_alone_is_asked_again():
 
 async def test_an_engine_of_several_replicas_is_asked_again_at_another():
     class Routed(ScriptedEngine):
-        """Chooses as `PrefixRouter` does; one of its replicas is silent."""
+        """Chooses replicas as `PrefixRouter` does. Replica `a` is silent."""
 
         async def generate(
             self, call: EngineCall, waiting: Callable[[str], None] | None = None
@@ -93,7 +93,7 @@ async def test_an_engine_that_falls_silent_in_an_answer_has_failed():
 
 
 class PacedEngine(ScriptedEngine):
-    """A token without words after each of `pauses_s`, the model at work on a call of a tool; then the answer."""
+    """Engine that sends an empty token after each of `pauses_s`, as during a tool call, and then its answer."""
 
     def __init__(self, *pauses_s: float, starts: int = 0) -> None:
         super().__init__(Behaviour())
@@ -118,7 +118,7 @@ async def test_tokens_that_show_no_words_are_no_silence():
 
 
 class Queued:
-    """Remembers why first tokens are late."""
+    """Observer that stores the reasons for late first tokens."""
 
     def __init__(self) -> None:
         self.reasons = list[str]()
@@ -167,7 +167,7 @@ GOES_ON = replace(CALL, terms=Terms(outlasts_break=True))
 
 
 def warm_up(own: Pool, pause_s: float = 0.001) -> Pool:
-    """Whose worker has given many whole answers without longer pauses than that."""
+    """Record many answers of worker `a` with pauses of at most `pause_s`."""
     for _ in range(KNOWN_CALLS):
         own.health["a"].pause(pause_s)
     return own
@@ -216,7 +216,6 @@ def limited(
     pause_s: float | None = None,
     priority: Priority = "interactive",
 ) -> Call:
-    """A call with the limits of one attempt."""
     pauses = None if pause_s is None else Pauses(pause_s)
     attempt = AttemptLimits(first_token_s=first_token_s, pauses=pauses)
     return replace(CALL, terms=Terms(priority=priority, limits=attempt))
@@ -265,7 +264,7 @@ async def test_only_what_takes_longer_than_usual_is_just_late(
 
 
 class Slow:
-    """A worker of one's own, which takes its time before each of two words."""
+    """Custom worker that pauses before each of two words."""
 
     n_open = 0
 

@@ -1,4 +1,4 @@
-"""What keeps a call alive on each wire, and what does not: a model that goes on, and a server that only says something."""
+"""Events that keep a call alive on each wire: progress of the model does, mere traffic does not."""
 
 import asyncio
 from dataclasses import dataclass
@@ -20,9 +20,9 @@ from tests.wires.server import Answer, serving, sse
 
 STALL_S = 0.5
 SOON_S = 10.0
-"""Generous: a test machine may be busy. Without its end each of these lasts for ever."""
+"""Generous, because a test machine may be busy. Without a limit, each of these would hang."""
 LONGEST = 60
-"""Tokens; pieces of arguments that drip reach it long after the stall timeout."""
+"""Output limit in tokens. Slow tool arguments reach it long after the stall timeout."""
 COMMENT = b": ping\n\n"
 
 
@@ -40,12 +40,12 @@ def parts(*each: object) -> bytes:
 
 @dataclass(frozen=True)
 class Pieces:
-    """What one wire says again and again while a tool is called."""
+    """Events that a wire may repeat during a tool call."""
 
     argument: bytes
-    """More of the call."""
+    """Event with more arguments of the call."""
     idle: tuple[bytes, ...]
-    """Nothing."""
+    """Events without content."""
 
 
 PIECES = {
@@ -94,7 +94,7 @@ async def ask(name: str, fault: Fault, call: Call = CALL, stall_s: float = STALL
 
 @pytest.mark.parametrize("name", PIECES)
 async def test_a_call_whose_arguments_take_longer_than_the_stall_timeout_is_no_silence(name: str):
-    """It ends where its output does, and not before."""
+    """The call ends at its output limit, and not before."""
     call = replace(CALL, sampling=Sampling(max_output_tokens=LONGEST))
     reply = await ask(name, Fault(tail=chunk(BEGUN[name]), drips=chunk(PIECES[name].argument)), call)
     assert reply.finish is FinishReason.LENGTH
@@ -102,7 +102,7 @@ async def test_a_call_whose_arguments_take_longer_than_the_stall_timeout_is_no_s
 
 @pytest.mark.parametrize("name", PIECES)
 async def test_what_says_nothing_keeps_no_call_alive(name: str):
-    """Before the first word, and once a call of a tool has begun."""
+    """Before the first word, and during a tool call."""
 
     async def outcome(tail: bytes, idle: bytes) -> str:
         with pytest.raises(WorkerUnavailable) as caught:
@@ -116,7 +116,7 @@ async def test_what_says_nothing_keeps_no_call_alive(name: str):
 
 @pytest.mark.parametrize("name", PIECES)
 async def test_an_answer_is_given_a_fixed_time_after_its_finish(name: str, monkeypatch: pytest.MonkeyPatch):
-    """Of words and of calls; whatever comes then, the finish once more among it."""
+    """For texts and tool calls, whatever follows the finish, even a second finish."""
     monkeypatch.setattr(stall_timer, "GOODBYE_S", 0.2)
     signing = DIALECTS[name].signing
     turn_events = {n: signing.events(ANY_REQUEST, n_turns, ONE_CALL[:n]) for n, n_turns in ((0, 2), (1, 0))}
@@ -138,7 +138,7 @@ async def test_an_answer_is_given_a_fixed_time_after_its_finish(name: str, monke
 
 
 async def test_nothing_is_waited_for_after_the_mark_of_the_end(monkeypatch: pytest.MonkeyPatch):
-    """Also where nobody said why the model stopped."""
+    """Even if the stream has no finish reason."""
     monkeypatch.setattr(stall_timer, "GOODBYE_S", 0.2)
     stream = chat(content="words") + b"data: [DONE]\n\n"
     reply = await ask("openai", Fault(tail=chunk(stream), drips=chunk(COMMENT)), stall_s=60)
@@ -146,7 +146,7 @@ async def test_nothing_is_waited_for_after_the_mark_of_the_end(monkeypatch: pyte
 
 
 async def test_more_output_that_a_server_counts_and_does_not_show_is_no_silence():
-    """vLLM's `continuous_usage_stats`, while it parses a call."""
+    """vLLM sends `continuous_usage_stats` while it parses a call."""
     counts = b"".join(
         chunk(sse({"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": n}})) for n in (1, 2)
     )
@@ -170,7 +170,7 @@ async def test_embeddings_that_drip_end_with_the_stall_timeout(drip: bytes):
 
 @pytest.mark.parametrize("name", PIECES)
 async def test_a_call_that_breaks_while_a_tool_is_called_is_billed_at_its_bound(name: str):
-    """Nothing of it was shown, and its provider was paid."""
+    """None of it was shown, but the provider was paid."""
     dialect, start = DIALECTS[name], (BEGUN[name], PIECES[name].argument)
     for events, is_paid in ((start, True), ((COMMENT, COMMENT), False)):
         breaks = Answer(instead=events, pause_after=2, late_s=STALL_S, cut_after=2)

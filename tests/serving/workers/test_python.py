@@ -19,7 +19,7 @@ HERE = "tests.serving.workers.test_python"
 
 
 class Parrot:
-    """A worker of one's own: says the user's words so many times."""
+    """Custom worker that repeats the user's text `times` times."""
 
     def __init__(self, name: str, price: Price | None, times: int = 1) -> None:
         if times < 1:
@@ -36,7 +36,7 @@ class Parrot:
 
 
 class Liar:
-    """Says what it is told to of tokens and money, and stops when it likes."""
+    """Custom worker with configurable usage, cost and finish."""
 
     def __init__(self, name: str, price: Price | None, words: int = 2, **last: Any) -> None:
         self.name, self._price, self._words, self._last = name, price, words, last
@@ -95,7 +95,7 @@ PRICE = {"input_usd_per_mtok": 1, "output_usd_per_mtok": 10}
 
 
 async def paid(**options: Any) -> tuple[Reply, BudgetLedger]:
-    """A call of a worker of one's own, with a hundred tokens for its answer."""
+    """Call a custom worker with at most 100 output tokens."""
     member = pool(factory=f"{HERE}:Liar", price=PRICE, options=options).members["polly"]
     call, ledger = Call((Message.of("user", "?"),), Sampling(max_output_tokens=100)), BudgetLedger()
     async with open_call(member, call, ledger) as reply:

@@ -1,4 +1,6 @@
-"""A kept-alive connection that its server has reset before it read the request: asked again at once on a new one."""
+"""Kept-alive connections that the server resets before it reads the request. The request is repeated once on a new
+connection.
+"""
 
 import asyncio
 import time
@@ -31,7 +33,7 @@ async def test_a_kept_connection_that_is_reset_is_replaced_at_once(provider: Pro
 async def test_it_is_asked_again_once_and_never_after_an_answer_began(provider: Provider):
     async with provider() as (worker, server):
         await ask(worker)
-        server.respond = lambda _: Answer(cut_after=0)  # its headers have come
+        server.respond = lambda _: Answer(cut_after=0)  # breaks after its headers
         assert isinstance(await failing(worker), WorkerUnavailable)
         assert len(server.requests) == 2
 

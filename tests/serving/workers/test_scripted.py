@@ -1,4 +1,4 @@
-"""What is particular to the fake that ships."""
+"""Behaviour specific to the scripted worker."""
 
 import asyncio
 from dataclasses import fields
@@ -114,7 +114,7 @@ async def test_it_keeps_no_more_than_some_bytes_of_prompts():
 
 
 async def test_the_calls_it_keeps_hold_nothing_of_their_runs():
-    """Of every field that may hold an object which is not part of what was asked."""
+    """Checks every field that may hold an object that is not part of the request."""
     plain = float | None, int | None
     objects = [
         each.name
@@ -132,7 +132,7 @@ async def test_the_calls_it_keeps_hold_nothing_of_their_runs():
 
 
 async def test_it_takes_its_time():
-    """The first token after `delay_s`, the others at their pace: never early."""
+    """The first token comes after `delay_s`, and the others at `tokens_per_s`. None is early."""
     worker = ScriptedWorker("w", ["one two three"], delay_s=0.05, tokens_per_s=100)
     loop = asyncio.get_running_loop()
     asked_s = loop.time()

@@ -1,4 +1,4 @@
-"""A script that calls tools, as its settings write it."""
+"""Scripted tool calls, as written in settings."""
 
 import pytest
 from msgspec.structs import replace
@@ -33,7 +33,7 @@ async def ask(worker: Worker, *messages: Message, tools: Toolset = TOOLS) -> Cal
 
 
 def answered(result: CallResult, text: str) -> tuple[Message, ...]:
-    """A turn that called tools, and what they gave."""
+    """Return the turn that called tools, and the results."""
     calls = tuple(PendingCall(n, call) for n, call in enumerate(result.tool_calls))
     results = tuple(GivenResult(n, ToolResult(call.call.id, (Text(text),))) for n, call in enumerate(calls))
     return conversation([StepTurn(result, calls, results)])

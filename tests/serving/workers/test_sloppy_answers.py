@@ -1,4 +1,4 @@
-"""Answers whose meaning is clear though no standard allows them: each wire reads them, and no word or call is lost."""
+"""Answers that violate the standards but are clear. Each wire reads them without losing a word or call."""
 
 import asyncio
 import json
@@ -35,16 +35,16 @@ SOON_S = 10.0
 
 @dataclass(frozen=True)
 class Row:
-    """What a server sends, and what it means."""
+    """Events that a server sends, and their expected meaning."""
 
     events: Sequence[bytes]
     text: str = ""
     reasoning: str = ""
     calls: Sequence[tuple[str, str]] = ()
     ids: Sequence[str] = ()
-    """Of the calls, where they must be these."""
+    """Expected ids of the calls, or empty to accept any."""
     finish: FinishReason | None = None
-    """None: what goes with the calls, or `stop`."""
+    """Expected finish, or None for the usual one: `tool_calls` with calls, else `stop`."""
 
 
 async def read(name: str, events: Sequence[bytes], call: Call = CALL) -> Reply:
@@ -72,10 +72,7 @@ def check(row: Row, reply: Reply) -> None:
     if row.ids:
         assert ids == list(row.ids)
     assert result.finish is (row.finish or (FinishReason.TOOL_CALLS if row.calls else FinishReason.STOP))
-    dump(result).__repr__().encode()  # what is kept can be written as UTF-8
-
-
-# OpenAI's chat completions
+    dump(result).__repr__().encode()  # the stored form must be valid UTF-8
 
 
 def chat(delta: object = None, finish: object = None, **more: object) -> bytes:
@@ -233,9 +230,6 @@ async def test_ids_of_calls_stay_as_they_came():
         assert [call.id for call in reply.tool_calls] == ["a", "b"]
 
 
-# OpenAI's Responses
-
-
 def event(kind: str, **fields: object) -> bytes:
     return sse({"type": kind, **fields}, kind)
 
@@ -302,8 +296,6 @@ async def test_responses_are_read_generously(row: Row):
     check(row, await read("responses", row.events))
 
 
-# Anthropic's Messages
-
 BEGIN = event("message_start", message={"usage": {"input_tokens": 12, "output_tokens": 1}})
 
 
@@ -331,7 +323,7 @@ def without_names(*events: bytes) -> list[bytes]:
 
 
 def in_blocks(index_of_second: object, *, pieces: bool = True) -> list[bytes]:
-    """Two calls."""
+    """Return the events of a message with two tool calls."""
     if not pieces:
         return [BEGIN, block(tool_use("a", "get_weather", json.loads(ROME))), block(tool_use("b", "get_time", json.loads(UTC)), index_of_second)]  # fmt: skip
     return [BEGIN, block(tool_use("a", "get_weather")), delta(ROME[:4], kind="input_json"), delta(ROME[4:], kind="input_json"),
@@ -442,7 +434,7 @@ async def test_contents_are_read_generously(row: Row):
     check(row, await read("gemini", row.events))
 
 
-# What no wire can read
+# Answers that no wire can read
 
 
 NO_CALL = {
@@ -475,7 +467,7 @@ EARLY = {
 
 @pytest.mark.parametrize("name", EARLY)
 async def test_an_end_before_the_first_word_is_no_answer_while_the_connection_is_open(name: str):
-    """It is silence, however long the usual wait after an end is; words that come late are read."""
+    """The early end counts as silence for the whole stall timeout. Late words are read."""
     early, late = EARLY[name]
     dialect = DIALECTS[name]
 
@@ -547,7 +539,7 @@ async def test_a_malformed_event_is_a_cut_after_the_words_before_it(
     assert caught.value.retryable
 
 
-# Embeddings, which are asked for whole
+# Embeddings, which are not streamed
 
 
 VECTOR = [0.5, 0.25]
@@ -582,7 +574,7 @@ JSON_ANSWERS = {
 @pytest.mark.parametrize("closes", [False, True], ids=["by its length", "until the connection closes"])
 @pytest.mark.parametrize("name", JSON_ANSWERS)
 async def test_a_stream_that_is_answered_with_whole_json_is_read_by_its_bytes(name: str, closes: bool):
-    """With the headers of an answer that is no stream."""
+    """The headers are those of a response that is no stream."""
     body, dialect = JSON_ANSWERS[name], DIALECTS[name]
     length = b"" if closes else b"content-length: %d\r\n" % len(body)
     head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n" + length + b"\r\n"

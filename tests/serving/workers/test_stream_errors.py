@@ -1,4 +1,4 @@
-"""An error inside a stream whose HTTP status is 200: each means what its own status would mean, on every wire."""
+"""Errors inside a stream with HTTP status 200. Each is handled like its own status, on every wire."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -1,4 +1,4 @@
-"""Schemas of tools as providers take them: an object with `properties`, and nothing else at the root."""
+"""Tool schemas as providers require them: an object with `properties` and nothing else at the root."""
 
 import json
 import time
@@ -41,7 +41,7 @@ ALL: Json = {
 }
 DEFS: Json = {"$defs": {"A": A, "B": B}}
 DRAFT: Json = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
-# schema, what is sent, and the words that say the rest
+# schema, the schema that is sent, and words that the description must contain
 SCHEMAS: dict[str, tuple[Any, Json, str]] = {
     "none": (None, EMPTY, ""),
     "empty": ({}, EMPTY, ""),

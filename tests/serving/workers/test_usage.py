@@ -1,4 +1,4 @@
-"""What servers say of tokens and money that cannot be true, over all three wires; and answers longer than was allowed."""
+"""Impossible counts of tokens and money on all three wires, and answers above their limit."""
 
 import json
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ def provider(request: pytest.FixtureRequest) -> Provider:
 
 @dataclass(frozen=True)
 class Paid:
-    """A call that is over: its text, its reply, and what it cost on the record and in the ledger."""
+    """A finished call: its text, its reply, and its cost on the record and in the ledger."""
 
     text: str
     reply: Reply
@@ -43,7 +43,7 @@ class Paid:
 
 
 def telling(provider: Provider, tokens: Any, *, of_input: bool) -> Answer:
-    """An answer whose usage says `tokens`, as the wire spells it."""
+    """Return an answer whose usage is `tokens`, in the terms of the wire."""
     error_text = Answer(
         text="It is four.", input_tokens=111_111 if of_input else 12, output_tokens=7 if of_input else 111_111
     )
@@ -92,7 +92,7 @@ async def test_what_a_provider_adds_to_a_prompt_is_believed(provider: Provider):
 
 
 def beside(events: list[bytes]) -> tuple[bytes, ...]:
-    """A stream whose usage comes in one packet with the words."""
+    """Return a stream with text and usage in one packet."""
     return (b"".join(events),)
 
 
@@ -124,7 +124,7 @@ async def test_an_answer_a_little_over_its_limit_is_billed_as_told_and_noted(
 
 @pytest.mark.parametrize("part", ["cached_tokens", "reasoning_tokens"])
 async def test_a_part_that_is_larger_than_its_whole_is_dropped_and_the_whole_is_billed(part: str):
-    """As told by OpenAI's wire; the others tell parts beside each other, where none can be too large."""
+    """Only OpenAI's wire reports parts within a total. The others report separate counts."""
     got = await paid(PROVIDERS["openai"], Answer(input_tokens=12, output_tokens=7, **{part: 50}))
     assert got.reply.usage == Usage(12, 7)
     assert len(got.reply.notes) == 1
@@ -222,7 +222,7 @@ async def test_a_limit_is_also_held_where_a_piece_has_many_tokens():
 
 @pytest.mark.parametrize("text", ["四" * 120, "a" * 120, "Donaudampfschifffahrt " * 25, "-" * 400])
 async def test_an_answer_inside_its_limit_is_never_cut(provider: Provider, text: str):
-    """A hundred tokens of most languages, and what is longer per token."""
+    """100 tokens in several languages, and tokens longer than usual."""
     got = await paid(provider, Answer(text=text, output_tokens=100))
     assert (got.text, got.reply.finish, got.reply.notes) == (text, FinishReason.STOP, ())
 
@@ -250,7 +250,7 @@ async def test_a_count_too_small_for_the_words_is_not_believed(provider: Provide
 
 
 async def test_a_count_that_was_believed_is_billed_where_the_bound_is_less():
-    """A prompt that its provider made longer, before the answer's count turns out to be a lie."""
+    """The provider lengthened the prompt before the answer's count turned out to be false."""
     worded = OpenAIWire().events(Answer(text="It is four."))
     believed = sse({"choices": [], "usage": {"prompt_tokens": 10_000, "completion_tokens": 1}})
     lie = sse({"choices": [], "usage": {"prompt_tokens": 10_000, "completion_tokens": -5}})
@@ -275,7 +275,7 @@ async def test_more_written_to_a_cache_than_was_read_is_not_believed():
 
 
 def ending(usage: str, podium: str = "null") -> Answer:
-    """OpenAI's answer with this usage."""
+    """Return OpenAI's answer with this usage."""
     *events, _, _, done = OpenAIWire().events(Answer(text="It is four."))
     last = (
         f'{{"choices": [{{"delta": {{}}, "finish_reason": "stop"}}], "usage": {usage}, "podium": {podium}}}'
@@ -284,7 +284,7 @@ def ending(usage: str, podium: str = "null") -> Answer:
 
 
 async def test_thoughts_that_are_counted_beside_the_answer_are_billed_too():
-    """As xAI counts; the sum of all says so."""
+    """xAI counts reasoning separately, as `total_tokens` shows."""
     thought = '"completion_tokens_details": {"reasoning_tokens": 50}'
     beside = await paid(
         PROVIDERS["openai"],

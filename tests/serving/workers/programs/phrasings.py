@@ -1,4 +1,4 @@
-"""Phrasings with the answers of programs, for the tests of each program."""
+"""Phrasings with expected answers, shared by the tests of the programs."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -26,11 +26,11 @@ HOSTILE = (
     "if " + "Tom has 3 apples and " * 18 + "how many", "put " + '"a" ' * 90, "is " + "a or " * 75 + "b", "B) " * 130, "translate " + "le " * 120 + "into French",
     "solve (x+1)^1000000 = 0", "expand " + "(x+1)" * 60, "count from 1 to 999999999999", "repeat the word a 999999999 times",
 )  # fmt: skip
-"""Requests that would take a careless program for ever, or all memory. Their time is bounded by the limits of their size."""
+"""Requests that would exhaust time or memory in a careless program. Limits on their size bound the time."""
 
 
 def check(program: ProgramWorker, answers: Mapping[str, str]) -> None:
-    """Assert that the program's sentence for each phrasing is exactly this one."""
+    """Assert that the program answers each phrasing with exactly the expected sentence."""
     wrong = {
         phrasing: reply
         for phrasing, expected in answers.items()
@@ -40,14 +40,13 @@ def check(program: ProgramWorker, answers: Mapping[str, str]) -> None:
 
 
 def check_refusals(program: ProgramWorker, phrasings: Sequence[str]) -> None:
-    """Assert that the program answers none of the phrasings, and gives a reason for each."""
+    """Assert that the program refuses each phrasing with a reason."""
     assert {
         text[:80]: reply for text in phrasings if not (reply := say(program, text)).startswith("refused: ")
     } == {}
 
 
 def say(program: ProgramWorker, text: str) -> str:
-    """Return the reply, or the reason of the refusal."""
     try:
         return program.reply(read_question(text))
     except NotForProgram as reason:
@@ -55,7 +54,7 @@ def say(program: ProgramWorker, text: str) -> str:
 
 
 def never_fails(program: ProgramWorker) -> None:
-    """Assert that the program replies or refuses whatever is asked, with short texts only."""
+    """Assert that the program gives a short reply or refusal to every hostile and unanswerable request."""
     for text in (*HOSTILE, *NOT_FOR_ANY):
         assert len(say(program, text)) < 30_000, text[:80]
 

@@ -1,4 +1,4 @@
-"""Phrasings that other programs answer, and phrasings with words lost, doubled or exchanged, never break a program."""
+"""Phrasings of other programs, and phrasings with words dropped, doubled or swapped. They must never break a program."""
 
 import random
 
@@ -30,7 +30,7 @@ SHARED = (
     "how many days in a year", "how many quarters make a whole", "how many minutes in a quarter of an hour", "hello world", "letters are in",
     "What comes next: 1, 4", "What is the next letter", "What is the missing number", "Which is longer, a minute", "What are the months of the year",
 )  # fmt: skip
-"""Parts of phrasings that two programs answer, in the same way."""
+"""Parts of phrasings that two programs answer in the same way."""
 OTHER_WORDS = [
     "the",
     "of",

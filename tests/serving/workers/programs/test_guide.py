@@ -1,4 +1,4 @@
-"""The bundled team answers follow-up questions and two questions at once, or says honestly that it cannot."""
+"""Follow-up questions and double questions to the bundled team, and its honest refusals."""
 
 import json
 import re
@@ -21,7 +21,7 @@ from tests.serving.api.served import scripted, served, step, team
 from tests.serving.api_pools import KEYS
 from tests.serving.workers.subjects import Behaviour, ScriptedEngine
 
-pytestmark = pytest.mark.real_time  # a program answers in a thread
+pytestmark = pytest.mark.real_time  # programs answer in a thread
 
 LOCAL = ROOT / "cluster/local.yaml"
 HONEST = "The bundled team has no worker that can answer this reliably."
@@ -37,7 +37,7 @@ BUNDLED = pool_of(load(LOCAL))
 
 
 async def ask(member: PoolMember, *turns: str) -> tuple[str, str]:
-    """Return the worker that answers the last of the user's turns, and its answer."""
+    """Return the worker that answers the last user turn, and its answer."""
     messages = [Message.of("user" if n % 2 == 0 else "assistant", text) for n, text in enumerate(turns)]
     async with member.worker.open(Call(tuple(messages))) as reply:
         text = "".join([delta.text async for delta in reply])
@@ -45,7 +45,7 @@ async def ask(member: PoolMember, *turns: str) -> tuple[str, str]:
 
 
 async def ask_turns(worker: str, *questions: str) -> tuple[str, str]:
-    """Ask one question after the other, and return the worker and the answer of the last one."""
+    """Ask the questions in turn, and return the worker and the answer of the last one."""
     turns: list[str] = []
     answered = ("", "")
     for question in questions:

@@ -1,4 +1,4 @@
-"""The programs together answer whole kinds of everyday questions in many phrasings, and refuse what only looks like them."""
+"""Whole kinds of everyday questions in many phrasings, including lookalikes that the programs must refuse."""
 
 from datetime import UTC, datetime
 from pathlib import Path

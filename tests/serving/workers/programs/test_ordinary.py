@@ -1,4 +1,4 @@
-"""The programs together answer ordinary questions of six kinds, and none of them answers one wrong."""
+"""Ordinary questions of six kinds. No program may answer one wrong."""
 
 import json
 import re

@@ -26,7 +26,7 @@ from serving.workers.programs.question import QuestionTexts, read_question
 from tests.serving.api.served import scripted, served, team
 from tests.serving.workers.programs.phrasings import Place
 
-pytestmark = pytest.mark.real_time  # a program answers in a process
+pytestmark = pytest.mark.real_time  # programs answer in a process
 
 CALCULATOR = Calculator("calculator")
 
@@ -274,7 +274,7 @@ SLOW_ONCE = (
     "forty and twelve q" + "w" * 60 + " zz",
     "which " + "word " * 60,
 )
-"""Questions for which a pattern of a program once took seconds or hours."""
+"""Questions that once took a program's regular expressions seconds or hours."""
 
 
 def test_no_ordinary_sentence_takes_a_program_long():
