@@ -300,9 +300,7 @@ async def test_haproxy_names_who_connected_to_it_whatever_the_client_names(
 
     backend = await asyncio.start_server(answer, "127.0.0.1", 0)
     config = rays_config(tmp_path, backend.sockets[0].getsockname()[1])
-    config.write_text(
-        config.read_text().replace(" check", "")
-    )  # HAProxy must not probe the backend before the request.
+    config.write_text(config.read_text().replace(" check", ""))  # no probe before the request
     text = guarded(config, PODIUM_HAPROXY_CONNECTIONS_PER_SOURCE=per_source)
     address = re.findall(
         r"^frontend http_frontend\n(?:.*\n)*? *bind (127\.0\.0\.1):(\d+)", text, re.MULTILINE
@@ -353,9 +351,7 @@ def test_no_port_of_rays_beside_those_is_fixed_where_haproxy_is_used() -> None:
     """A new version of Ray may add a fixed port, which a second server would share without an error."""
     source = Path(constants.__file__).read_text()
     fixed = set(re.findall(r'"(RAY_SERVE_\w+_PORT)", "?\d{4,5}', source))
-    ranges = {
-        name for name in fixed if "DIRECT_INGRESS_M" in name
-    }  # A replica tries the next port of these ranges.
+    ranges = {name for name in fixed if "DIRECT_INGRESS_M" in name}  # a replica tries the next port
     assert fixed - ranges == HAPROXY_PORTS.keys()
 
 
