@@ -1,8 +1,8 @@
 """Anthropic's Messages, streamed.
 
 Sources: https://platform.claude.com/docs/en/build-with-claude/streaming (events, pings, errors in the stream),
-    https://platform.claude.com/docs/en/api/errors (statuses). `extra={"cache_written": n}` is the number of tokens
-    written to the cache, and `cache_written_1h` how many of them stay for an hour.
+https://platform.claude.com/docs/en/api/errors (statuses). `extra={"cache_written": n}` is the number of tokens
+written to the cache, and `cache_written_1h` how many of them stay for an hour.
 """
 
 import json

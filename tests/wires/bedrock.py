@@ -1,7 +1,7 @@
 """Anthropic's Messages as Amazon Bedrock streams them: each event as base64 in a frame of AWS's event stream.
 
 Sources: https://docs.aws.amazon.com/AmazonS3/latest/API/RESTSelectObjectAppendix.html (frames),
-    https://docs.aws.amazon.com/bedrock/latest/APIReference/API_runtime_InvokeModelWithResponseStream.html.
+https://docs.aws.amazon.com/bedrock/latest/APIReference/API_runtime_InvokeModelWithResponseStream.html.
 """
 
 import base64

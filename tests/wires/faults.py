@@ -1,7 +1,7 @@
 """Server with faults below the provider's protocol: no HTTP, broken framing, endless bytes.
 
 It knows no provider: a test passes the first bytes of one, so that each fault can be sent to each worker, before its
-    first word and after it.
+first word and after it.
 """
 
 import asyncio

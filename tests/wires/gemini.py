@@ -1,9 +1,9 @@
 """Gemini's streamGenerateContent with `alt=sse`.
 
 Sources: https://ai.google.dev/api/generate-content#v1beta.GenerateContentResponse (chunks, each with a running
-    usageMetadata), https://ai.google.dev/gemini-api/docs/troubleshooting (errors, as google.rpc.Status).
-    `extra={"block": "SAFETY"}` blocks the prompt; `extra={"retry_delay": "3s"}` adds a RetryInfo to an error,
-    `extra={"reason": "API_KEY_INVALID"}` an ErrorInfo.
+usageMetadata), https://ai.google.dev/gemini-api/docs/troubleshooting (errors, as google.rpc.Status). `extra={"block":
+"SAFETY"}` blocks the prompt; `extra={"retry_delay": "3s"}` adds a RetryInfo to an error, `extra={"reason":
+"API_KEY_INVALID"}` an ErrorInfo.
 """
 
 import json

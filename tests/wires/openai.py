@@ -1,9 +1,9 @@
 """OpenAI's Chat Completions, streamed.
 
 Sources: https://platform.openai.com/docs/api-reference/chat-streaming (chunks),
-    https://platform.openai.com/docs/guides/error-codes (errors). `reasoning_content` is an addition of DeepSeek and
-    vLLM. `extra={"reasoning_field": "reasoning"}` is OpenRouter's name for it. `extra={"refusal": "..."}` is OpenAI's
-    refusal text.
+https://platform.openai.com/docs/guides/error-codes (errors). `reasoning_content` is an addition of DeepSeek and vLLM.
+`extra={"reasoning_field": "reasoning"}` is OpenRouter's name for it. `extra={"refusal": "..."}` is OpenAI's refusal
+text.
 """
 
 import json

@@ -1,7 +1,7 @@
 """HTTP/1.1 server on 127.0.0.1 that streams the events of a `Wire` for an `Answer`, with faults.
 
 It uses plain asyncio, so that a test controls each byte: chunked transfer encoding, keep-alive, resets in the middle
-    of a body, silence. It records each request and when its client disconnected.
+of a body, silence. It records each request and when its client disconnected.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """Wires whose provider signs its turns and rejects turns that come back changed.
 
 A signature covers the key, the model, the tools, all earlier turns and the turn itself. The first answer calls two
-    tools in parallel, the second calls one, the third is text.
+tools in parallel, the second calls one, the third is text.
 """
 
 import base64

@@ -1,18 +1,18 @@
 """Providers that enforce their published parameter rules, and reject a request in their own words.
 
 Written from the providers' pages and from reported errors, not from `serving/settings/known_models.py`, which these
-    rules test:
+rules test:
 
 * OpenAI: https://developers.openai.com/api/docs/guides/reasoning, .../structured-outputs; errors:
-    huggingface/smolagents#1671, anomalyco/opencode#4451, BerriAI/litellm#18921, community.openai.com/t/1341049,
-    explodinggradients/ragas#2418.
-* Anthropic: https://platform.claude.com/docs/en/models/sonnet-5-5/migration-guide, .../build-with-claude/structured-
-    outputs, .../extended-thinking; errors: BerriAI/litellm#3286, SalesforceAIResearch/MCP-Universe#49,
-    agentjido/req_llm#706, mnfst/modelparams.dev#214.
+  huggingface/smolagents#1671, anomalyco/opencode#4451, BerriAI/litellm#18921, community.openai.com/t/1341049,
+  explodinggradients/ragas#2418.
+* Anthropic: https://platform.claude.com/docs/en/models/sonnet-5-5/migration-guide,
+  .../build-with-claude/structured-outputs, .../extended-thinking; errors: BerriAI/litellm#3286,
+  SalesforceAIResearch/MCP-Universe#49, agentjido/req_llm#706, mnfst/modelparams.dev#214.
 * Google: https://ai.google.dev/api/generate-content#generationconfig; errors: continuedev/continue#2702 and #7849.
 
 A message that no page shows follows the style of its neighbours. Models that are not in the tables return 404.
-    Reasoning models spend reasoning tokens first, out of the same limit as the answer's.
+Reasoning models spend reasoning tokens first, out of the same limit as the answer's.
 """
 
 import json
