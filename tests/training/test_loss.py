@@ -71,7 +71,7 @@ def loss_by_hand(
     """Compute the loss of one micro-batch from its definition.
 
     With one update per batch, the ratio of new to old probability is 1. The clipped objective is then the advantage
-        itself, and its gradient is that of advantage * log-probability.
+    itself, and its gradient is that of advantage * log-probability.
     """
     ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], 1)
     attended = torch.cat([batch["prompt_mask"], batch["completion_mask"]], 1)
