@@ -29,7 +29,7 @@ BAD = {
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A repository with one plain sentence in each place."""
+    """Return a repository with one plain sentence in each place."""
     for package in OURS:
         (tmp_path / package).mkdir()
         (tmp_path / package / "plain.py").write_text(f'"""{PLAIN}."""\n\nlogger.info("{PLAIN}")\n')

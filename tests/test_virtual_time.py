@@ -1,4 +1,4 @@
-"""Virtual time: the clock of the tests."""
+"""Clock of the tests."""
 
 import asyncio
 import time
