@@ -27,7 +27,7 @@ sys.modules.update(dict.fromkeys(MISSING))
 
 
 def packages_of(*extras: str) -> set[str]:
-    """Return Podium with these extras, and all packages that they require."""
+    """Return the distribution names of Podium with these extras and of all their requirements."""
     found: set[tuple[str, str]] = set()
     waiting = [("podium", extra) for extra in ("", *extras)]
     while waiting:

@@ -105,13 +105,13 @@ def postgres_or_none(request: pytest.FixtureRequest, database: str) -> Postgres 
 
 @pytest.fixture
 def store_address(postgres_or_none: Postgres | None, tmp_path: Path) -> Address:
-    """Return an empty store of each kind."""
+    """Return a store without rows, on SQLite or PostgreSQL."""
     return make_store(tmp_path, postgres_or_none)
 
 
 @pytest.fixture
 def empty_address(postgres_or_none: Postgres | None, tmp_path: Path) -> Address:
-    """Return an empty database of each kind, without a schema."""
+    """Return a database without a schema, on SQLite or PostgreSQL."""
     return make_address(tmp_path, postgres_or_none)
 
 

@@ -13,7 +13,6 @@ BOARDS = sorted((ROOT / "cluster" / "grafana").glob("*.json"))
 
 
 def alerts() -> dict[str, str]:
-    """Return the expression of each alert, by name."""
     groups = yaml.safe_load(ALERTS.read_text())["groups"]
     return {rule["alert"]: rule["expr"] for group in groups for rule in group["rules"]}
 
@@ -32,5 +31,4 @@ def expressions(name: str) -> dict[str, str]:
 
 
 def names(expression: str) -> set[str]:
-    """Return the metrics that an expression reads."""
     return set(re.findall(r"\bray_\w+", expression))

@@ -15,8 +15,6 @@ from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_serv
 
 @dataclass(frozen=True)
 class Received:
-    """One received span."""
-
     service: str
     name: str
     trace_id: str

@@ -45,12 +45,9 @@ def wait_until_none(missing: Callable[[], Any], timeout_s: float = 60) -> None:
 
 @dataclass(frozen=True)
 class Prometheus:
-    """Running Prometheus."""
-
     url: str
 
     def get(self, path: str, **params: Any) -> Any:
-        """Return the `data` of a response of its HTTP API."""
         answer = httpx.get(f"{self.url}/api/v1/{path}", params=params, timeout=10)
         assert answer.status_code == 200, answer.text
         return answer.json()["data"]

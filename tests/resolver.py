@@ -24,7 +24,7 @@ class Names:
         monkeypatch.setattr(socket, "getaddrinfo", self._look_up)
 
     def lead(self, name: str, *answers: str | tuple[str, ...]) -> None:
-        """Let `name` have these addresses, in turn. A tuple is several addresses at once."""
+        """Let `name` have these addresses, in turn. A tuple is one answer with several addresses."""
         self._answers[name] = [(each,) if isinstance(each, str) else each for each in answers]
 
     def hang(self, name: str) -> None:

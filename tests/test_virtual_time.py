@@ -1,5 +1,3 @@
-"""Clock of the tests."""
-
 import asyncio
 import time
 

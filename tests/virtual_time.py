@@ -36,7 +36,7 @@ THREAD_S = 60
 
 _monotonic, _time, _time_ns, _sleep = time.monotonic, time.time, time.time_ns, time.sleep
 _is_virtual = False
-"""Whether the next loop uses virtual time."""
+"""True if the next loop uses virtual time."""
 _loop: "VirtualTimeLoop | None" = None
 """Open loop with virtual time. `time` shows its time in all threads."""
 

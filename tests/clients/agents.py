@@ -152,5 +152,4 @@ AGENTS = (
 
 
 def environment(home: Path, more: dict[str, str]) -> dict[str, str]:
-    """Return this process's environment with `home` as the home folder."""
     return os.environ | {"HOME": str(home)} | more

@@ -35,7 +35,6 @@ def settings() -> Json:
 
 
 async def comply(format: str, more: list[str]) -> Json:
-    """Return the report of llm-comply."""
     program = BUILD / "llm-comply" / "venv" / "bin" / "llm-comply"
     async with served(settings()) as api:
         words = [
@@ -56,7 +55,6 @@ async def comply(format: str, more: list[str]) -> Json:
 
 
 async def canary() -> str:
-    """Return the output of compatcanary."""
     program = BUILD / "compatcanary" / "node_modules" / ".bin" / "compatcanary"
     async with served(settings()) as api:
         words = [str(program), "scan", "--base-url", f"{api.url}/v1", "--model", "podium", "--api-key", "k"]

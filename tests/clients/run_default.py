@@ -64,7 +64,7 @@ async def run(url: str, has_node: bool) -> int:
         async with room:
             try:
                 return await asyncio.wait_for(ask(url, asked), PATIENCE_S)
-            except FAULTS as error:  # recorded as what the client saw
+            except FAULTS as error:  # what the client saw
                 return {"text": "", "turns": [], "status": -1, "error": repr(error)[:300]}
 
     async def table(name: str, ask: Ask) -> int:

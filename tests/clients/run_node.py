@@ -22,7 +22,6 @@ CLIENTS = (
 async def ask(
     client: str, url: str, ask: Json, next_url: Callable[[], Awaitable[str]], key: str, within_s: float = 60
 ) -> Json:
-    """Run the Node program and return what it saw."""
     process = await asyncio.create_subprocess_exec(
         "node", "sdks.mjs", cwd=BUILD / "node", stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
     )

@@ -47,7 +47,7 @@ def caller(name: str, *turns: tuple[str, ...], then: str = "Got: {results}") -> 
 
 
 SOON: Json = {"store": {"asked_again_s": 0.2}}
-"""Ends a run soon after its client has left."""
+"""Setting that ends a run soon after its client has left."""
 
 
 def one(worker: Json, **more: Any) -> Json:

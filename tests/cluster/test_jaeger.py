@@ -12,7 +12,7 @@ from serving.telemetry import spans
 PATH = Path(__file__).resolve().parents[2] / "cluster" / "jaeger.yaml"
 SAMPLING = PATH.with_name("jaeger.sampling.yaml")
 
-# Those fields of the collector's processor that we use:
+# Fields of the collector's processor that we use:
 # processor/tailsamplingprocessor/config.schema.yaml of
 # github.com/open-telemetry/opentelemetry-collector-contrib, read on 2026-11-21.
 PROCESSOR = {"decision_wait", "decision_wait_after_root_received", "num_traces", "decision_cache", "policies"}

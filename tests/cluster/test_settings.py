@@ -42,7 +42,7 @@ def settings(request: pytest.FixtureRequest) -> Settings:
 
 
 def keyless(settings: Settings) -> Settings:
-    """Return `settings` as they are served if no key is set."""
+    """Return the settings that a server uses if no key is set."""
     return without_workers(settings, set(absent_workers(settings, {})))
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from conductor.model.usage import LongPromptRates, Price, Usage
 
 rates = st.integers(0, 10**9).map(lambda millionths: Decimal(millionths) / 10**6)
-"""USD per million tokens, with up to as many decimals as a price list has."""
+"""USD per million tokens, with the decimals of a price list."""
 ALL_RATES = (rates, rates, *[st.none() | rates] * 4)
 
 
@@ -32,4 +32,3 @@ prices = st.builds(
     *ALL_RATES,
     st.lists(st.builds(LongPromptRates, *ALL_RATES, st.integers(0, 10**6)), max_size=3).map(tuple),
 )
-"""Prices with tiers in any order, cheaper and dearer than the base."""

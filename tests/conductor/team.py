@@ -149,8 +149,6 @@ def render_plan(plan: Plan, names: Sequence[str], format: Format) -> str:
 
 @dataclass
 class Seen:
-    """Events and record of a finished run."""
-
     events: list[Event]
     record: Record
     ledger: BudgetLedger = field(default_factory=BudgetLedger)
@@ -196,6 +194,5 @@ def nothing_is_left(engine: Team) -> None:
 
 
 async def turns(count: int = 50) -> None:
-    """Let all tasks advance."""
     for _ in range(count):
         await asyncio.sleep(0)

@@ -144,7 +144,7 @@ async def test_what_is_known_to_be_paid_for_lost_calls_is_in_the_cost_and_counts
     assert paid_usd < worst_usd
     twice = Budget(max_cost_usd=known_usd + 2 * worst_usd)
     records = replace(records, record=replace(records.record, task=replace(task, budget=twice)))
-    for _ in range(2):  # the second round reads the payment from the record
+    for _ in range(2):  # The second time, the payment is already on record.
         second = Player("b", ["more", Usage(5, 5)], price=DEAR)
         async with resume_run(team(Player("a"), second), records, paid_usd=known_usd + paid_usd) as run:
             records = load(RunRecords, dump(run.records))

@@ -42,9 +42,7 @@ async def run(
     records: RunRecords | None = None,
     client_reply: ClientReply | None = None,
 ) -> tuple[RunRecords, Terminal]:
-    """Run one segment in one process. Return the records that it stores if it is suspended, else its own, and its
-    last event.
-    """
+    """Run one segment in one process. Return its stored records, or its current ones, and its last event."""
     snapshots: list[RunRecords] = []
 
     async def write_down(records: RunRecords) -> None:

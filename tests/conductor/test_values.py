@@ -46,7 +46,7 @@ def classes_in(hint: Any) -> Iterator[type[Any]]:
 
 
 def classes_on_record() -> set[type[Any]]:
-    """Return every class of Podium in a record or an event."""
+    """Return each class of Podium that is part of a record or an event."""
     classes, waiting = set[type[Any]](), [*classes_in(Event), RunRecords, Record]
     while waiting:
         kind = waiting.pop()

@@ -32,7 +32,6 @@ class Seen:
 
     @property
     def hosts(self) -> set[str]:
-        """Return the servers that the page requested."""
         return {url.split("/")[2] for url in self.urls}
 
     @property
@@ -55,7 +54,6 @@ async def browsing() -> AsyncGenerator[Browser]:
 
 @asynccontextmanager
 async def open_page(browser: Browser, url: str, **options: Any) -> AsyncGenerator[Seen]:
-    """Open the console in a new browser context."""
     context: BrowserContext = await browser.new_context(**options)
     await context.add_init_script(
         "addEventListener('securitypolicyviolation', (e) => console.error('CSP: ' + e.violatedDirective + ' ' + e.blockedURI))"
@@ -89,7 +87,9 @@ async def enter_key(page: Page, secret: str, *, keeps: bool = False) -> None:
 
 
 async def violations(page: Page) -> list[str]:
-    """Return the violations that axe finds. Evaluate axe, because the page's policy forbids other scripts."""
+    """Return the violations that axe finds. Evaluate axe instead of adding a script, because the page's policy
+    forbids that.
+    """
     await page.evaluate(AXE.read_text())
     found = await page.evaluate("axe.run(document, {resultTypes: ['violations']})")
     return [f"{each['id']}: {[node['html'][:120] for node in each['nodes']]}" for each in found["violations"]]

@@ -27,7 +27,6 @@ class Cutter:
     @classmethod
     @asynccontextmanager
     async def between(cls, url: str, path: bytes, cut_after: bytes) -> AsyncGenerator["Cutter"]:
-        """Listen on a free port."""
         cutter = cls(urlsplit(url).port or 0, path, cut_after)
         cutter._server = await asyncio.start_server(cutter._serve, "127.0.0.1", 0)
         try:

@@ -44,7 +44,6 @@ PLAN = plan(
 
 
 def house(**settings: Any) -> Json:
-    """Return a team that answers `QUESTION`."""
     workers = [
         scripted("physicist", ROOF, price=PRICE, delay_s=0.6, tokens_per_s=7, card="knows how heat moves"),
         scripted(
@@ -58,7 +57,6 @@ def house(**settings: Any) -> Json:
 
 @asynccontextmanager
 async def page_of(settings: Json, **options: Any) -> AsyncGenerator[tuple[Any, Page]]:
-    """Open the console of a team."""
     shape = SIZE | options
     async with served(settings) as api, browsing() as browser, open_page(browser, api.url, **shape) as seen:
         yield api, seen.page
@@ -239,13 +237,13 @@ def strategy(name: str, n_right: int, cost_usd: str) -> Json:
 
 
 async def shot(page: Page, name: str) -> None:
-    """Write `docs/console-NAME.png`, compressed if possible."""
+    """Write `docs/console-NAME.png`, smaller if Pillow is installed."""
     await page.wait_for_timeout(300)
     path = DOCS / f"console-{name}.png"
     await page.screenshot(path=path)
     try:
         from PIL import Image
-    except ImportError:  # The file is larger then.
+    except ImportError:
         return
     with Image.open(path) as picture:
         picture.convert("RGB").quantize(160).save(path, optimize=True)

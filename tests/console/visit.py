@@ -15,7 +15,7 @@ from playwright.async_api import Page, expect
 from tests.console.chromium import Seen, browsing, enter_key, open_page, violations
 
 WITHIN_MS = 240_000.0
-"""Maximum time of the example, because the default's models run on a CPU."""
+"""Milliseconds that the example may take: the default's models run on a CPU."""
 PAGES = (
     ("runs", "finished"),
     ("overview", "over time"),
@@ -26,7 +26,6 @@ PAGES = (
 
 
 async def visit(url: str, key: str) -> dict[str, Any]:
-    """Visit the console and return its faults."""
     async with browsing() as browser, open_page(browser, url) as seen:
         page = seen.page
         if key:

@@ -24,8 +24,6 @@ from tests.evaluation.pools import Adder, backend, sums, worker
 
 
 class Silent:
-    """Progress that prints nothing."""
-
     def begin(self, name: str, total: int) -> Callable[[bool | None], None]:
         return lambda _: None
 

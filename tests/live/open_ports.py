@@ -9,7 +9,6 @@ CREDENTIALS = {"a token (gRPC)", "a credential (HTTP 401)", "a credential (HTTP 
 
 
 def note(name: str, ports: list[Port]) -> str:
-    """Store the table and return it."""
     path = ROOT / "build/exposure" / f"{name}.txt"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(table(ports) + "\n")

@@ -45,7 +45,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 async def running(http: httpx2.AsyncClient) -> int:
-    """Return the number of running stand-in replicas."""
     replicas = (await http.get("/v1/replicas")).json()["replicas"]
     return replicas["vllm-writer"].get("running", 0)
 
@@ -93,7 +92,7 @@ async def test_replicas_come_with_the_load_and_go_with_it_and_no_stream_is_cut(s
         answers = await asyncio.gather(*asked)
         assert [words(chunks) for chunks in answers] == [40] * 16
 
-        while (now := await running(http)) > 0:  # also complete while replicas are removed
+        while (now := await running(http)) > 0:  # streams are also complete while replicas are removed
             if now > 1:
                 assert words(await stream(http)) == 40
             await asyncio.sleep(0.5)

@@ -159,8 +159,6 @@ def found_elsewhere(planted: dict[str, str], places: dict[Path, dict[str, str]],
 
 
 class Said:
-    """Collected answers of the server."""
-
     def __init__(self) -> None:
         self.errors, self.records, self.trace_id = "", "", ""
 

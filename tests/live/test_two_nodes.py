@@ -46,10 +46,7 @@ def without(options: list[str], *names: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Running cluster of two nodes."""
-
     tag: str
-    """Tag of its processes."""
     address: str
     http: int
     metrics: set[int]
@@ -69,7 +66,7 @@ def two_nodes(folder: Path) -> Iterator[Cluster]:
     address, gcs, http = own_address(), free_port(), free_port()
     assert address, "this machine has no address but loopback"
     metrics = [free_port() for _ in range(4)]
-    tag = f"two-nodes:{http}:{uuid.uuid4().hex}"  # differs from the tags of servers of this checkout
+    tag = f"two-nodes:{http}:{uuid.uuid4().hex}"  # With ROOT in it, `make stop` would end these processes.
     store = {"PODIUM_STORE_URL": f"sqlite:///{folder / 'podium.db'}"}
     token = folder / "token"
     token.write_text(uuid.uuid4().hex * 2)
@@ -200,7 +197,7 @@ def test_everything_but_metrics_is_on_loopback_or_asks_for_a_credential(cluster:
 
 
 def test_a_replica_in_a_placement_group_keeps_its_environment(cluster: Cluster) -> None:
-    """With `ray_actor_options` in the Serve config, it would lose its name in traces."""
+    """With `ray_actor_options` in the Serve config, the replica would lose its name in traces."""
     routers = [p for p in processes_of(cluster.tag) if "ServeReplica:podium:router" in " ".join(p.cmdline())]
     assert [router.environ()["OTEL_SERVICE_NAME"] for router in routers] == ["podium-router"]
 

@@ -41,8 +41,6 @@ POOL = team(
 
 @dataclass
 class Ended:
-    """Exit code and output of a command."""
-
     code: int
     out: str
     err: str

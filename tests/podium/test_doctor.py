@@ -256,7 +256,9 @@ def test_a_broken_set_up_is_named_with_its_remedy(
     broken.make(bench)
     if "--settings" not in bench.arguments:
         bench.settings(SCRIPTED)
-    code = main(["doctor", "--json", "--skip", "packages", *bench.arguments])  # takes half a second or less
+    code = main(
+        ["doctor", "--json", "--skip", "packages", *bench.arguments]
+    )  # The check of packages takes half a second, and has a test below.
     printed = capsys.readouterr().out
     found = findings(printed)
     finding = found[broken.check]

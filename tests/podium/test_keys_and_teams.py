@@ -203,7 +203,7 @@ def test_options_that_mean_nothing_are_named(podium: Podium, given: str) -> None
 
 
 def test_an_address_with_a_password_is_in_no_message(podium: Podium, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An unreachable database, an unknown kind, and an address without a database name."""
+    """The three faults: an unreachable database, an unknown kind, and an address without a database name."""
     for url in ("postgresql://u:planted-5f2@127.0.0.1:1/d", "mysql://u:planted-5f2@h/d", "postgresql://u:planted-5f2@"):  # fmt: skip
         monkeypatch.setenv("PODIUM_STORE_URL", url)
         failed = podium("keys", "create", "app")

@@ -1,4 +1,4 @@
-"""Checks of a run before anything is drawn, also without held-out questions."""
+"""Checks of a run before anything is drawn, also if nothing is held out."""
 
 import json
 from pathlib import Path

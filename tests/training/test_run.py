@@ -51,8 +51,6 @@ def weights(path: Path) -> bytes:
 
 @dataclass(frozen=True)
 class Whole:
-    """An uninterrupted run."""
-
     config: Config
     path: Path
     curve: list[dict[str, Any]]
@@ -83,7 +81,7 @@ def test_a_killed_run_resumes_to_the_same_curve_and_the_same_weights(
 
 @pytest.mark.slow
 def test_another_seed_gives_another_run(tmp_path: Path, whole: Whole):
-    """The killed run covers the same seed: it makes its first two steps twice."""
+    """The test of an interrupted run covers the same seed: it makes its first two steps twice."""
     run(tmp_path / "run", whole.config.model_copy(update={"seed": 1}))
     assert weights(tmp_path / "run") != weights(whole.path)
 

@@ -95,7 +95,6 @@ CHEAPER = POOL.replace("card: strings", "card: strings, price: *p").replace(
 
 
 def workers_in_examples(folder: Path, usd_weight: float) -> Counter[str]:
-    """Count the workers in the examples."""
     folder.mkdir()
     run_config = config(
         folder, CHEAPER, warm_start={"examples": 60, "names": True}, worth={"usd_weight": usd_weight},

@@ -139,7 +139,6 @@ class FaultServer:
             gone.cancel()
 
     async def close(self) -> None:
-        """Close all connections."""
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

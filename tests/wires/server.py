@@ -49,7 +49,7 @@ class Answer:
     stall_after: int | None = None
     """Send nothing more until the client disconnects."""
     pause_after: int | None = None
-    """Wait until the client has read the events so far, then continue."""
+    """Wait until the client has read the earlier events, then continue."""
     late_s: float = 0.0
     """Seconds of the pause, or without a pause before the headers."""
     garble_after: int | None = None
@@ -121,7 +121,6 @@ class WireServer:
 
     @property
     def body(self) -> dict[str, Any]:
-        """Return the body of the newest request."""
         return self.requests[-1].body
 
     def connect(self) -> asyncio.StreamReaderProtocol:

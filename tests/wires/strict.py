@@ -220,7 +220,6 @@ CLAUDE_FIELDS = {
 
 
 def anthropic(request: Request) -> Answer:
-    """Answer as Anthropic's Messages."""
     return _answered(lambda: _anthropic(request.body))
 
 
@@ -349,7 +348,6 @@ GEMINI_SCHEMA = {
 
 
 def gemini(request: Request) -> Answer:
-    """Answer as Google's streamGenerateContent."""
     found = re.search(r"/models/([^:]+):", request.path)
     return _answered(lambda: _gemini(request.body, found.group(1) if found else request.path))
 

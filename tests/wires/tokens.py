@@ -9,12 +9,9 @@ from dataclasses import dataclass, field
 
 @dataclass
 class TokenServer:
-    """Server of one token answer."""
-
     answer: dict[str, object]
     url: str = ""
     asked: list[str] = field(default_factory=list[str])
-    """Received heads and bodies."""
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = (await reader.readuntil(b"\r\n\r\n")).decode()

@@ -102,7 +102,7 @@ async def test_a_server_that_is_not_there_or_lacks_the_model_is_told():
 
 
 class Elsewhere(MemoryStore):
-    """Store with another replica's records: its first `misses` reads do not find them."""
+    """Store whose first `misses` reads find nothing, as if another replica had the records."""
 
     def __init__(self, misses: int) -> None:
         super().__init__(lambda: parse(TEAM).limits)

@@ -21,8 +21,6 @@ from tests.otlp import Receiver, receiving
 
 @dataclass(frozen=True)
 class Local:
-    """Running embedded default."""
-
     url: str
     spans: Receiver
     metrics_port: int

@@ -69,7 +69,7 @@ def script(podium: Podium) -> None:
 
 
 async def nothing_goes_on(podium: Podium, client: httpx.AsyncClient, workflow_id: str | None) -> None:
-    """Assert that no upstream call is open, that no run continues, and that the record is complete."""
+    """Assert that no upstream call is open, that no run continues, and that the record has no open step."""
     async with asyncio.timeout(10):
         while podium.open_calls or (await client.get("/readyz")).json()["running"]:
             await asyncio.sleep(0.01)

@@ -96,7 +96,9 @@ def test_every_panel_and_every_alert_asks_for_what_is_there(podium: str, prometh
     empty = asked.keys() - alerts().keys()
 
     def never_shown() -> set[str]:
-        """Return the panels without data so far. At this reporting interval, a gauge shows for 2 of every 5 s."""
+        """Return the panels that have not shown data yet. At this reporting interval, a gauge shows for 2 of every 5
+        s.
+        """
         empty.difference_update([title for title in empty if prometheus.query(asked[title])])
         return empty
 

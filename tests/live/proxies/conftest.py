@@ -20,15 +20,15 @@ from tests.wires.server import WireServer, serving
 
 STREAM_S = 4.0
 HEADER_S = 3
-"""Enough to open 300 connections and to send the first bytes of ten on a slow machine."""
+"""Seconds for the header of a request: enough to open 300 connections and to send the first bytes of ten on a slow
+machine.
+"""
 PAGE = "https://app.example.com"
 FULL = {"name": "full", "kind": "scripted", "replies": ["Because."], "delay_s": 1, "max_concurrency": 1, "max_wait_s": 0.2, "retry": {"attempts": 1}}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Proxied:
-    """Running server and its inputs."""
-
     server: Server
     settings: Path
     upstream: WireServer

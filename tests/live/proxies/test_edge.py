@@ -91,7 +91,6 @@ def test_a_header_without_end_is_refused_at_once(proxied: Proxied) -> None:
 
 
 def received(proxied: Proxied, request: bytes) -> bytes:
-    """Return all that the server sends until it closes the connection."""
     connection, said = sent(proxied, request), b""
     while piece := connection.recv(65_536):
         said += piece

@@ -87,7 +87,6 @@ def a_conductors_record() -> dict[str, object]:
 
 
 def a_round(router: float, bare: float) -> engine.EngineRound:
-    """Return a round with the tokens per second of both sides."""
     return engine.EngineRound(engine.EngineSide(router, (112.0,)), engine.EngineSide(bare, (100.0,)))
 
 

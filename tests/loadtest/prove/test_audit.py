@@ -33,7 +33,6 @@ async def audit_fields(ledgers: Ledgers, *answered: str) -> dict[str, float]:
 
 
 async def spend(ledgers: Ledgers) -> None:
-    """Settle a run that costs four cents."""
     request = ledgers.request(6)
     assert await ledgers.store.hold(request) is None
     await ledgers.store.settle(bill(request, 4))
