@@ -28,7 +28,7 @@ IMAGE    ?=
 MALLOC   := $(firstword $(wildcard /usr/lib/*/libtcmalloc_minimal.so.4))
 LEARNED  := $(if $(DATA),requests_and_recorded second_lesson third_lesson fourth_lesson fifth_lesson sixth_lesson eighth_lesson,requests)
 BIN      := .venv/bin
-# One word of the shell, whatever is in it; a ~ at its beginning is still the home.
+# Quotes a value as one word of the shell. A ~ at its beginning still means the home folder.
 quote     = '$(subst ','\'',$(patsubst ~/%,$(HOME)/%,$(1)))'
 CHOSEN   := --settings $(call quote,$(SETTINGS)) $(if $(MODEL),--model $(call quote,$(MODEL))) $(if $(CONDUCTOR),--conductor $(call quote,$(CONDUCTOR)))
 # FAST is the older name: 1 is HAProxy, 0 is Serve's own proxy.
@@ -44,7 +44,7 @@ help: ## list the targets
 	@echo "  make serve takes CONDUCTOR=gpt-5 (the worker that leads; needs its key), and"
 	@echo "  MODEL=Qwen/Qwen2.5-1.5B-Instruct (a hub's name or a folder), SETTINGS=file.yaml, PORT=8000, PROXY=serve (Ray Serve's own proxy in front, not HAProxy)"
 
-setup: ## build .venv with what SETTINGS needs, vLLM and local models only where it serves them; quick when nothing changed
+setup: ## install what SETTINGS needs in .venv, vLLM and local models only if it uses them; quick if nothing changed
 	@$(PYTHON) -m cluster.local.setup $(CHOSEN)
 
 setup-base:
@@ -53,7 +53,7 @@ setup-base:
 setup-dev:
 	@$(PYTHON) -m cluster.local.setup --dev
 
-setup-learning: ## all packages and both local models, for training, evaluation, the bench and the tests
+setup-learning: ## install all packages and both local models, for training, evaluation, the bench and the tests
 	@$(PYTHON) -m cluster.local.setup --learning
 
 setup-browser:
@@ -62,7 +62,7 @@ setup-browser:
 setup-site:
 	@$(PYTHON) -m cluster.local.setup --site
 
-console: ## build the web console that the server shows at /console; `make serve` does that too
+console: ## build the web console, which the server shows at /console; `make serve` does that too
 	@$(PYTHON) -m cluster.local.setup --console
 
 wheel: console ## build dist/podium-VERSION-py3-none-any.whl, with the console, for `pip install` and for the image
@@ -74,13 +74,13 @@ image: wheel ## build the image of cluster/Dockerfile with Buildah or Docker: EX
 serve: setup ## serve on http://127.0.0.1:8000 until Ctrl-C
 	@exec $(BIN)/podium serve $(SERVER)
 
-demo: setup ## start it, ask one question, show plan, answer, cost and trace, stop it
+demo: setup ## start a server, ask one question, show plan, answer, cost and trace, and stop it
 	@exec $(BIN)/podium demo $(SERVER)
 
-stop: setup-base ## end what a crashed or forgotten `make serve` of this checkout left running
+stop: setup-base ## stop the servers of this checkout and the processes that crashed ones left running
 	@$(BIN)/podium stop
 
-check: lint ## format, lint, types, arrows between packages, names that tests import, plain English, size (two minutes)
+check: lint ## check format, lint, types, imports between packages, names that tests import, plain English and size (two minutes)
 	@$(BIN)/python -m tests.imports
 	@$(BIN)/basedpyright --level error
 
@@ -91,29 +91,29 @@ lint: setup-learning
 	@$(BIN)/python -m tests.plain_english
 	@$(BIN)/python -m tests.growth
 
-# pytest rewrites every assertion anew where no bytecode may be written: 12 s of CPU in each of its processes.
+# Without bytecode files, pytest rewrites all assertions in each process: 12 s of CPU each.
 test test-live test-slow: export PYTHONDONTWRITEBYTECODE =
 
-test: lint ## check, with the types beside the tests, and the tests that run in minutes: all in-process ones, and one real start of the default
+test: lint ## run check and the tests that take minutes: all in-process ones, and one real start of the default
 	@$(BIN)/python -m pytest $(FAST_TESTS) -m "not live and not slow"
 
-test-live: setup-learning ## the other tests that start servers: HAProxy, keys, two nodes, reload, draining
+test-live: setup-learning ## run the other tests that start servers: HAProxy, keys, two nodes, reload, draining
 	@$(BIN)/python -m pytest $(TESTS) --dist loadscope -m "live and not slow"
 
-test-slow: setup-learning ## trainings, set-up in new environments, autoscaling, soak and chaos, 1,000 examples of each property
+test-slow: setup-learning ## run trainings, set-up in new environments, autoscaling, soak and chaos, and 1,000 examples of each property
 	@$(BIN)/python -m pytest $(TESTS) --dist worksteal -m "slow or (hypothesis and not live)" --hypothesis-profile slow --timeout 900
 
-test-all: test test-live test-slow ## all three
+test-all: test test-live test-slow ## run all three
 
-browser-test: setup-browser ## the web console in a real Chromium (apt install chromium), and the tests of its own code
+browser-test: setup-browser ## test the web console in a real Chromium (apt install chromium), and the console's code
 	@$(BIN)/python -m cluster.local.console --test
 	@$(BIN)/python -m pytest tests/console/browser.py tests/console/browser_faults.py
 
-fix: setup-dev ## let ruff repair what it can
+fix: setup-dev ## format the code and fix what ruff can
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-bench: setup-learning ## the figures of the README; written to build/bench.json too
+bench: setup-learning ## measure the figures of the README; also writes build/bench.json
 	@mkdir -p build
 	@$(BIN)/podium bench
 
@@ -123,7 +123,7 @@ prove-ledger prove-records prove-tools prove-outages prove-chaos prove-overload 
 prove-schemas prove-seams: setup-dev
 	@$(BIN)/podium prove $(@:prove-%=%) $(SCHEMAS) $(SEAMS)
 
-prove: setup-dev ## make things go wrong and check that nothing is lost; NAME=ledger PROVE="--runs 1"; without a name it lists them
+prove: setup-dev ## cause faults and check that nothing is lost: NAME=ledger PROVE="--runs 1"; without NAME, list the proofs
 	@$(BIN)/podium prove $(NAME) $(PROVE)
 
 soak fuzz-api: setup-base
@@ -132,49 +132,49 @@ soak fuzz-api: setup-base
 fuzz-streams fuzz-policy: setup-dev
 	@$(BIN)/podium prove $@ $(FUZZ) $(EXAMPLES)
 
-fuzz: fuzz-streams fuzz-api ## providers' answers, damaged, and requests made up from the OpenAPI description: ten minutes each
+fuzz: fuzz-streams fuzz-api ## test damaged answers of providers, and requests generated from the OpenAPI description: ten minutes each
 
-clients: setup-learning ## other people's clients, unchanged, against scripted workers: CLIENTS="codex opencode" (docs/clients.md)
+clients: setup-learning ## run unmodified third-party clients against scripted workers: CLIENTS="codex opencode" (docs/clients.md)
 	@$(BIN)/python -m tests.clients $(CLIENTS)
 
 load: setup-dev ## load a running server (PORT=8000): SCENARIO=open-mixed DURATION=10m; report in build/load/SCENARIO
 	@$(BIN)/podium load $(SCENARIO) --url http://127.0.0.1:$(PORT) $(if $(DURATION),--duration $(DURATION))
 
-siege: setup-dev ## ordinary clients beside every attack, on both proxies and a router's own port (an hour): SIEGE="--paths replica"
+siege: setup-dev ## run ordinary clients during each attack, on both proxies and a router's own port (an hour): SIEGE="--paths replica"
 	@$(BIN)/podium siege $(SIEGE)
 
-capacity: setup-dev ## replicas, GPUs and dollars for a rate, simulated
+capacity: setup-dev ## simulate the replicas, GPUs and dollars that a rate needs
 	@$(BIN)/podium capacity
 
-eval: setup-learning ## compare strategies: EVAL="--settings FILE --questions gsm8k"; without EVAL it tells how
+eval: setup-learning ## compare strategies: EVAL="--settings FILE --questions gsm8k"; without EVAL, show the options
 	@$(BIN)/podium eval $(EVAL)
 
-check-cluster: setup-base ## do pool, Serve config and machines agree, and what do they cost
+check-cluster: setup-base ## check that pool, Serve config and machines agree, and estimate their cost
 	@$(BIN)/podium check
 
-train-tiny: setup-learning ## a tiny conductor learns by reward, three seeds, minutes; figures in build/train-tiny.json
+train-tiny: setup-learning ## train a tiny conductor by reward with three seeds (minutes); writes build/train-tiny.json
 	@$(BIN)/python -m training.tiny
 
-train-conductor: setup-learning ## train a conductor on requests, 75 minutes on two cores; with DATA=FILE, a recorded pool, the one that ships, nine hours; again: goes on
+train-conductor: setup-learning ## train a conductor on requests (75 minutes on two cores), or with DATA=FILE, a recorded pool, the shipped one (nine hours); run it again to resume
 	@$(if $(DATA),mkdir -p build && { test $(call quote,$(DATA)) -ef build/recorded.jsonl.gz || cp -- $(call quote,$(DATA)) build/recorded.jsonl.gz; })
 	@for name in $(LEARNED); do $(if $(MALLOC),LD_PRELOAD=$(MALLOC)) $(BIN)/podium train --config training/configs/$$name.yaml $$(test ! -d build/training/$$name || echo --resume) || exit $$?; done
 
 docs: setup-dev ## write the parts of docs/ that are generated from the code
 	@$(BIN)/podium docs
 
-site: setup-site ## build the documentation as a static site, build/site, with search, HTTP and Python reference; every link is checked
+site: setup-site ## build the documentation as a static site, build/site, with search, HTTP and Python reference; check each link
 	@$(BIN)/podium docs --site build/site
 
-doctor: setup-base ## what is wrong with this machine or with SETTINGS, and what to do
+doctor: setup-base ## find what is wrong with this machine or with SETTINGS, and show what to do
 	@$(BIN)/podium doctor --settings $(call quote,$(SETTINGS)) --port $(PORT)
 
-faults: setup-dev ## play every provider fault to clients and generate docs/faults.md
+faults: setup-dev ## play each provider fault to clients and generate docs/faults.md
 	@mkdir -p build
 	@$(BIN)/python -m tests.serving.api.play_faults --out build/faults.md
 	@$(BIN)/python -m tests.serving.api.play_defaults --append build/faults.md
 	@mv build/faults.md docs/faults.md
 
-lock: setup-base ## write the locks in requirements/ again from pyproject.toml, with hashes; versions change only where it asks for that
+lock: setup-base ## generate the locks in requirements/ from pyproject.toml, with hashes; versions change only if pyproject.toml requires it
 	@$(BIN)/python -m cluster.local.uv
 
 clean: ## remove .venv, the local models, build/ and dist/
