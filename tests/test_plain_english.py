@@ -23,6 +23,10 @@ BAD = {
     "serving/field.py": f'name = Field(default="", description="{ODD}")\n',
     "serving/message.py": f'fault = Fault(message="{ODD}")\n',
     "serving/variable.py": f'message = "{ODD}"\n',
+    "tests/test_runs.py": f'def test_one():\n    """{ODD}."""\n',
+    "cluster/comment.yaml": f"workers: []  # {ODD}\n",
+    "cluster/prompt.yaml": f"workers:\n  - system_prompt: {ODD}\n",
+    "Makefile": f"stop: ## {ODD}\n",
     "serving/detail.py": f'fault = Fault(detail="{ODD}")\n',
 }
 
