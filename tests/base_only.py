@@ -1,4 +1,4 @@
-"""A Python that has no packages but those of the base stage, as far as imports can tell."""
+"""Python process that can import only the packages of the base stage."""
 
 import importlib.util
 import subprocess
@@ -27,7 +27,7 @@ sys.modules.update(dict.fromkeys(MISSING))
 
 
 def packages_of(*extras: str) -> set[str]:
-    """Podium with these extras, and all that is installed because of it."""
+    """Return the distribution names of Podium with these extras and of all their requirements."""
     found: set[tuple[str, str]] = set()
     waiting = [("podium", extra) for extra in ("", *extras)]
     while waiting:
@@ -36,7 +36,7 @@ def packages_of(*extras: str) -> set[str]:
         found.add(each)
         try:
             wanted = map(Requirement, requires(each[0]) or ())
-        except PackageNotFoundError:  # left out: requirements/left_out.txt
+        except PackageNotFoundError:  # not installed: requirements/left_out.txt
             continue
         for need in wanted:
             if need.marker is None or need.marker.evaluate({"extra": each[1]}):
@@ -46,7 +46,7 @@ def packages_of(*extras: str) -> set[str]:
 
 @cache
 def missing_packages() -> list[str]:
-    """The modules that are installed here, and are not where only the base stage is."""
+    """Return the importable modules that the base stage does not have."""
     base = packages_of() | {"pip"}
     ray = importlib.util.find_spec("ray")
     assert ray
@@ -62,7 +62,7 @@ def missing_packages() -> list[str]:
 
 
 def with_base_only(code: str) -> subprocess.CompletedProcess[str]:
-    """Run `code` as if nothing were installed but the packages of the base stage."""
+    """Run `code` with only the packages of the base stage."""
     return subprocess.run(
         [sys.executable, "-c", f"MISSING = {missing_packages()}\n{BASE_ONLY}\n{code}"],
         capture_output=True, text=True, cwd=ROOT, timeout=100, check=False,

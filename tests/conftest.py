@@ -1,4 +1,6 @@
-"""Profiles, virtual time, databases, and the API in this process, for all tests. The servers are in tests/live."""
+"""Fixtures and hooks of all tests: Hypothesis profiles, virtual time, databases, and the API in this process.
+tests/live has the servers.
+"""
 
 from tests.virtual_time import pytest_asyncio_loop_factories, pytest_runtest_setup  # isort: skip # noqa: F401 # before all others: it replaces the functions of `time`
 
@@ -21,10 +23,10 @@ from cluster.local.environment import serve_environment
 from serving.database.address import Address
 from tests.databases import Postgres, make_address, make_store, running_postgres
 
-os.environ.update(serve_environment())  # before anything imports Ray, which reads some of it at import
+os.environ.update(serve_environment())  # before any import of Ray, which reads some of it
 os.environ["XDG_DATA_HOME"] = tempfile.mkdtemp(
     prefix="podium-tests-"
-)  # no test's run is stored in this account's folder
+)  # keeps the tests' runs out of this account's folder
 atexit.register(shutil.rmtree, os.environ["XDG_DATA_HOME"], ignore_errors=True)
 for profile, examples in (("fast", 25), ("slow", 1000)):
     settings.register_profile(
@@ -78,7 +80,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="session")
 def scripted_url() -> Iterator[str]:
-    """The API on a socket of this process, with the scripted team."""
+    """Serve the API with the scripted team on a socket of this process."""
     from anyio.from_thread import start_blocking_portal
 
     from serving.settings.settings import load
@@ -97,26 +99,27 @@ def postgres() -> Iterator[Postgres]:
 
 @pytest.fixture
 def postgres_or_none(request: pytest.FixtureRequest, database: str) -> Postgres | None:
-    """The PostgreSQL server of a test that runs on PostgreSQL, or None on SQLite."""
+    """Return the PostgreSQL server, or None if the test runs on SQLite."""
     return request.getfixturevalue("postgres") if database == "postgresql" else None
 
 
 @pytest.fixture
 def store_address(postgres_or_none: Postgres | None, tmp_path: Path) -> Address:
-    """A store of each kind in which nothing is kept yet."""
+    """Return a store without rows, on SQLite or PostgreSQL."""
     return make_store(tmp_path, postgres_or_none)
 
 
 @pytest.fixture
 def empty_address(postgres_or_none: Postgres | None, tmp_path: Path) -> Address:
-    """A database of each kind in which there is nothing, no schema either."""
+    """Return a database without a schema, on SQLite or PostgreSQL."""
     return make_address(tmp_path, postgres_or_none)
 
 
 @pytest.fixture(scope="module")
 def without_collector() -> Iterator[None]:
-    """For modules that parse Python: up to 3.11.7 that fails when the garbage collector logs a traceback in the
-    middle of it (python/cpython#106905)."""
+    """Turn the garbage collector off for tests that parse Python. Up to 3.11.7, parsing fails if the collector logs a
+    traceback during it (python/cpython#106905).
+    """
     gc.disable()
     try:
         yield

@@ -1,4 +1,4 @@
-"""What the dashboards and alerts ask Prometheus."""
+"""Prometheus queries of the dashboards and alerts."""
 
 import json
 import re
@@ -13,7 +13,6 @@ BOARDS = sorted((ROOT / "cluster" / "grafana").glob("*.json"))
 
 
 def alerts() -> dict[str, str]:
-    """Every alert's expression, by its name."""
     groups = yaml.safe_load(ALERTS.read_text())["groups"]
     return {rule["alert"]: rule["expr"] for group in groups for rule in group["rules"]}
 
@@ -23,7 +22,7 @@ def board(name: str) -> dict[str, Any]:
 
 
 def expressions(name: str) -> dict[str, str]:
-    """Every query of a dashboard by its panel's title, as Grafana sends it."""
+    """Return each query of a dashboard by its panel's title, as Grafana sends it."""
     return {
         f"{panel['title']} {target['refId']}": target["expr"].replace("$__rate_interval", "1m")
         for panel in board(name)["panels"]
@@ -32,5 +31,4 @@ def expressions(name: str) -> dict[str, str]:
 
 
 def names(expression: str) -> set[str]:
-    """The metrics that an expression reads."""
     return set(re.findall(r"\bray_\w+", expression))

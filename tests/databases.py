@@ -1,5 +1,5 @@
-"""Real databases for tests: one PostgreSQL for the session, a database of its own for each test; a SQLite
-file. The schema is made once and copied: its migrations take a sixth of a second.
+"""Databases for tests: one PostgreSQL for the session with a new database per test, or a SQLite file. Its migrations
+take a sixth of a second, so the schema is created once and copied.
 """
 
 import asyncio
@@ -20,28 +20,28 @@ from serving.database.migrate import migrate
 
 @contextmanager
 def running_postgres() -> Iterator[Postgres]:
-    """One with a folder of its own, gone afterwards. It survives no power cut, and is faster for it."""
+    """Run PostgreSQL in a temporary folder. Writes are faster because it would not survive a power cut."""
     with running_durable_postgres(is_durable=False) as postgres:
         yield postgres
 
 
 def make_address(folder: Path, postgres: Postgres | None) -> Address:
-    """An empty database: in `postgres`, else a SQLite file in `folder`."""
+    """Return an empty database in `postgres`, or else a SQLite file in `folder`."""
     return postgres.make_database() if postgres else sqlite_address(folder / "data" / "podium.db")
 
 
 def make_store(folder: Path, postgres: Postgres | None) -> Address:
-    """Likewise, with the schema in it."""
+    """Return a database with the schema, in `postgres` or else in `folder`."""
     if postgres:
         return postgres.make_database(template=_template_database(postgres))
     return make_file(folder / "data" / "podium.db")
 
 
 def make_file(path: Path) -> Address:
-    """A SQLite file with the schema in it. One that is there already is left as it is."""
+    """Return a SQLite file with the schema. An existing file is not changed."""
     if not path.exists():
         path.parent.mkdir(mode=0o700, exist_ok=True)
-        shutil.copy(_template_file(), path)  # with its mode
+        shutil.copy(_template_file(), path)  # keeps its mode
     return sqlite_address(path)
 
 
@@ -62,5 +62,5 @@ def _template_file() -> Path:
 
 
 def _migrate(address: Address) -> None:
-    with ThreadPoolExecutor(1) as aside:  # whoever asks may be in a loop
+    with ThreadPoolExecutor(1) as aside:  # the caller may be inside an event loop
         aside.submit(asyncio.run, migrate(address)).result()

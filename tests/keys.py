@@ -1,4 +1,4 @@
-"""Keys made and revoked as an operator does, by command, and what a server answers to them."""
+"""API keys created and revoked by command, and a server's responses to them."""
 
 import os
 import subprocess
@@ -11,12 +11,12 @@ from serving.accounts.keys import ApiKey
 from tests.conftest import PODIUM
 
 PROMISED_S = 10.0
-"""Within it a server sees what a command changed."""
+"""Maximum time until a server applies a command's change."""
 ASK = {"model": "podium-mini", "messages": [{"role": "user", "content": "Why?"}]}
 
 
 def make_key(store: Mapping[str, str], name: str, *options: str) -> str:
-    """The key that `podium keys create` prints."""
+    """Return the key that `podium keys create` prints."""
     return ApiKey(_keys(store, "create", name, *options).strip()).reveal()
 
 
@@ -41,13 +41,13 @@ OPEN_AND_CLOSED = [200, 200, 200, 200, 401, 200, 401, 200]
 
 
 def open_and_closed(url: str, key: str) -> list[int]:
-    """What health, readiness, models and chat answer, each without a key and with `key`."""
+    """Return the statuses of health, readiness, models and chat, each without a key and with `key`."""
     paths = (("/healthz", None), ("/readyz", None), ("/v1/models", None), ("/v1/chat/completions", ASK))
     return [status(url + path, each, body) for path, body in paths for each in (None, key)]
 
 
 def until_refused(url: str, key: str | None = None) -> None:
-    """Wait until it asks for a key, or for another one, as promised."""
+    """Wait until the server rejects `key`, or requests without a key."""
     ends_s = time.monotonic() + PROMISED_S
     while (answer := status(url, key)) != 401:
         assert time.monotonic() < ends_s, f"it still answers {answer}"

@@ -13,7 +13,7 @@ class _Lazy:
         return getattr(import_module(module), name) if name else import_module(module)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):  # pytest looks at every name of a module
+        if name.startswith("_"):  # pytest looks at each name of a module
             raise AttributeError(name)
         return getattr(self._load(), name)
 

@@ -1,4 +1,4 @@
-"""Real OTLP receivers, over gRPC (the collector's `TraceService`) and over HTTP, keeping what they are sent."""
+"""OTLP receivers over gRPC (the collector's `TraceService`) and HTTP, which keep what they receive."""
 
 import gzip
 import threading
@@ -15,8 +15,6 @@ from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_serv
 
 @dataclass(frozen=True)
 class Received:
-    """One span as it came over the wire."""
-
     service: str
     name: str
     trace_id: str
@@ -29,7 +27,7 @@ class Received:
 
 
 class Receiver(trace_service_pb2_grpc.TraceServiceServicer):
-    """Spans in the order in which they arrived."""
+    """OTLP receiver of spans, in order of arrival."""
 
     def __init__(self) -> None:
         self.spans: list[Received] = []
@@ -51,7 +49,7 @@ class Receiver(trace_service_pb2_grpc.TraceServiceServicer):
         return [span for span in self.spans if span.trace_id == trace_id]
 
     def wait_for(self, trace_id: str, enough: Any, timeout_s: float = 30.0) -> list[Received]:
-        """The trace's spans, as soon as `enough(spans)` holds."""
+        """Return the trace's spans as soon as `enough(spans)` holds."""
         with self._arrived:
             assert self._arrived.wait_for(lambda: enough(self.of(trace_id)), timeout_s), [
                 s.name for s in self.of(trace_id)
@@ -60,7 +58,7 @@ class Receiver(trace_service_pb2_grpc.TraceServiceServicer):
 
 
 def tree(spans: list[Received]) -> str:
-    """The spans as an indented tree, siblings by start: `service: name`, with the steps that a span links to."""
+    """Return the spans as an indented tree, siblings by start: `service: name`, with the steps that a span links to."""
     names = {span.span_id: span.name for span in spans}
     steps = {span.span_id: span.attributes.get("podium.step") for span in spans}
 
@@ -80,7 +78,7 @@ def tree(spans: list[Received]) -> str:
 
 @contextmanager
 def receiving(most_bytes: int | None = None) -> Iterator[Receiver]:
-    """A receiver on a free loopback port, for as long as the block lasts; it takes 4 MiB unless told otherwise."""
+    """Run a receiver on a free loopback port. Default limit of a message: 4 MiB."""
     receiver = Receiver()
     options = [] if most_bytes is None else [("grpc.max_receive_message_length", most_bytes)]
     server = grpc.server(ThreadPoolExecutor(4), options=options)
@@ -95,7 +93,7 @@ def receiving(most_bytes: int | None = None) -> Iterator[Receiver]:
 
 @contextmanager
 def receiving_http(most_bytes: int = 4_194_304) -> Iterator[Receiver]:
-    """The same over HTTP; a longer body is a 413."""
+    """Run a receiver over HTTP. A longer body gets status 413."""
     receiver = Receiver()
 
     class Handler(BaseHTTPRequestHandler):

@@ -1,4 +1,4 @@
-"""A loopback server that serves one picture, or sends elsewhere, and counts who asks."""
+"""Loopback server that serves one picture or redirects, and counts its requests."""
 
 import asyncio
 import base64
@@ -12,8 +12,6 @@ DATA_URL = f"data:image/png;base64,{base64.b64encode(PIXEL).decode()}"
 
 
 class Pictures:
-    """Serves one picture, or sends elsewhere."""
-
     def __init__(self) -> None:
         self.port = 0
         self.asked = 0

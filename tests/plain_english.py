@@ -1,7 +1,7 @@
 """Count phrases that readers stumble over in docstrings, comments, messages and pages: `python -m tests.plain_english`.
 
-`make check` fails if a package, the messages of all packages, `docs` or a page at the top has more than `MOST` of them per
-1,000 words. Rewrite the sentence: a reader who sees the code for the first time should understand it. `--worst N` lists
+`make check` fails if a package, the tests, the messages of all packages, the settings, `docs`, the Makefile or a page at
+the top has more than `MOST` of them per 1,000 words. Rewrite the sentence: a reader who sees the code for the first time should understand it. `--worst N` lists
 the places. The check also fails if a name of the code is a bare participle: use a noun of the field, such as `row`.
 """
 
@@ -14,6 +14,8 @@ import tokenize
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
+
+import yaml
 
 from podium.cli import OURS
 
@@ -82,6 +84,24 @@ def lines(path: Path) -> Iterator[Passage]:
             yield Passage(f"{path.name}:{number}", line)
 
 
+def line_comments(path: Path) -> Iterator[Passage]:
+    """Yield the comments of a YAML file or a Makefile, and the help of its targets."""
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        if comment := re.search(r"(?:^|\s)#+ (.*)", line):
+            yield Passage(f"{path}:{number}", comment[1])
+
+
+def texts(path: Path) -> Iterator[Passage]:
+    """Yield the texts of a YAML file with five words or more, such as prompts and cards, but not queries of metrics."""
+    for event in yaml.parse(path.read_text()):
+        if (
+            isinstance(event, yaml.ScalarEvent)
+            and len(event.value.split()) >= 5
+            and "ray_" not in event.value
+        ):
+            yield Passage(f"{path}:{event.start_mark.line + 1}", event.value)
+
+
 def docstrings_and_comments(path: Path) -> Iterator[Passage]:
     """Yield the docstrings of a Python file, those of attributes included, and its comments."""
     text = path.read_text()
@@ -134,13 +154,16 @@ def messages(path: Path) -> Iterator[Passage]:
 
 
 def read(root: Path) -> dict[str, list[Passage]]:
-    """Return the prose of each package, of all messages, of `docs` and of each page at the top."""
+    """Return the prose of each place that the check counts, by the place's name."""
     code = {name: sorted((root / name).rglob("*.py")) for name in sorted(OURS)}
+    settings = sorted((root / "cluster").glob("*.yaml"))
     return {
         **{
             name: [each for path in paths for each in docstrings_and_comments(path)]
-            for name, paths in code.items()
+            for name, paths in (*code.items(), ("tests", sorted((root / "tests").rglob("*.py"))))
         },
+        "cluster/*.yaml": [each for path in settings for each in (*line_comments(path), *texts(path))],
+        "Makefile": [each for path in root.glob("Makefile") for each in line_comments(path)],
         "messages": [each for paths in code.values() for path in paths for each in messages(path)],
         "docs": [each for path in sorted((root / "docs").rglob("*.md")) for each in lines(path)],
         **{name: list(lines(root / name)) for name in PAGES},

@@ -1,4 +1,4 @@
-"""The real Prometheus and its `promtool`, from the distribution's package."""
+"""Prometheus and `promtool` from the distribution's package."""
 
 import json
 import os
@@ -19,7 +19,7 @@ INSTALL = ["apt-get", "install", "-y", "--no-install-recommends", "prometheus"]
 
 
 def program(name: str) -> str:
-    """Path of `prometheus` or `promtool`; installed first where it is missing and we may."""
+    """Return the path of `prometheus` or `promtool`. If it is missing, install it when running as root."""
     if shutil.which(name) is None and os.geteuid() == 0 and shutil.which("apt-get"):
         subprocess.run(["apt-get", "update"], check=False, capture_output=True)
         subprocess.run(INSTALL, check=False, capture_output=True)
@@ -29,14 +29,14 @@ def program(name: str) -> str:
 
 
 def promtool(*arguments: str | Path) -> str:
-    """What it says; fails where it finds fault."""
+    """Return the output of promtool, and fail if it finds a fault."""
     done = subprocess.run([program("promtool"), *map(str, arguments)], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
 
 
 def wait_until_none(missing: Callable[[], Any], timeout_s: float = 60) -> None:
-    """Until nothing is `missing` any more; fails with what still is."""
+    """Wait until nothing is `missing`. Otherwise fail with what is."""
     deadline = time.monotonic() + timeout_s
     while left := missing():
         assert time.monotonic() < deadline, f"missing after {timeout_s} s: {left}"
@@ -45,12 +45,9 @@ def wait_until_none(missing: Callable[[], Any], timeout_s: float = 60) -> None:
 
 @dataclass(frozen=True)
 class Prometheus:
-    """A running one."""
-
     url: str
 
     def get(self, path: str, **params: Any) -> Any:
-        """The `data` of an answer of its HTTP API."""
         answer = httpx.get(f"{self.url}/api/v1/{path}", params=params, timeout=10)
         assert answer.status_code == 200, answer.text
         return answer.json()["data"]
@@ -61,7 +58,7 @@ class Prometheus:
 
 @contextmanager
 def running(config: Any, folder: Path) -> Iterator[Prometheus]:
-    """Prometheus with `config` on a free port of the loopback, its data and its output in `folder`."""
+    """Run Prometheus with `config` on a free loopback port, with its data and output in `folder`."""
     file, port = folder / "prometheus.json", free_port()  # JSON is YAML
     file.write_text(json.dumps(config))
     flags = [

@@ -1,4 +1,4 @@
-"""Names that lead where a test says, in place of the network's resolver; every other name is asked as ever."""
+"""Resolver with fixed answers for some names. All other names use the network's resolver."""
 
 import socket
 import threading
@@ -12,23 +12,23 @@ _getaddrinfo = socket.getaddrinfo
 
 
 class Names:
-    """What each name leads to: one answer a look-up, the last one again and again."""
+    """Answers per name: one per look-up. The last one repeats."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._answers: dict[str, list[tuple[str, ...]]] = {}
         self.looked_up: list[str] = []
         self.released = threading.Event()
-        """Set it to end the look-ups that hang."""
+        """Set to end the look-ups that hang."""
         self._hanging: set[str] = set()
         NAMES.forget()
         monkeypatch.setattr(socket, "getaddrinfo", self._look_up)
 
     def lead(self, name: str, *answers: str | tuple[str, ...]) -> None:
-        """`name` has these addresses, in turn; a tuple is several at once."""
+        """Let `name` have these addresses, in turn. A tuple is one answer with several addresses."""
         self._answers[name] = [(each,) if isinstance(each, str) else each for each in answers]
 
     def hang(self, name: str) -> None:
-        """No name server answers for `name`, until it is `released`."""
+        """Let look-ups of `name` wait until `released` is set."""
         self._hanging.add(name)
 
     def _look_up(self, host: Any, port: Any, *args: Any, **kwargs: Any) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Secrets to plant in a server's environment, and the search for them in every file that has changed since."""
+"""Secrets for a server's environment, and a search for them in all files that changed since."""
 
 import os
 import subprocess
@@ -21,26 +21,26 @@ NOT_WRITTEN_BY_A_SERVER = {".venv", ".git", "pip", "uv"}
 
 
 def planted() -> dict[str, str]:
-    """A secret that nobody else has in each variable."""
+    """Return a new secret for each variable."""
     words = {name: f"planted-{uuid.uuid4().hex}" for name in VARIABLES}
     return words | {"OTEL_EXPORTER_OTLP_HEADERS": f"authorization={words['OTEL_EXPORTER_OTLP_HEADERS']}"}
 
 
 def files_with(secrets: Mapping[str, str], since_s: float) -> list[str]:
-    """`file: variable` for each file written since then that holds one of `secrets`."""
+    """Return `file: variable` for each file written since `since_s` that contains one of `secrets`."""
     needles = {name: value.rpartition("=")[2].encode() for name, value in secrets.items()}
     found: list[str] = []
     for path in _changed(since_s):
         try:
             content = path.read_bytes()
         except OSError:
-            continue  # gone meanwhile
+            continue  # it was removed in the meantime
         found += [f"{path}: {name}" for name, needle in needles.items() if needle in content]
     return found
 
 
 def listening_beyond_loopback(processes: Iterable[psutil.Process]) -> list[str]:
-    """`process address:port` for each port that others could reach."""
+    """Return `process address:port` for each port that other machines can reach."""
     return [
         f"{process.name()} {connection.laddr.ip}:{connection.laddr.port}"
         for process in processes
@@ -53,7 +53,7 @@ def listening_beyond_loopback(processes: Iterable[psutil.Process]) -> list[str]:
 def serving(
     settings: Path, port: int, environment: Mapping[str, str], *flags: str
 ) -> Iterator[subprocess.Popen[str]]:
-    """`make serve`, set-up aside, from its being ready; ended by whoever entered, or here."""
+    """Run `podium serve` and yield the process once it is ready. Terminate it at the end."""
     command = [PODIUM, "serve", "--settings", str(settings), "--port", str(port), *flags]
     process = subprocess.Popen(
         command, cwd=ROOT, env=os.environ | environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -88,10 +88,10 @@ def _changed(since_s: float) -> list[Path]:
     ]
     found = subprocess.run(
         command, capture_output=True, check=False
-    ).stdout  # it fails where a file has just gone
+    ).stdout  # fails if a file was just removed
     return [Path(os.fsdecode(name)) for name in found.split(b"\0") if name]
 
 
 def now_s() -> float:
-    """The file systems' clock, which is a little behind."""
+    """Return the time of the file systems, which is slightly behind."""
     return time.time() - 1

@@ -1,4 +1,4 @@
-"""Waiting for states, not for seconds."""
+"""Waiting for a state instead of for a time."""
 
 import asyncio
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Heavy imports stay in one place each: what each entry point loads in a fresh interpreter."""
+"""Modules that each entry point loads in a fresh interpreter. Each heavy import has one place."""
 
 import json
 import subprocess
@@ -102,15 +102,17 @@ for number, code, absent in json.load(sys.stdin):
     outcomes[number] = find_modules(absent, own), printed.getvalue()
 print(json.dumps(outcomes))
 """
-"""Run programs one after the other, except those of which an absent module is loaded by now.
+"""Run programs one after the other, except those of which an absent module is already loaded.
 
-A module loads what it imports when it is first imported. So a program that follows another one loads an absent module
-if it would do so alone, provided that none of its absent modules was loaded before it.
+A module loads its imports when it is first imported. So a later program loads an absent module if it would do so
+alone, provided that none of its absent modules was loaded before it.
 """
 
 
 def outcomes() -> dict[int, tuple[list[str], str]]:
-    """Run all entry points in as few interpreters as possible; return what each loads that it must not, and its output."""
+    """Run all entry points in as few interpreters as possible. Return the absent modules that each loads, and its
+    output.
+    """
     found: dict[int, tuple[list[str], str]] = {}
     while waiting := [n for n in range(len(ENTRY_POINTS)) if n not in found]:
         rows = [(n, ENTRY_POINTS[n].code, sorted(ENTRY_POINTS[n].absent)) for n in waiting]

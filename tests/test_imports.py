@@ -1,4 +1,4 @@
-"""The check of the names that tests import, which `make check` runs."""
+"""Check of the names that tests import, which `make check` runs."""
 
 from pathlib import Path
 

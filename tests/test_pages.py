@@ -1,5 +1,5 @@
-"""Every relative link in the repository's pages leads to a file, and every anchor to a title. Each page of docs/
-says first what its reader will know.
+"""Each relative link in the repository's pages leads to a file, and each anchor to a title. Each page of docs/ says
+at its top what its reader will know.
 """
 
 import re
@@ -32,7 +32,7 @@ def tokens(path: Path) -> list[Token]:
 
 @cache
 def anchors(path: Path) -> set[str]:
-    """The anchors that GitHub and Zensical make of a page's titles."""
+    """Return the anchors that GitHub and Zensical make of a page's titles."""
     seen = Counter[str]()
     found = set[str]()
     for before, title in pairwise(tokens(path)):

@@ -23,13 +23,17 @@ BAD = {
     "serving/field.py": f'name = Field(default="", description="{ODD}")\n',
     "serving/message.py": f'fault = Fault(message="{ODD}")\n',
     "serving/variable.py": f'message = "{ODD}"\n',
+    "tests/test_runs.py": f'def test_one():\n    """{ODD}."""\n',
+    "cluster/comment.yaml": f"workers: []  # {ODD}\n",
+    "cluster/prompt.yaml": f"workers:\n  - system_prompt: {ODD}\n",
+    "Makefile": f"stop: ## {ODD}\n",
     "serving/detail.py": f'fault = Fault(detail="{ODD}")\n',
 }
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A repository with one plain sentence in each place."""
+    """Return a repository with one plain sentence in each place."""
     for package in OURS:
         (tmp_path / package).mkdir()
         (tmp_path / package / "plain.py").write_text(f'"""{PLAIN}."""\n\nlogger.info("{PLAIN}")\n')

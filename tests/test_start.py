@@ -1,5 +1,5 @@
-"""One start of the default as `make serve` does it (set-up aside), from the first request to Ctrl-C: Ray Serve,
-two vLLM engines, the conductor that ships. Its settings have one line more, with which the writer calls tools.
+"""One start of the default through `podium serve`, from the first request to Ctrl-C: Ray Serve, two vLLM engines and
+the shipped conductor. The settings also let the writer call tools.
 """
 
 import json
@@ -24,10 +24,10 @@ from tests.conftest import PODIUM, ROOT
 from tests.keys import make_key, revoke_key, until_refused
 
 PROVIDERS = ["gpt-5", "claude-sonnet-4", "gemini-2.5-pro"]
-"""They are served, as their keys are set; the keys are planted, so no request may go there."""
+"""Workers whose API keys are set. The keys are not real, so no test may call them."""
 ASK: Any = {"messages": [{"role": "user", "content": "What is the capital of France?"}]}
 POEM: Any = {"messages": [{"role": "user", "content": "Write a four-line poem about the sea."}]}
-"""Programs answer in one piece, so this asks the writer."""
+"""Request for the writer, because programs answer in one piece."""
 PLACES = {"type": "object", "properties": {"city": {"type": "string", "enum": ["Paris", "Rome"]}}, "required": ["city"], "additionalProperties": False}  # fmt: skip
 TOOL: Any = {"type": "function", "function": {"name": "look_up", "parameters": PLACES}}
 
@@ -91,7 +91,7 @@ def calls_a_tool_and_reads_its_result(client: OpenAI) -> None:
 
 
 def listens_on_loopback_only(tag: str) -> list[psutil.Process]:
-    """All of its processes, vLLM's among them."""
+    """Return all its processes, vLLM's included, after checking that they listen on loopback only."""
     running = processes_of(tag)
     names = {process.name() for process in running if process.net_connections(kind="tcp")}
     assert any(re.search("VLLM", name) for name in names), names

@@ -1,4 +1,4 @@
-"""The types of all packages, checked beside the other tests: that takes two minutes of one core."""
+"""Types of all packages. The check takes two minutes of one core, next to the other tests."""
 
 import subprocess
 import sys

@@ -1,5 +1,3 @@
-"""Virtual time: the clock of the tests."""
-
 import asyncio
 import time
 

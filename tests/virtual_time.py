@@ -20,29 +20,29 @@ FOLDERS = ("tests/conductor", "tests/evaluation/backends", "tests/serving")
 SERVERS = {"postgres", "postgres_of_its_own", "redis_url"}
 """Fixtures that start a process which knows only real time."""
 IDLE_TURNS = 5
-"""Turns of the loop in which nothing happens before time jumps."""
+"""Idle turns of the loop before time jumps."""
 ROUNDING_S = 1e-9
-"""How late a timer is, so that rounding never makes it early."""
+"""Seconds by which a timer is late, so that rounding never makes it early."""
 STILL_S = 0.5
 """Real seconds for which time stands still while a thread works for the loop. Then it passes at its real pace."""
 SLICE_S = 0.05
 """Steps in which time passes at its real pace. Threads see it pass."""
 DELIVERIES = (aiosqlite.core.set_result, aiosqlite.core.set_exception)
-"""How a thread of SQLite gives its result to the loop."""
+"""Functions by which a SQLite thread gives its result to the loop."""
 BUSY_S = 20
 """Real seconds without an idle turn after which time jumps anyway. A task that never rests may wait for a timer."""
 THREAD_S = 60
-"""How long a loop waits for threads before it closes, in real seconds."""
+"""Real seconds for which a loop waits for threads before it closes."""
 
 _monotonic, _time, _time_ns, _sleep = time.monotonic, time.time, time.time_ns, time.sleep
 _is_virtual = False
-"""Whether the next loop is one of virtual time."""
+"""True if the next loop uses virtual time."""
 _loop: "VirtualTimeLoop | None" = None
-"""The open loop of virtual time. `time` shows its time in all threads."""
+"""Open loop with virtual time. `time` shows its time in all threads."""
 
 
 class CarefulLoop(asyncio.SelectorEventLoop):
-    """Event loop which closes only after SQLite's threads have delivered what was asked of them.
+    """Event loop that closes only after SQLite's threads have delivered their results.
 
     A statement whose caller was cancelled still runs to its end. Its thread would find a closed loop, and pytest
     would fail whichever test runs then.
@@ -58,7 +58,7 @@ class CarefulLoop(asyncio.SelectorEventLoop):
         self._owed.append(None)
 
     def call_soon_threadsafe(self, callback: Any, *args: Any, **named: Any) -> Any:
-        """See `asyncio`. A result of SQLite is no longer owed."""
+        """See `asyncio`. A delivered result of SQLite is no longer owed."""
         if callback in DELIVERIES:
             self._owed.pop()
         return super().call_soon_threadsafe(callback, *args, **named)

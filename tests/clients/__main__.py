@@ -1,4 +1,4 @@
-"""`make clients`: everything, or what is named."""
+"""`make clients`: run all clients, or the named ones."""
 
 import sys
 
@@ -8,11 +8,7 @@ from tests.clients.programs import ELSEWHERE, LUCEBENCH, NODE
 
 
 def main(words: list[str]) -> int:
-    """Run the clients named in `words`, or all; how many groups failed.
-
-    Raises:
-        SystemExit: one of them is none.
-    """
+    """Run the clients named in `words`, or all. Return the number of groups that failed."""
     agents = {each.name for each in AGENTS}
     programs = {each.client for each in (*NODE, *ELSEWHERE, LUCEBENCH)}
     known = agents | programs | {"node", "default", "programs", "conformance", "--record"}

@@ -1,6 +1,4 @@
-"""The coding agents, unchanged: how each is configured and started, and what the scripted workers make its tools do.
-It knows nothing of recording.
-"""
+"""The unmodified coding agents: how each is configured and started, and which tool calls the scripted workers make."""
 
 import json
 import os
@@ -23,15 +21,16 @@ ANSWER = "The test passes now."
 
 @dataclass(frozen=True)
 class Agent:
-    """One agent.
+    """One coding agent.
 
     Args:
-        name: of its folder under build/clients.
-        package: on npm, as `locks/NAME` has it.
-        version: that was tried.
-        configure: writes its configuration into a fresh home, for a server at a URL; its environment.
-        words: the command after the program.
-        look, repair: the calls of the first and the second step, turn by turn, in a repository.
+        name: folder under build/clients.
+        package: npm package, locked in `locks/NAME`.
+        version: tested version.
+        configure: writes the configuration into a new home, for a server at a URL, and returns environment variables.
+        words: command line after the program.
+        look: tool calls of the first step, turn by turn, in a repository.
+        repair: tool calls of the second step.
     """
 
     name: str
@@ -43,7 +42,7 @@ class Agent:
     repair: Callable[[Path], list[Json]]
 
     def program(self, folder: Path) -> tuple[str, ...]:
-        """What npm installed, started without what the package's install script would have prepared."""
+        """Return the command for the package that npm installed. The package's install script has not run."""
         packages = folder / "node_modules"
         match self.name:
             case "claude-code":
@@ -55,7 +54,7 @@ class Agent:
 
 
 def settings(agent: Agent, repository: Path) -> Json:
-    """A plan of three steps, of which two use the agent's tools."""
+    """Return settings with a plan of three steps, of which two use the agent's tools."""
     workers = [
         _worker("reader", agent.look(repository), "It subtracts."),
         _worker("editor", agent.repair(repository), "Repaired: {results}"),
@@ -153,5 +152,4 @@ AGENTS = (
 
 
 def environment(home: Path, more: dict[str, str]) -> dict[str, str]:
-    """Of this process, with a home of the agent's own."""
     return os.environ | {"HOME": str(home)} | more

@@ -1,5 +1,6 @@
-"""What the table's rows become for the running default, whose model has 135 million parameters: what is asked in their
-place, and what holds of any answer. A row that it cannot do says why. It knows no SDK and no server.
+"""Requests and expectations for the rows of the table that the default settings can do. Their model has 135 million
+parameters, so the expectations are weaker. `UNABLE` gives the reason for each missing row. This module knows no SDK
+and no server.
 """
 
 import json
@@ -11,25 +12,23 @@ from tests.clients.table import KILLED, TABLE, Scenario, asks
 from tests.serving.api.served import Json
 
 ROOM = 600
-"""Tokens an answer may take: enough for several calls of a tool by a model that wanders. Fewer cut a call in the middle,
-and a call that was cut is none.
-"""
+"""Maximum tokens per answer. A small model may need several tool calls, and a call that is cut off does not count."""
 FORM: Json = {
     "type": "object",
     "properties": {"n": {"type": "integer", "enum": [1, 2, 3, 4]}},
     "required": ["n"],
     "additionalProperties": False,
 }
-"""Bounded: a small model writes the digits of an unbounded number until its tokens are used up."""
+"""Schema with a bounded number: a small model writes digits of an unbounded one until its tokens are used up."""
 
 
 @dataclass(frozen=True)
 class DefaultRow:
-    """A row that the default does.
+    """A row that the default settings can do.
 
     Args:
-        ask: besides the scenario's own.
-        holds: of what a client saw.
+        ask: fields of the request that replace the scenario's.
+        holds: checks what a client saw.
     """
 
     ask: Json
@@ -41,7 +40,7 @@ def speaks(seen: Json) -> bool:
 
 
 def calls(turns: int) -> Callable[[Json], bool]:
-    """Whether there were so many turns of calls, each of `look` alone, however often."""
+    """Return a check for exactly `turns` turns that only call `look`."""
     return lambda seen: (
         not seen["status"]
         and len(seen["turns"]) == turns
@@ -50,7 +49,7 @@ def calls(turns: int) -> Callable[[Json], bool]:
 
 
 def is_in_form(seen: Json) -> bool:
-    """Whether the text is what the schema says; the model's number is any."""
+    """Return whether the text is JSON that satisfies `FORM`."""
     try:
         value: Any = json.loads(seen["text"])
     except ValueError:
@@ -83,6 +82,6 @@ UNABLE: dict[str, str] = {
 
 
 def default_rows() -> list[tuple[Scenario, DefaultRow]]:
-    """The scenarios of the table that the default does."""
+    """Return the scenarios of the table that the default settings can do, with their rows."""
     rows = [(each, ROWS[each.name]) for each in TABLE if each.name in ROWS]
     return [(Scenario(each.name, {}, asks({})[0] | each.ask | row.ask), row) for each, row in rows]

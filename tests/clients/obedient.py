@@ -1,5 +1,5 @@
-"""A worker that obeys: it calls a tool where it must or may, with arguments that fit its schema, and answers in the form
-that is asked for. For conformance suites, which expect a model that does as it is told.
+"""Worker that calls each tool that it may call, with arguments that fit the schema, and answers in the requested
+format. The conformance suites expect such a model.
 """
 
 import json
@@ -15,22 +15,16 @@ from conductor.model.usage import Price, Usage
 
 
 class Obedient:
-    """See the module.
-
-    Args:
-        name: in the pool.
-        price: per token.
-    """
+    """Worker that follows each request. `price`: USD per token."""
 
     def __init__(self, name: str, price: Price | None) -> None:
         self.name, self._price = name, price
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
-        """See `Worker.open`."""
         return open_reply(self.name, "obedient", self._deltas(call), self._price)
 
     async def aclose(self) -> None:
-        """Nothing to close."""
+        pass
 
     async def _deltas(self, call: Call) -> AsyncGenerator[Delta]:
         has_results = any(message.tool_results for message in call.messages)
@@ -47,14 +41,14 @@ class Obedient:
 
 
 def schema_in(call: Call) -> Any:
-    """The schema at the end of the system prompt: a worker of one's own is told the form in words."""
+    """Return the schema at the end of the system prompt. Podium sends the format to a custom worker as text."""
     text = " ".join(message.text for message in call.messages if message.role == "system")
     start = text.find("{")
     return json.JSONDecoder().raw_decode(text[start:])[0] if start >= 0 else None
 
 
 def fitting(schema: Any) -> Any:
-    """A value that fits a simple schema."""
+    """Return a value that satisfies a simple schema."""
     if "const" in schema:
         return schema["const"]
     if "enum" in schema:

@@ -1,4 +1,4 @@
-"""The programs of docs/clients.md: how each is started, what it prints, and the server they are run against."""
+"""The programs of docs/clients.md: how each is started, what it prints, and the server that it runs against."""
 
 import subprocess
 import sys
@@ -20,10 +20,10 @@ class Program:
     """One program.
 
     Args:
-        client: it shows; the name of its environment.
-        words: the command; `{url}` becomes the server's address.
-        shows: what it prints.
-        packages: of its environment.
+        client: the client that it shows, and the name of its environment.
+        words: the command. `{url}` becomes the server's address.
+        shows: expected output.
+        packages: packages of its environment.
     """
 
     client: str
@@ -36,7 +36,7 @@ HERE = (
     Program("openai-python", ("python", "openai_sdk.py"), "chat: Sunny.\nresponses: Sunny."),
     Program("anthropic-python", ("python", "anthropic_sdk.py"), "Sunny."),
 )
-"""With packages that the tests have anyway."""
+"""Programs whose packages the tests install anyway."""
 NODE = (
     Program("openai-node", ("node", "openai_sdk.mjs"), "Sunny."),
     Program("anthropic-node", ("node", "anthropic_sdk.mjs"), "Sunny."),
@@ -73,11 +73,11 @@ LUCEBENCH = Program(
     "sweep complete",
     ("lucebench==0.3.3", "httpx"),
 )  # fmt: skip
-"""It is not on the page; it writes into the folder that it is started in."""
+"""Benchmark that is not on the page. It writes into its working directory."""
 
 
 def run(program: Program, url: str, home: Path, binaries: Path | None = None, at: Path = PROGRAMS) -> str:
-    """What is wrong, or nothing."""
+    """Run a program. Return what failed, or ""."""
     words = [word.format(url=url, home=home) for word in program.words]
     if words[0] == "python" and binaries is None:
         words[0] = sys.executable

@@ -1,6 +1,4 @@
-"""The official Python SDKs as the table's clients: each does what an ask says, as its users would write it, and
-reports what it saw.
-"""
+"""The official Python SDKs as clients of the table: each sends an ask as its users would, and reports what it saw."""
 
 import json
 from collections.abc import Awaitable, Callable
@@ -12,7 +10,7 @@ import openai
 from tests.serving.api.served import Json
 
 NextUrl = Callable[[], Awaitable[str]]
-"""Called before each request after the first: where the client asks now."""
+"""Called before each request after the first; returns the URL to use."""
 Client = Callable[[str, Json, NextUrl, str], Awaitable[Json]]
 CITY: Json = {
     "type": "object",
@@ -20,33 +18,33 @@ CITY: Json = {
     "required": ["city"],
     "additionalProperties": False,
 }
-"""Bounded, so that a small model whose decoding it constrains comes to an end."""
+"""Schema with a bounded string, so that a small constrained model stops."""
 
 
 def result(name: str, arguments: Any) -> str:
-    """What a tool of the table's gives."""
     return f"{name} of {arguments['city']}"
 
 
 class Seen:
-    """What a client saw, turn by turn."""
+    """Text and tool calls that a client saw, turn by turn."""
 
     def __init__(self) -> None:
         self.text, self.turns = "", list[list[str]]()
 
     def report(self, status: int = 0) -> Json:
-        """As the table has it."""
         return {"text": self.text, "turns": self.turns, "status": status}
 
 
 def options(ask: Json, turn: int, most: str, forced: Any) -> Json:
-    """What a request has besides its words: `most` is the name of the bound on the answer, `forced` says "call a tool"."""
+    """Return the request's options. `most`: name of the token limit. `forced`: value of `tool_choice` that forces a
+    call.
+    """
     bound = {most: ask["most"]} if "most" in ask else {}
     return bound | ({"tool_choice": forced} if turn < ask.get("must_call", 0) else {})
 
 
 async def chat(url: str, ask: Json, next_url: NextUrl, key: str = "none") -> Json:
-    """Chat Completions with `openai`."""
+    """Use Chat Completions through `openai`."""
     seen, content = Seen(), ask["text"]
     if "image" in ask:
         picture = {"url": f"data:image/png;base64,{ask['image']}"}
@@ -94,7 +92,9 @@ async def _chat_turn(client: openai.AsyncOpenAI, asked: Json, ask: Json) -> Any:
     if ask["stream"]:
         async with client.chat.completions.stream(**asked) as stream:
             message: Any = (await stream.get_final_completion()).choices[0].message
-        for call in message.tool_calls or ():  # the helper parses arguments; a request takes none of that
+        for call in (
+            message.tool_calls or ()
+        ):  # The helper adds parsed arguments, which a request does not accept.
             call.function = type(call.function).model_construct(
                 name=call.function.name, arguments=call.function.arguments
             )
@@ -103,7 +103,7 @@ async def _chat_turn(client: openai.AsyncOpenAI, asked: Json, ask: Json) -> Any:
 
 
 async def responses(url: str, ask: Json, next_url: NextUrl, key: str = "none") -> Json:
-    """Responses with `openai`, the history sent whole each time."""
+    """Use Responses through `openai`, with the whole history in each request."""
     seen, content = Seen(), ask["text"]
     if "image" in ask:
         picture = f"data:image/png;base64,{ask['image']}"
@@ -156,7 +156,7 @@ async def _responses_turn(client: openai.AsyncOpenAI, asked: Json, ask: Json) ->
 
 
 async def messages(url: str, ask: Json, next_url: NextUrl, key: str = "none") -> Json:
-    """Messages with `anthropic`."""
+    """Use Messages through `anthropic`."""
     seen, content = Seen(), [{"type": "text", "text": ask["text"]}]
     if "image" in ask:
         source = {"type": "base64", "media_type": "image/png", "data": ask["image"]}

@@ -1,6 +1,4 @@
-"""Exchanges of agents, reduced to their shape: what a request is made of, without anybody's prompts, tool texts,
-paths or outputs; and what an answer called and said. It knows no agent.
-"""
+"""Recordings of agents' exchanges without prompts, tool texts, paths and outputs. This module knows no agent."""
 
 import json
 from collections.abc import Iterator
@@ -12,12 +10,12 @@ KEPT = {
     "call_id", "detail", "display", "effort", "id", "include", "keep", "model", "name", "namespace", "phase", "role", "status",
     "stop_reason", "summary", "tool_call_id", "tool_choice", "tool_use_id", "type",
 }  # fmt: skip
-"""Fields whose words are the protocol's; the words of all others become `x`."""
+"""Fields whose values belong to the protocol. All other texts become `x`."""
 SCHEMAS = {"parameters", "input_schema"}
 
 
 def shape(body: Any, field: str = "") -> Any:
-    """`body` without what it says."""
+    """Return `body` with its texts replaced by `x`."""
     match body:
         case dict() if field in SCHEMAS:
             return {"type": "object", "properties": {}}
@@ -36,7 +34,7 @@ def shape(body: Any, field: str = "") -> Any:
 
 
 def answer_of(text: str) -> Json:
-    """What an answer, streamed or whole, called (id and name, in order) and said."""
+    """Return the tool calls (id and name, in order) and the text of an answer, streamed or not."""
     calls: dict[str, str] = {}
     said = ""
     for event in _events(text):
@@ -76,10 +74,10 @@ def _dicts(value: Any) -> Iterator[Json]:
 
 
 class Recorder:
-    """An ASGI application that passes everything on, and keeps what was exchanged.
+    """ASGI middleware that records exchanges.
 
     Attributes:
-        exchanges: path, body and answer of each request that had a body, in the order in which they began.
+        exchanges: path, body and answer of each request with a body, in order of arrival.
     """
 
     def __init__(self, app: Any) -> None:
@@ -87,7 +85,6 @@ class Recorder:
         self.exchanges: list[Json] = []
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """See ASGI."""
         asked, answered = bytearray(), bytearray()
         exchange: Json = {"path": scope.get("path"), "status": 0}
         self.exchanges.append(exchange)
@@ -109,7 +106,7 @@ class Recorder:
             exchange["answer"] = answered.decode()
 
     def shapes(self) -> list[Json]:
-        """All of it, reduced."""
+        """Return the shape of each successful exchange."""
         return [
             {"path": each["path"], "body": shape(each["body"]), "answer": answer_of(each["answer"])}
             for each in self.exchanges

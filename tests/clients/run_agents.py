@@ -1,5 +1,6 @@
-"""`make clients`: each coding agent, installed by npm and unchanged, repairs a failing test through a plan of three steps
-of which two use its tools; the workers are scripted, all is on the loopback. `--record` keeps the exchanges' shapes.
+"""`make clients`: install each unmodified coding agent with npm and let it repair a failing test through a plan of
+three steps, two of which use its tools. The workers are scripted, and all traffic stays on loopback. `--record`
+stores the shapes of the exchanges.
 """
 
 import asyncio
@@ -26,9 +27,7 @@ WITHIN_S = 150
 
 
 def install(name: str) -> str:
-    """Have the npm packages of `locks/NAME` in a folder of their own; what went wrong, or nothing. None of their scripts
-    is run.
-    """
+    """Install the npm packages of `locks/NAME` without running their scripts. Return what failed, or ""."""
     folder, lock = BUILD / name, LOCKS / name
     stamp, state = folder / "installed.txt", (lock / "package-lock.json").read_text()
     if stamp.exists() and stamp.read_text() == state:
@@ -48,12 +47,12 @@ def install(name: str) -> str:
 
 
 def passes(repository: Path) -> bool:
-    """Whether the test does."""
+    """Return whether the repository's test passes."""
     return subprocess.run(TEST.split(), cwd=repository, capture_output=True).returncode == 0
 
 
 async def repair(agent: Agent, at: Path) -> tuple[str, Recorder]:
-    """What went wrong, or nothing, and what was exchanged."""
+    """Run an agent. Return what failed, or "", and its recorded exchanges."""
     home, repository = at / "home", at / "repository"
     home.mkdir()
     repository.mkdir()
@@ -88,7 +87,7 @@ async def repair(agent: Agent, at: Path) -> tuple[str, Recorder]:
 
 
 def keep(agent: Agent, shapes: list[Json]) -> None:
-    """Write what is replayed: an exchange a line."""
+    """Store the exchanges to replay, one per line."""
     lines = ",\n".join(json.dumps(each) for each in shapes)
     (RECORDINGS / f"{agent.name}.json").write_text(
         f'{{"agent": "{agent.name}", "version": "{agent.version}", "exchanges": [\n{lines}\n]}}\n'
@@ -96,7 +95,6 @@ def keep(agent: Agent, shapes: list[Json]) -> None:
 
 
 def main(words: list[str]) -> int:
-    """Run the agents named in `words`, or all."""
     chosen = [each for each in AGENTS if each.name in words] or list(AGENTS)
     failed = 0
     for agent in chosen:

@@ -1,5 +1,5 @@
-"""`make clients`: the conformance suites `llm-comply`, in all three dialects, and `compatcanary`, against scripted workers
-that obey: they call what is offered, and answer in the form that is asked for. Passes of total; each miss by name.
+"""`make clients`: run the conformance suites `llm-comply`, in all three dialects, and `compatcanary` against workers
+that follow every request. Print the number of passed tests and the name of each failed one.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from tests.clients.run_programs import install_python
 from tests.serving.api.served import Json, plan, served, step, team
 
 MODELS = {"open-responses": "gpt-5", "openai-chat": "gpt-5", "anthropic": "claude-sonnet-4-5"}
-"""Names of the server's own model under which llm-comply leaves no test out."""
+"""Model names with which llm-comply skips no test."""
 FORMATS: dict[str, list[str]] = {
     "open-responses": [],
     "openai-chat": [],
@@ -21,7 +21,7 @@ FORMATS: dict[str, list[str]] = {
 
 
 def settings() -> Json:
-    """A plan of one step, by a worker that does what it is asked for."""
+    """Return settings with a plan of one step by the `Obedient` worker."""
     obeys: Json = {
         "name": "a",
         "kind": "python",
@@ -35,7 +35,6 @@ def settings() -> Json:
 
 
 async def comply(format: str, more: list[str]) -> Json:
-    """What llm-comply reports."""
     program = BUILD / "llm-comply" / "venv" / "bin" / "llm-comply"
     async with served(settings()) as api:
         words = [
@@ -56,7 +55,6 @@ async def comply(format: str, more: list[str]) -> Json:
 
 
 async def canary() -> str:
-    """What compatcanary prints."""
     program = BUILD / "compatcanary" / "node_modules" / ".bin" / "compatcanary"
     async with served(settings()) as api:
         words = [str(program), "scan", "--base-url", f"{api.url}/v1", "--model", "podium", "--api-key", "k"]
@@ -67,7 +65,7 @@ async def canary() -> str:
 
 
 def main(words: list[str]) -> int:
-    """Run those named in `words`, or all; they tell, and fail nothing but their own installation."""
+    """Run the suites named in `words`, or all. Only a failed installation is a failure."""
     fault = install_python("llm-comply", "llm-comply==0.5.0")
     if fault:
         print(f"llm-comply: {fault}")

@@ -1,5 +1,5 @@
-"""`make clients CLIENTS=default`: the official SDKs, Python and Node, run the table against the running default: the file of
-`make serve` with one line more, the parser that reads calls of tools. Two real vLLM engines.
+"""`make clients CLIENTS=default`: run the table with the official Python and Node SDKs against the default settings
+of `make serve` plus a tool call parser. Runs two real vLLM engines.
 """
 
 import asyncio
@@ -21,18 +21,18 @@ from tests.clients.run_agents import BUILD, ROOT, install
 from tests.serving.api.served import Json
 
 AT_ONCE = 8
-"""Scenarios; the engines put their calls into one batch."""
+"""Concurrent scenarios. The engines batch their calls."""
 PATIENCE_S = 240.0
 OWNER = "  - name: writer\n"
 ENGINE = "    engine:\n      <<: *engine\n"
 CALLS = ENGINE + "      tool_call_parser: hermes\n"
 FAULTS = (openai.OpenAIError, anthropic.AnthropicError, TimeoutError, RuntimeError, ValueError, KeyError)
-"""How an SDK, or who reads what it gives, says that an answer was no good."""
+"""Errors by which an SDK, or the code that reads its result, reports a bad answer."""
 Ask = Callable[[str, Json], Awaitable[Json]]
 
 
 def settings_with_tools(folder: Path) -> Path:
-    """The default's settings with a parser of calls for the engine that answers."""
+    """Write the default settings, with a tool call parser for the answering engine."""
     before, owner, after = (ROOT / SETTINGS).read_text().partition(OWNER)
     assert owner
     assert ENGINE in after
@@ -42,8 +42,6 @@ def settings_with_tools(folder: Path) -> Path:
 
 
 def clients(has_node: bool) -> dict[str, Ask]:
-    """By their names."""
-
     def python(name: str) -> Ask:
         return lambda url, ask: CLIENTS[name](url, ask, lambda: _same(url), "none")
 
@@ -59,7 +57,7 @@ async def _same(url: str) -> str:
 
 
 async def run(url: str, has_node: bool) -> int:
-    """How many rows failed."""
+    """Run all rows. Return the number that failed."""
     room, failed = asyncio.Semaphore(AT_ONCE), 0
 
     async def see(ask: Ask, asked: Json) -> Json:
@@ -92,7 +90,7 @@ async def run(url: str, has_node: bool) -> int:
 
 
 def main(words: list[str]) -> int:
-    """Install, serve, run, tell. PODIUM_URL asks a server that runs already, with such settings."""
+    """Install, serve, run and report. If PODIUM_URL is set, use the server there instead of starting one."""
     fault = install("node")
     if fault:
         print(f"node: {fault}")

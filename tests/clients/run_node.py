@@ -1,4 +1,4 @@
-"""`make clients`: the official Node SDKs and the AI SDK run the shared table; a Node process for each scenario."""
+"""`make clients`: run the table with the official Node SDKs and the AI SDK, one Node process per scenario."""
 
 import asyncio
 import json
@@ -22,7 +22,6 @@ CLIENTS = (
 async def ask(
     client: str, url: str, ask: Json, next_url: Callable[[], Awaitable[str]], key: str, within_s: float = 60
 ) -> Json:
-    """What the Node program saw."""
     process = await asyncio.create_subprocess_exec(
         "node", "sdks.mjs", cwd=BUILD / "node", stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
     )
@@ -45,7 +44,7 @@ async def ask(
 
 
 async def killed(client: str) -> Json:
-    """A router is killed between call and result, another goes on."""
+    """Kill a router between a tool call and its result, and continue with another router."""
     with TemporaryDirectory() as folder:
         address = parse_address(f"sqlite:///{Path(folder) / 'podium.db'}")
         key = await make_key(address)
@@ -64,7 +63,7 @@ async def killed(client: str) -> Json:
 
 
 async def run(clients: Sequence[str]) -> int:
-    """How many rows failed, over all `clients`."""
+    """Run all rows for each client. Return the number that failed."""
     failed = 0
     for client in clients:
         faults: list[str] = []
@@ -90,7 +89,6 @@ async def run(clients: Sequence[str]) -> int:
 
 
 def main(words: list[str]) -> int:
-    """Install, run, tell."""
     if fault := install("node"):
         print(f"node: {fault}")
         return 1

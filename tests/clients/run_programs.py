@@ -1,4 +1,4 @@
-"""`make clients`: the programs of docs/clients.md that need packages of their own, each in its environment."""
+"""`make clients`: run the programs of docs/clients.md that need packages of their own, each in its environment."""
 
 import asyncio
 import shutil
@@ -15,7 +15,7 @@ UV = Path(sys.executable).parent / "uv"
 
 
 def install_python(name: str, *packages: str) -> str:
-    """Have packages in an environment of their own; what went wrong, or nothing."""
+    """Install packages in their own environment. Return what failed, or ""."""
     folder = BUILD / name
     stamp = folder / "packages.txt"
     if stamp.exists() and stamp.read_text() == " ".join(packages):
@@ -34,10 +34,10 @@ def install_python(name: str, *packages: str) -> str:
 
 
 async def run_one(program: Program) -> str:
-    """What went wrong, or nothing."""
+    """Install and run a program. Return what failed, or ""."""
     if program in NODE:
         fault, at, binaries = install("node"), BUILD / "node", None
-        if not fault:  # Node looks for packages beside the program
+        if not fault:  # Node looks for packages next to the program.
             shutil.copy(PROGRAMS / program.words[1], at)
     else:
         fault, at = install_python(program.client, *program.packages), PROGRAMS
@@ -51,7 +51,6 @@ async def run_one(program: Program) -> str:
 
 
 def main(words: list[str]) -> int:
-    """Run the programs named in `words`, or all."""
     chosen = [each for each in (*NODE, *ELSEWHERE, LUCEBENCH) if not words or each.client in words]
     failed = 0
     for program in chosen:

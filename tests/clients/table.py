@@ -1,5 +1,5 @@
-"""The one table of scenarios that every client runs: what the pool is scripted to do, what the client is told to ask,
-and what it must have seen. It knows no SDK; an ask is plain JSON, so that programs in other languages read it too.
+"""Table of the scenarios that every client runs: how the pool is scripted, what the client sends, and what it must
+see. An ask is plain JSON, so that programs in other languages can read it.
 """
 
 import json
@@ -10,7 +10,7 @@ from tests.serving.api.served import Json, plan, scripted, step, team
 
 QUESTION = "Why is the sky blue?"
 PICTURE = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
-"""A PNG of one pixel."""
+"""PNG of one pixel, in base64."""
 SCHEMA: Json = {
     "type": "object",
     "properties": {"n": {"type": "integer"}},
@@ -26,9 +26,9 @@ class Scenario:
     Args:
         name: of the row.
         settings: of the server.
-        ask: what the client does: `model`, `text`, `stream`, `tools` (names, each with one argument `city`),
+        ask: what the client sends: `model`, `text`, `stream`, `tools` (names; each has one argument, `city`),
             `schema`, `image`, `leave` (close the stream at its first text).
-        seen: what it must report: `text`, `turns` (the names of the tools called, turn by turn), `status` of an error.
+        seen: what it must report: `text`, `turns` (names of the tools called, turn by turn), `status` of an error.
     """
 
     name: str
@@ -38,7 +38,7 @@ class Scenario:
 
 
 def caller(name: str, *turns: tuple[str, ...], then: str = "Got: {results}") -> Json:
-    """A worker that calls these tools turn by turn, and then answers."""
+    """Return a worker that calls these tools turn by turn and then answers."""
     replies: list[Any] = [
         {"text": "", "calls": [{"name": tool, "arguments": {"city": "Rome"}} for tool in tools]}
         for tools in turns
@@ -47,11 +47,11 @@ def caller(name: str, *turns: tuple[str, ...], then: str = "Got: {results}") -> 
 
 
 SOON: Json = {"store": {"asked_again_s": 0.2}}
-"""A run whose client has left ends soon, in all dialects."""
+"""Setting that ends a run soon after its client has left."""
 
 
 def one(worker: Json, **more: Any) -> Json:
-    """A pool in which a plan of one step goes to `worker`."""
+    """Return a pool in which a plan of one step goes to `worker`."""
     made = team(plan(step(worker["name"], "Answer.")), workers=[worker | more], workflows={})
     return made | {"models": {"podium": {}}}
 

@@ -1,6 +1,4 @@
-"""The programs of docs/clients.md whose packages the tests have run as a user would run them, and the page names every client
-that is run.
-"""
+"""Run the programs of docs/clients.md whose packages the tests have. The page must name every client that is run."""
 
 import asyncio
 import re

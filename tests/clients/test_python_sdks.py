@@ -1,4 +1,4 @@
-"""The official Python SDKs run the shared table against scripted pools, over a real socket."""
+"""Run the shared table with the official Python SDKs against scripted pools, over a real socket."""
 
 from pathlib import Path
 

@@ -1,6 +1,4 @@
-"""What each coding agent sent, recorded against this server and reduced to its shape, is served as it was then; `make
-clients CLIENTS="codex --record"` records anew.
-"""
+"""Replay the recorded request shapes of each coding agent. `make clients CLIENTS="codex --record"` records new ones."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""cluster/compose without containers: what Docker would read, and what Podium and Prometheus read of it."""
+"""cluster/compose without containers: how Docker, Podium and Prometheus read it."""
 
 import contextlib
 import io

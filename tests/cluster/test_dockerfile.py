@@ -1,4 +1,4 @@
-"""cluster/Dockerfile and cluster/ray.Dockerfile, read and not built. What hadolint would say of them, as far as it applies."""
+"""cluster/Dockerfile and cluster/ray.Dockerfile, checked by hadolint's rules without a build."""
 
 import fnmatch
 import json
@@ -19,7 +19,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
 def instructions(text: str = TEXT) -> list[tuple[str, str]]:
-    """Instruction and arguments, continued lines joined, comments left out."""
+    """Return each instruction with its arguments, without comments and with continued lines joined."""
     lines = "\n".join(line for line in text.splitlines() if line and not line.startswith("#"))
     return [
         (name.upper(), rest)

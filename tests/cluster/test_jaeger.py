@@ -1,4 +1,4 @@
-"""cluster/jaeger.yaml: what can be known without the binary."""
+"""cluster/jaeger.yaml, checked without the binary."""
 
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from serving.telemetry import spans
 PATH = Path(__file__).resolve().parents[2] / "cluster" / "jaeger.yaml"
 SAMPLING = PATH.with_name("jaeger.sampling.yaml")
 
-# What the collector's processor takes, as far as we use it:
+# Fields of the collector's processor that we use:
 # processor/tailsamplingprocessor/config.schema.yaml of
 # github.com/open-telemetry/opentelemetry-collector-contrib, read on 2026-11-21.
 PROCESSOR = {"decision_wait", "decision_wait_after_root_received", "num_traces", "decision_cache", "policies"}
@@ -30,7 +30,6 @@ def text() -> str:
 
 
 def endpoints(config: Any) -> list[str]:
-    """Every `endpoint` in it."""
     if not isinstance(config, dict):
         return []
     return [v for k, v in config.items() if k == "endpoint"] + [
@@ -39,7 +38,7 @@ def endpoints(config: Any) -> list[str]:
 
 
 def parts_exist(config: dict[str, Any]) -> None:
-    """Every part that the service names is configured, and the store it writes to is the one that is read."""
+    """Assert that each part that the service names is configured, and that it reads the store it writes to."""
     pipeline = config["service"]["pipelines"]["traces"]
     for kind, names in {**pipeline, "extensions": config["service"]["extensions"]}.items():
         assert set(names) <= config[kind].keys(), kind
@@ -63,7 +62,7 @@ def test_every_trace_is_kept_by_default(text: str) -> None:
 
 
 def merged(base: Any, over: Any) -> Any:
-    """As the collector merges its `--config` files: maps key by key, anything else replaced."""
+    """Merge as the collector merges its `--config` files: key by key, replacing all but maps."""
     if not (isinstance(base, dict) and isinstance(over, dict)):
         return over
     return {**base, **{key: merged(base.get(key), value) for key, value in over.items()}}

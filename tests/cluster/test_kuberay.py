@@ -1,6 +1,6 @@
-"""cluster/kubernetes/gpu/ without a cluster: core objects by Kubernetes' own client models, which refuse unknown
-fields; the RayService by KubeRay's field names, by the autoscaler in Ray's wheel, and by Ray Serve's
-schema."""
+"""cluster/kubernetes/gpu/ without a cluster: core objects by the models of Kubernetes' client, which reject unknown
+fields, and the RayService by KubeRay's field names, the autoscaler in Ray's wheel and Ray Serve's schema.
+"""
 
 import copy
 import json
@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "cluster" / "kubernetes" / "gpu"
 Data = dict[str, Any]
 
-# KubeRay's fields, of those that a RayService may have: `json` tags of RayServiceSpec,
+# KubeRay's fields that a RayService may have: `json` tags of RayServiceSpec,
 # ClusterUpgradeOptions, RayClusterSpec, AuthOptions, GcsFaultToleranceOptions, RedisCredential,
 # AutoscalerOptions, HeadGroupSpec and WorkerGroupSpec in ray-operator/apis/ray/v1/ rayservice_types.go and
 # raycluster_types.go of ray-project/kuberay (1.7; read 2026-11-21). Its CRD is in no package.
@@ -77,7 +77,7 @@ def model(kind: str) -> Any:
     return getattr(client, f"V1{kind}")
 
 
-# ------------------------------------------------------------------------------------------------ fields
+# Fields
 
 
 def test_the_rayservice_has_no_field_that_kuberay_does_not_know(spec: Data) -> None:
@@ -150,7 +150,7 @@ def test_rays_autoscaler_reads_the_groups_as_the_check_does(spec: Data) -> None:
         assert resources == {key: int(amount) for key, amount in node.resources.items()}
 
 
-# ------------------------------------------------------------------------------------------------ Serve
+# Serve
 
 
 def test_its_serve_config_is_that_of_the_other_clusters(spec: Data) -> None:
@@ -174,8 +174,7 @@ def test_the_old_cluster_outlives_its_longest_run(spec: Data) -> None:
     assert spec["rayClusterDeletionDelaySeconds"] > load(ROOT / "cluster/gpu.yaml").limits.default_deadline_s
 
 
-# ------------------------------------------------------------------------------------------------ what it
-# must be
+# Required values
 
 
 def test_the_head_runs_no_replicas(spec: Data) -> None:
@@ -236,7 +235,7 @@ def test_gpu_pods_ask_for_gpus_tolerate_their_nodes_and_keep_weights(spec: Data)
         volumes = {each["name"]: each for each in pod["volumes"]}
         mounted = {each["mountPath"]: volumes[each["name"]] for each in container(group)["volumeMounts"]}
         assert mounted["/models"]["persistentVolumeClaim"]["claimName"] in claims
-        assert mounted["/dev/shm"]["emptyDir"]["medium"] == "Memory"  # tensor parallelism talks through it
+        assert mounted["/dev/shm"]["emptyDir"]["medium"] == "Memory"  # for tensor parallelism
 
 
 def test_every_pool_has_a_disruption_budget_that_selects_it(spec: Data) -> None:
@@ -272,7 +271,7 @@ def test_nothing_is_open_to_the_outside(spec: Data) -> None:
 
 
 def may_call(policies: list[Data], labels: Data, address: str, port: int) -> bool:
-    """Whether a pod with `labels` may open a TCP connection to an address that is no pod's."""
+    """Return whether a pod with `labels` may open a TCP connection to an address outside the cluster."""
     chosen = [
         p["spec"] for p in policies if p["spec"]["podSelector"]["matchLabels"].items() <= labels.items()
     ]

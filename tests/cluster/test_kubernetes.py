@@ -1,6 +1,5 @@
-"""cluster/kubernetes as `kubectl` renders it, checked by Kubernetes' own client models, which refuse unknown fields.
-
-test_kuberay.py checks the RayService of the base for GPUs.
+"""cluster/kubernetes as `kubectl` renders it, checked by the models of Kubernetes' client, which reject unknown
+fields. test_kuberay.py checks the RayService of the GPU base.
 """
 
 import copy

@@ -1,4 +1,4 @@
-"""Prometheus' configuration, the alerts and the dashboards, as far as they can be checked with nothing running."""
+"""Configuration of Prometheus, alerts and dashboards, checked with nothing running."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""docs/operations/one-vm.md: what its reader copies is what Podium reads."""
+"""docs/operations/one-vm.md: Podium accepts what a reader copies from it."""
 
 import configparser
 import contextlib

@@ -1,4 +1,4 @@
-"""The cluster files by Ray's own schema and checks, as far as they go without a cloud, and what the three have in common."""
+"""Cluster files by Ray's own schema and checks, without a cloud, and what the three of them have in common."""
 
 import copy
 import inspect
@@ -45,7 +45,7 @@ def schema() -> dict[str, Any]:
 
 
 def prepared(config: dict[str, Any]) -> dict[str, Any]:
-    """`config` as `ray up` has it before it asks a cloud: defaults filled in, then checked by Ray."""
+    """Return `config` as `ray up` has it before it calls a cloud: with defaults, validated by Ray."""
     from ray.autoscaler._private.util import prepare_config, validate_config
 
     whole = prepare_config(copy.deepcopy(config))
@@ -72,7 +72,7 @@ def fetched(config: dict[str, Any]) -> list[str]:
     return loop[1].split()
 
 
-# ------------------------------------------------------------------------------------------------ Ray's own
+# Ray's own checks
 
 
 def test_it_is_valid_by_the_schema_that_ray_ships(config: dict[str, Any], schema: dict[str, Any]) -> None:
@@ -123,7 +123,7 @@ def test_serve_variables_exist_in_ray(config: dict[str, Any]) -> None:
 
 
 def test_ray_rotates_every_file_that_it_writes(config: dict[str, Any]) -> None:
-    """Without the variable a worker's output grows without end."""
+    """Without the variable, a worker's output grows without limit."""
     from ray._private.workers import default_worker
 
     assert {"RAY_ROTATION_MAX_BYTES", "RAY_ROTATION_BACKUP_COUNT"} <= variables(config).keys()
@@ -142,8 +142,7 @@ def test_images_are_pinned_to_the_ray_of_this_project(config: dict[str, Any]) ->
     assert len({tag[2] for tag in tags if tag}) == 1, "one Python in all containers"
 
 
-# ------------------------------------------------------------------------------------------------ what each
-# must be
+# Required values
 
 
 def test_the_head_runs_no_replicas(cloud: dict[str, Any]) -> None:
@@ -236,7 +235,7 @@ def test_the_load_balancer_is_let_in_and_nobody_else_from_outside() -> None:
     assert {each["CidrIp"] for rule in rules for each in rule["IpRanges"]} == {"10.0.0.0/16"}
 
 
-# ------------------------------------------------------------------------------------------------ all alike
+# Common to all
 
 
 def test_the_three_have_the_same_pools_images_variables_and_keys() -> None:
@@ -252,14 +251,14 @@ def test_the_three_have_the_same_pools_images_variables_and_keys() -> None:
 
 
 def test_ray_listens_alike_on_all_of_them() -> None:
-    """Its sockets are looked at on those of `onprem` (tests/live/test_two_nodes.py), which so speaks for all."""
+    """tests/live/test_two_nodes.py checks the sockets of `onprem` only."""
     for key in ("head_start_ray_commands", "worker_start_ray_commands"):
         started = {provider: listening_options(read(provider)[key][-1]) for provider in FILES}
         assert len(set(map(frozenset, started.values()))) == 1, started
 
 
 def listening_options(command: str) -> set[str]:
-    """The options of `ray start` but for those that say what a node has."""
+    """Return the options of `ray start` except those for a node's resources."""
     options = command.partition("ray start ")[2].split(" --")
     named = {option.strip().removeprefix("--") for option in options}
     return {each for each in named if not each.startswith(("num-", "resources="))}

@@ -1,4 +1,4 @@
-"""cluster/gpu.serve.yaml by Ray's own schema, and against the settings and the machines it is for."""
+"""cluster/gpu.serve.yaml by Ray's own schema, and against the settings and machines that it is for."""
 
 import importlib
 from pathlib import Path
@@ -27,10 +27,8 @@ def settings(config: dict[str, Any]) -> Settings:
 
 
 def checked(config: dict[str, Any]) -> Any:
-    """`config` as `serve deploy` reads it. Ray's schema lets unknown keys of deployments pass; this does not.
-
-    Raises:
-        ValueError: it is no Serve config.
+    """Return `config` as `serve deploy` reads it. Raise ValueError for unknown keys of deployments, which Ray's
+    schema accepts.
     """
     from ray.serve.config import AutoscalingConfig
     from ray.serve.schema import DeploymentSchema, HTTPOptionsSchema, RayActorOptionsSchema, ServeDeploySchema
@@ -85,9 +83,8 @@ def test_deployments_are_those_that_the_settings_make(config: dict[str, Any], se
 
 
 def test_no_deployment_loses_its_environment_to_the_serve_config(config: dict[str, Any]) -> None:
-    """Ray Serve takes `ray_actor_options` from here in the place of the code's, whose environment has the service's name in it.
-
-    `tests/live/test_two_nodes.py` looks at that environment.
+    """Ray Serve replaces the code's `ray_actor_options`, whose environment has the service's name.
+    tests/live/test_two_nodes.py checks that environment.
     """
     assert not any("ray_actor_options" in each for each in config["applications"][0]["deployments"])
 

@@ -1,4 +1,4 @@
-"""The settings that ship: they load, they hold together, and vLLM takes every engine argument in them."""
+"""The shipped settings load and are consistent, and vLLM accepts each engine argument in them."""
 
 import re
 from pathlib import Path
@@ -20,11 +20,11 @@ from tests.serving.workers.subjects import Behaviour, ScriptedEngine
 CLUSTER = Path(__file__).resolve().parents[2] / "cluster"
 FILES = ("local.yaml", "gpu.yaml", "scripted.yaml")
 OURS = {"chat_template_kwargs", "tool_call_parser"}
-"""Keys under `engine` that the deployment takes for itself (serving/deployments/engine.py)."""
+"""Keys under `engine` for the deployment, not for vLLM (serving/deployments/engine.py)."""
 
 
 def engines(*files: str) -> list[tuple[str, VllmSettings]]:
-    """Every vllm worker with an engine of its own, with the file that it is in."""
+    """Return each vllm worker with its own engine, with its file."""
     found = [(file, worker) for file in files for worker in load(CLUSTER / file).workers]
     return [
         (file, worker) for file, worker in found if isinstance(worker, VllmSettings) and not worker.deployment
@@ -42,7 +42,7 @@ def settings(request: pytest.FixtureRequest) -> Settings:
 
 
 def keyless(settings: Settings) -> Settings:
-    """`settings` as they are served where no key is set."""
+    """Return the settings that a server uses if no key is set."""
     return without_workers(settings, set(absent_workers(settings, {})))
 
 
@@ -149,7 +149,7 @@ def test_the_embedded_default_fits_two_cores() -> None:
 
 
 def test_the_largest_plan_of_the_default_fits_its_token_limit() -> None:
-    """Five steps of the longest subtask, at four characters a token, with what JSON adds to each."""
+    """Five of the longest subtasks, at four characters per token, plus 30 tokens of JSON each."""
     conductor = load(CLUSTER / "local.yaml").conductor
     assert conductor is not None
     assert 5 * (conductor.subtask_chars / 4 + 30) <= conductor.max_plan_tokens
@@ -173,13 +173,12 @@ def test_local_models_are_free_and_said_so() -> None:
         assert Price(worker.price.input_usd_per_mtok, worker.price.output_usd_per_mtok) == FREE
 
 
-# ------------------------------------------------------------------------------------------------ vLLM's
-# own parsing
+# vLLM's own parsing
 
 
 @pytest.fixture(scope="session")
 def vllm_cli() -> Any:
-    """The parser behind `vllm serve`; importing it takes some ten seconds, building it some more."""
+    """Return the parser of `vllm serve`. This takes 10 seconds or more."""
     from vllm.entrypoints.launchers.cli_args import make_arg_parser
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
@@ -187,14 +186,14 @@ def vllm_cli() -> Any:
 
 
 def as_engine_args(model: str, engine: dict[str, Any]) -> Any:
-    """`engine` as `vllm.AsyncEngineArgs`; TypeError for a key that is none. Asks no hub, loads no model."""
+    """Return `engine` as `vllm.AsyncEngineArgs`, without loading a model. Raise TypeError for an unknown key."""
     from vllm.engine.arg_utils import AsyncEngineArgs
 
     return AsyncEngineArgs(model=model, **engine)
 
 
 def as_command_line(engine: dict[str, Any]) -> list[str]:
-    """`engine` as the flags of `vllm serve`."""
+    """Return `engine` as flags of `vllm serve`."""
     import json
 
     flags: list[str] = []
@@ -208,7 +207,7 @@ def as_command_line(engine: dict[str, Any]) -> list[str]:
 
 
 def as_parsed(cli: Any, model: str, engine: dict[str, Any]) -> Any:
-    """`engine` through vLLM's command line: types and choices are checked, unknown keys refused."""
+    """Parse `engine` with vLLM's command line, which checks types and choices. Reject unknown keys."""
     from vllm.engine.arg_utils import AsyncEngineArgs
 
     try:
@@ -263,7 +262,7 @@ def test_replica_environments_name_variables_that_vllm_reads(worker: VllmSetting
 
 
 def test_the_local_engine_has_a_whole_configuration() -> None:
-    """Beyond parsing: vLLM puts model, cache and scheduler together, as it does before it loads weights."""
+    """vLLM combines model, cache and scheduler as it does before it loads weights."""
     for _, worker in engines("local.yaml"):
         folder = CLUSTER.parent / worker.model
         assert folder.is_dir(), "run `make setup`"
@@ -281,7 +280,7 @@ def test_settings_refuse_a_key_that_is_none(tmp_path: Path) -> None:
 
 
 def test_the_local_conductor_is_shown_exactly_what_its_adapter_learned_with() -> None:
-    """Its prompt, byte for byte: another wording is another task for a model of this size."""
+    """To a model of this size, another wording is another task."""
     settings = load(CLUSTER / "local.yaml")
     engines = {"conductor": ScriptedEngine(Behaviour()), "writer": ScriptedEngine(Behaviour())}
     engine = build_pool(settings, {}, engines).team
@@ -307,7 +306,7 @@ def test_the_local_conductor_is_shown_exactly_what_its_adapter_learned_with() ->
     "path", [*(ROOT / "training" / "pools").glob("*.yaml"), *(ROOT / "adapters").glob("*/pool.yaml")], ids=str
 )
 def test_a_trained_conductor_s_pool_says_how_a_worker_is_shown(path: Path) -> None:
-    """The built-in way may change; what an adapter learned to read may not change with it."""
+    """The built-in description of workers may change, but not the one that an adapter was trained on."""
     shown = load(path).prompts.worker
     assert shown is not None
     assert "{number}" in shown

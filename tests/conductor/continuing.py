@@ -1,8 +1,6 @@
-"""Generated runs that can be cut after any event, and the process that continues them:
-`python -m tests.conductor.continuing FILE`.
-
-What the conductor writes and what workers answer follows from a case's number and the prompt alone, so
-another process gets the same for the same question, and an answer shows every word that went into it.
+"""Reproducible runs that can be cut after any event, and a process that continues them: `python -m
+tests.conductor.continuing FILE`. Plans and answers depend only on the case number and the prompt, so another process
+reproduces them. Each answer contains a digest of its prompt.
 """
 
 import asyncio
@@ -42,8 +40,8 @@ def digest(*parts: object) -> str:
 
 
 class Scribe(Player):
-    """Writes plans: several steps, one that cannot run, the same again, or an acceptance, as the prompt has
-    it. In every other case it writes steps that nobody reads, and pauses, so that they end before the text.
+    """Conductor that writes several steps, a plan that cannot run, the same plan again, or an acceptance. In even
+    cases it also writes steps whose results no other step reads, with pauses so that they end before the text.
     """
 
     def __init__(self, case: int) -> None:
@@ -61,7 +59,7 @@ class Scribe(Player):
             if how != "other" and earlier.startswith("{"):
                 return [ACCEPT if how == "accept" else earlier, usage]
         steps: list[Piece] = []
-        has_unread = self._case % 2 == 0  # steps that nobody reads
+        has_unread = self._case % 2 == 0  # no step reads some results
         for index in range(3 if has_unread else chance.randint(1, 3)):
             reads = [read for read in range(index) if chance.random() < (0.3 if has_unread else 0.6)]
             if not reads and not has_unread:
@@ -75,7 +73,7 @@ class Scribe(Player):
 
 
 class Clerk(Player):
-    """Answers with its name and a digest of all it was shown."""
+    """Worker that answers with its name and a digest of its prompt."""
 
     def __init__(self, case: int, name: str, *, is_broken: bool) -> None:
         super().__init__(name, self._answer, price=PRICE)
@@ -88,7 +86,6 @@ class Clerk(Player):
 
 
 def case_of(number: int) -> tuple[Team, Task]:
-    """The team and the task of a case."""
     chance = random.Random(f"case {number}")
     clerks = [Clerk(number, name, is_broken=chance.random() < 0.15) for name in "abc"]
     engine = team(*clerks, conductor=Scribe(number))
@@ -99,17 +96,17 @@ def case_of(number: int) -> tuple[Team, Task]:
 
 @dataclass
 class Ended:
-    """How a run ended, and the calls that were made for it: who was asked what, and how often."""
+    """End of a run, and the number of times each worker was called with each prompt."""
 
     status: str
     answer: str
     failure: str
     known_usd: str
-    """The sum of all costs on record."""
+    """Sum of all recorded costs."""
     billed_usd: str
-    """What this process's calls took."""
+    """Cost of this process's calls."""
     settled: dict[str, str]
-    """What can never change any more: see `digest_calls`."""
+    """Results that must never change again: see `digest_calls`."""
     calls: Counter[str] = field(default_factory=Counter[str])
     snapshots: list[Any] = field(default_factory=list)
 
@@ -128,7 +125,7 @@ def calls_of(team: Team) -> Counter[str]:
 
 
 def count_finished_calls(records: RunRecords) -> Counter[str]:
-    """The calls that had ended, as the records tell them."""
+    """Count the calls that the records show as ended."""
     calls: list[str] = []
     for record in records:
         for plan in record.plans:
@@ -144,7 +141,7 @@ def count_finished_calls(records: RunRecords) -> Counter[str]:
 
 
 def digest_calls(records: RunRecords) -> dict[str, str]:
-    """Every call on record that has ended, by its place, with what it gave and took."""
+    """Return a digest of each recorded call that has ended, by its place."""
     digests: dict[str, str] = {}
     for record in records:
         for plan in record.plans:
@@ -158,7 +155,7 @@ def digest_calls(records: RunRecords) -> dict[str, str]:
 
 
 def sum_known_costs(records: RunRecords) -> Decimal:
-    """All costs on record that are known to the cent, each call's once."""
+    """Sum the recorded costs that are exact, counting each call once."""
     own = [call for record in records for call in record.calls if call.inner_run is None]
     unanswered = [call for record in records for call in record.calls_without_answer]
     return sum(
@@ -172,7 +169,6 @@ def sum_known_costs(records: RunRecords) -> Decimal:
 
 
 def sum_bills(team: Team) -> Decimal:
-    """What the workers' calls took."""
     everyone = [*team.pool.values(), *([team.conductor.member] if team.conductor else [])]
     return sum((who.worker.billed_usd for who in everyone), Decimal(0))  # type: ignore[attr-defined]
 
@@ -197,7 +193,7 @@ def summarize(run: Run, team: Team) -> Ended:
 
 
 async def run_whole(number: int) -> Ended:
-    """A case from its begin to its end, with what was on record after every event."""
+    """Run a case from start to end and snapshot the records after every event."""
     engine, task = case_of(number)
     records: dict[str, Record] = {}
     snapshots: list[Any] = []
@@ -214,7 +210,7 @@ async def run_whole(number: int) -> Ended:
 
 
 async def run_until(number: int, n_events: int) -> tuple[Ended, RunRecords]:
-    """A case whose process stops gracefully once so many events were read, pieces of the answer among them."""
+    """Run a case and detach after `n_events` events, answer pieces included."""
     engine, task = case_of(number)
     async with open_run(engine, task, f"wf_{number}") as run:
         events = run.events()
@@ -225,15 +221,15 @@ async def run_until(number: int, n_events: int) -> tuple[Ended, RunRecords]:
 
 
 async def run_on(number: int, snapshot: Any) -> Ended:
-    """A case from a snapshot to its end."""
+    """Continue a case from a snapshot to its end."""
     engine, _ = case_of(number)
     async with resume_run(engine, load(RunRecords, snapshot), owner="another process") as run:
         return await end_of(run, engine)
 
 
 def faults(whole: Ended, before: RunRecords, end: Ended) -> list[str]:
-    """What a run that was cut with `before` on record, and has ended as `end`, did otherwise than the whole
-    one, did twice, or forgot. What it knows to have spent must be what it knew plus what was billed since.
+    """Return what a continued run repeated, lost or changed, compared with the whole run. `before`: the records at
+    the cut. The costs on record must be those before the cut plus those billed since.
     """
     faults_found: list[str] = []
     if end.outcome != whole.outcome:

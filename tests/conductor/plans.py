@@ -1,4 +1,4 @@
-"""Random plans, for hypothesis."""
+"""Hypothesis strategies for plans."""
 
 from hypothesis import strategies as st
 
@@ -7,7 +7,7 @@ from conductor.plan.plan import Plan, Step
 NAMES = ("alpha", "beta", "gamma")
 words = st.text(st.characters(exclude_categories=["Cs"]), max_size=30).map(str.strip)
 spoken = st.text("abc ,.'()[]{}:=é世-", max_size=24).map(lambda text: " ".join(text.split()))
-"""Subtasks that the grammar's words can spell, the empty one among them."""
+"""Subtasks that the grammar can express, the empty one included."""
 
 
 @st.composite
@@ -21,6 +21,6 @@ def plans(draw: st.DrawFn, subtasks: st.SearchStrategy[str] = words, max_steps: 
 
 @st.composite
 def cut(draw: st.DrawFn, text: str) -> list[str]:
-    """`text` in random pieces."""
+    """Split `text` into random pieces."""
     places = sorted(draw(st.sets(st.integers(1, max(len(text) - 1, 1)), max_size=12)))
     return [text[a:b] for a, b in zip([0, *places], [*places, len(text)], strict=True)]

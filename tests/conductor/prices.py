@@ -1,4 +1,4 @@
-"""Prices and what calls take, for hypothesis."""
+"""Hypothesis strategies for prices and usages."""
 
 from decimal import Decimal
 
@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 from conductor.model.usage import LongPromptRates, Price, Usage
 
 rates = st.integers(0, 10**9).map(lambda millionths: Decimal(millionths) / 10**6)
-"""Dollars a million tokens, with as many decimals as a price list has."""
+"""USD per million tokens, with the decimals of a price list."""
 ALL_RATES = (rates, rates, *[st.none() | rates] * 4)
 
 
 @st.composite
 def possible_usages(draw: st.DrawFn, most_in: int = 10**6, most_out: int = 10**6) -> Usage:
-    """What a call can take: no part is larger than its whole."""
+    """Draw a usage in which no part exceeds its total."""
     input_tokens, output_tokens = draw(st.integers(0, most_in)), draw(st.integers(0, most_out))
     cached = draw(st.integers(0, input_tokens))
     cache_write_tokens = draw(st.integers(0, input_tokens - cached))
@@ -32,4 +32,3 @@ prices = st.builds(
     *ALL_RATES,
     st.lists(st.builds(LongPromptRates, *ALL_RATES, st.integers(0, 10**6)), max_size=3).map(tuple),
 )
-"""With tiers in any order, dearer and cheaper ones."""

@@ -1,4 +1,4 @@
-"""Workers whose every token the test decides, and what is needed to run a team of them."""
+"""Scripted workers, and helpers that run a team of them."""
 
 import asyncio
 import json
@@ -27,19 +27,19 @@ from conductor.run.team import ConductorModel, Team
 
 @dataclass(frozen=True)
 class Stall:
-    """Says nothing more until it is closed."""
+    """Send nothing more until the call is closed."""
 
 
 @dataclass(frozen=True)
 class Pause:
-    """Lets everything else go on before it says more."""
+    """Yield to all other tasks before the next piece."""
 
     turns: int = 60
 
 
 NEVER = Stall()
 Piece = str | Delta | Usage | BaseException | asyncio.Event | Pause | Stall | None
-"""Text; a whole delta; the usage at the end; something to raise; a gate to wait at; None: the stream is cut here."""
+"""Text, a delta, the final usage, an error to raise, a gate to wait for, or None to cut the stream."""
 Script = Sequence[Piece] | str | Callable[[Call], "Sequence[Piece] | str"]
 
 T = TypeVar("T")
@@ -47,7 +47,7 @@ DEAR = Price(Decimal(10), Decimal(100))
 
 
 class Player:
-    """Plays its scripts in turn, the last one for ever after."""
+    """Worker that plays its scripts in turn and repeats the last one."""
 
     def __init__(
         self, name: str, *scripts: Script, price: Price | None = FREE, closing: asyncio.Event | None = None
@@ -58,7 +58,7 @@ class Player:
         self.most_open = 0
         self.n_pieces = 0
         self.billed_usd = Decimal(0)
-        """What the calls took whose usage it has reported."""
+        """Cost of the calls whose usage it has reported."""
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
         return open_reply(self.name, f"{self.name}-1", self._deltas(call), self.price)
@@ -135,7 +135,7 @@ def a_plan(*steps: tuple[str, tuple[int, ...]]) -> Plan:
 
 
 def render_plan(plan: Plan, names: Sequence[str], format: Format) -> str:
-    """`plan` as the grammar of `format` spells it."""
+    """Render `plan` in the grammar of `format`."""
     numbers = [names.index(step.worker) for step in plan.steps]
     if format == "steps":
         rows = zip(numbers, plan.steps, strict=True)
@@ -149,8 +149,6 @@ def render_plan(plan: Plan, names: Sequence[str], format: Format) -> str:
 
 @dataclass
 class Seen:
-    """A run that is over: what its reader saw."""
-
     events: list[Event]
     record: Record
     ledger: BudgetLedger = field(default_factory=BudgetLedger)
@@ -174,7 +172,7 @@ class Seen:
 
 
 async def run_and_check(engine: Team, task: Task) -> Seen:
-    """Run `task` to its end; what holds for every run is checked here."""
+    """Run `task` to its end and check the invariants of every run."""
     ledger = BudgetLedger(task.budget)
     async with open_run(engine, task, ledger=ledger) as run:
         events = [event async for event in run.events()]
@@ -188,7 +186,7 @@ async def run_and_check(engine: Team, task: Task) -> Seen:
 
 
 def nothing_is_left(engine: Team) -> None:
-    """No task but the test's, no open worker."""
+    """Assert that no task and no worker call is left open."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
     assert not others, others
     everyone = [*engine.pool.values(), *([engine.conductor.member] if engine.conductor else [])]
@@ -196,6 +194,5 @@ def nothing_is_left(engine: Team) -> None:
 
 
 async def turns(count: int = 50) -> None:
-    """Let everything that can go on go on."""
     for _ in range(count):
         await asyncio.sleep(0)

@@ -1,4 +1,6 @@
-"""An answer that breaks off before its client's eyes goes on, once paid for; a step that fails may be skipped."""
+"""Answers that break off before the client has seen all of them continue, and are paid for once. A failed step may be
+skipped.
+"""
 
 import asyncio
 from contextlib import AbstractAsyncContextManager
@@ -76,7 +78,7 @@ async def test_an_answer_goes_on_where_it_broke_off_and_each_call_is_paid_for_it
 
 
 async def test_a_call_knows_whether_its_answer_outlasts_a_break():
-    """So that a pause which is longer than usual may end it."""
+    """A call whose answer continues may be ended by an unusually long pause."""
     cases = {
         "goes on": {},
         "a form": {"answer_format": AnswerFormat(None)},
@@ -102,7 +104,7 @@ async def test_an_answer_that_nobody_goes_on_with_ends_with_what_is_missing():
 
 
 async def run_past_client(*scripts: Script, **facts: object) -> tuple[Seen, list[Event]]:
-    """What the client of a run that outlives it read, and all that happened."""
+    """Run with a client that disconnects. Return what the client read and all events."""
     happened: list[Event] = []
     task = replace(ask_for(plan=ALONE), may_change=True, **facts)  # type: ignore[arg-type]
     player, ledger = Player("a", *scripts, price=PRICE), BudgetLedger()
@@ -165,7 +167,7 @@ async def test_an_answer_that_always_breaks_off_goes_on_twice_and_is_written_aga
 
 
 class Chain(Player):
-    """Whose calls are answered by another one each."""
+    """Worker that reports a different callee for each call."""
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
         return open_reply("abc"[len(self.calls)], "m", self._deltas(call), self.price)

@@ -1,4 +1,4 @@
-"""Records and events survive being written down: `load(dump(x)) == x` through JSON text."""
+"""Records and events round-trip through JSON: `load(dump(x)) == x`."""
 
 import json
 from decimal import Decimal
@@ -23,7 +23,7 @@ from conductor.run.task import Task
 from conductor.run.turns import ClientReply
 
 TEXT = st.text(st.characters(), max_size=12)
-"""Halves of characters too: a model may write them."""
+"""Lone surrogates included: a model may write them."""
 CODES = sorted(
     name
     for name, kind in vars(errors).items()
@@ -120,7 +120,7 @@ def test_a_failure_becomes_the_error_again() -> None:
 
 
 class OutOfCredit(errors.WorkerRefused):
-    """A worker of one's own may raise what Podium does not know."""
+    """Error class that Podium does not know, as a custom worker may raise it."""
 
 
 def test_an_error_of_ones_own_is_kept_as_the_nearest_known_one() -> None:

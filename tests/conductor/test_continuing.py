@@ -1,4 +1,4 @@
-"""A run that stopped after any event is continued from its record by another process."""
+"""Runs that stop after any event and are continued from their records by another process."""
 
 import asyncio
 import json
@@ -64,7 +64,7 @@ def test_every_run_cut_after_every_event_ends_the_same_and_nothing_is_called_or_
 
 
 def has_unread_result(record: Record) -> bool:
-    """Whether a plan goes on of which a step has ended that its last step does not reach."""
+    """Return whether the last plan is unfinished and has a finished step whose result its last step does not reach."""
     plan = record.plans[-1] if record.plans else None
     if plan is None or plan.ended_s is None or not plan.steps or plan.is_answered:
         return False
@@ -73,7 +73,7 @@ def has_unread_result(record: Record) -> bool:
 
 
 async def stop_while(team_of: object, task: object, state: object) -> RunRecords:
-    """The records of a run, as a process that is killed in `state` leaves them."""
+    """Return the records of a run as a process that is killed in `state` leaves them."""
     records: dict[str, Record] = {}
 
     def keep(record: Record, _: int, __: object) -> None:
@@ -144,7 +144,7 @@ async def test_what_is_known_to_be_paid_for_lost_calls_is_in_the_cost_and_counts
     assert paid_usd < worst_usd
     twice = Budget(max_cost_usd=known_usd + 2 * worst_usd)
     records = replace(records, record=replace(records.record, task=replace(task, budget=twice)))
-    for _ in range(2):  # the second time it is on record
+    for _ in range(2):  # The second time, the payment is already on record.
         second = Player("b", ["more", Usage(5, 5)], price=DEAR)
         async with resume_run(team(Player("a"), second), records, paid_usd=known_usd + paid_usd) as run:
             records = load(RunRecords, dump(run.records))

@@ -1,6 +1,4 @@
-"""A process that stops gracefully leaves its runs to another: the calls it closes are on record with what is
-known of them.
-"""
+"""Runs that a process hands over when it stops gracefully: the record keeps what is known of the calls it closes."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager

@@ -1,4 +1,4 @@
-"""Whole runs: plans that are written, repaired, given up, revised; depth, deadlines, and the record of it all."""
+"""Whole runs: plans that are written, repaired, abandoned or revised, depth, deadlines, and the record."""
 
 import asyncio
 import dataclasses
@@ -111,7 +111,7 @@ async def test_a_conductor_that_fails_is_done_without(error: Exception, before: 
     boss, worker = Player("boss", [*before, error]), Player("a", "alone")
     run = await run_and_check(team(worker, conductor=boss), ask_for())
     assert run.text == "alone"
-    is_tried_again = bool(before) and error.retryable  # a text that broke off
+    is_tried_again = bool(before) and error.retryable  # the text broke off
     assert sources(run) == ["conductor", *(["conductor"] if is_tried_again else []), "fallback"]
     assert type(error).__name__ in run.record.fallback
     assert run.record.plans[0].failure == Failure.of(error)
@@ -556,7 +556,7 @@ async def test_orchestration_and_answering_are_all_of_the_usage() -> None:
 
 
 def spinning(turns: dict[int, int]) -> Player:
-    """A worker of each step's own speed, whose answer says which step it was and what it read."""
+    """Return a worker that pauses for `turns[step]` and answers with the step's number and what it read."""
 
     def script(call: Call) -> list[object]:
         pauses = [Delta(model="m")] * turns.get(call.site.step or 0, 0)

@@ -1,4 +1,4 @@
-"""One log, several readers: the answer's owner gets everything and may slow the writer, others never do."""
+"""Event log with several readers: only the answer's owner may slow the writer."""
 
 import asyncio
 

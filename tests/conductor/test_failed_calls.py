@@ -1,4 +1,4 @@
-"""A call that failed may be billed all the same: what its server said before it failed is on the bill, once."""
+"""Failed calls are billed once, for the usage that the server reported before the failure."""
 
 import dataclasses
 from collections.abc import AsyncGenerator
@@ -26,13 +26,13 @@ from conductor.run.team import Team
 from tests.conductor.team import Player, a_plan, ask_for, line, member, run_and_check, team
 
 PRICE = Price(Decimal(1_000_000), Decimal(1_000_000))
-"""A dollar a token."""
+"""1 USD per token."""
 TOLD = Delta(usage=Usage(7, 0))
-"""As a server says at the start of its stream what the prompt took."""
+"""Usage of the prompt, as a server reports it at the start of its stream."""
 
 
 class Twice:
-    """Asks `first`, and `second` where that fails: as the layers do that retry and fail over."""
+    """Worker that calls `first`, then `second` if that fails, as the retry and failover layers do."""
 
     def __init__(self, first: Worker, second: Worker) -> None:
         self._first, self._second = first, second
@@ -144,7 +144,7 @@ async def test_one_worker_answers_where_a_plan_is_not_to_be_had(
 
 
 class Again(Twice):
-    """As `Twice`, and asks for a hold of its own before the second call."""
+    """Worker that also takes a second hold before the second call."""
 
     @asynccontextmanager
     async def open(self, call: Call) -> AsyncGenerator[Reply]:
@@ -191,7 +191,7 @@ async def test_a_failed_attempt_is_on_the_record_while_the_next_is_under_way() -
 
 
 async def call_twice(first: Player, second: Player, budget: Budget) -> tuple[BudgetLedger, Reply]:
-    """A call of two attempts, whose prompt takes at most 33 tokens and whose answer 100."""
+    """Make a call of two attempts: at most 33 prompt tokens and 100 answer tokens."""
     one = dataclasses.replace(member(first), worker=Again(first, second))
     ledger = BudgetLedger(budget)
     call = Call((Message.of("user", "?"),), Sampling(max_output_tokens=100))

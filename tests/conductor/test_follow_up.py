@@ -1,4 +1,4 @@
-"""Whether a conversation stays with its worker: prices, tokens and counts, without a run."""
+"""Decisions to keep a conversation on its worker, from prices, tokens and counts, without a run."""
 
 from dataclasses import replace
 from decimal import Decimal
@@ -43,7 +43,7 @@ POOL: Pool = {name: member(Player(name, price=each)) for name, each in PRICES.it
 
 
 def follow(worker: str = "sonnet", cached: int = 5_000, **facts: object) -> FollowUp:
-    """A turn of 500 new tokens after three others."""
+    """Return a turn of 500 new tokens after three other turns."""
     usual = FollowUp(
         worker,
         prompt_tokens=cached + 500,
@@ -165,7 +165,7 @@ def test_how_a_turn_is_answered(name: str) -> None:
 
 def test_a_call_is_made_early_if_its_expected_loss_is_below_the_value_of_the_time() -> None:
     members = pool("sonnet", "local")
-    # 0.4 s: 5,000 tokens from the cache, 500 new ones and 40 tokens of an answer cost $0.003975.
+    # With 5,000 cached, 500 new and 40 answer tokens, 0.4 s costs $0.003975.
     even = Decimal("0.003975") / 10 / Decimal("0.4")
     for usd_per_s, expected in ((even * 2, "speculate"), (even / 2, "ask")):
         turn = follow(usd_per_s=usd_per_s)

@@ -1,4 +1,4 @@
-"""Runs of follow-up turns: who is called when, what is shown, recorded and paid."""
+"""Runs of follow-up turns: which workers are called, when, with which prompt and at which cost."""
 
 import asyncio
 import dataclasses
@@ -56,11 +56,11 @@ from tests.states import until
 Gate = asyncio.Event
 KEEP, OTHER = line(0, ""), line(1, "do it")
 CHEAP_CACHE = Price(Decimal(3), Decimal(15), Decimal("0.3"), Decimal("3.75"))
-"""At 20,000 cached tokens, no worker of this price may replace another one."""
+"""Price at which no other worker may replace one that has 20,000 cached tokens."""
 
 
 def follow(**facts: object) -> FollowUp:
-    """A turn after three others, whose worker `a` has nothing in a cache that counts."""
+    """Return a turn whose worker `a` has nothing in its cache."""
     usual = FollowUp(
         worker="a",
         prompt_tokens=20_500,
@@ -81,17 +81,17 @@ def in_turn(engine: Team, **facts: object) -> Team:
 
 
 def without_turn(engine: Team) -> Team:
-    """The team as another router has it, which knows nothing about the turn."""
+    """Return the team as a router has it that knows nothing about the turn."""
     return dataclasses.replace(engine, follow_up=None)
 
 
 ASKED = {"usd_per_s": None}
-"""No early call."""
+"""Facts that prevent an early call."""
 CACHED = {"cached_tokens": {"a": 20_000}, **ASKED}
 
 
 def priced(a: Player, b: Player, boss: Player) -> Team:
-    """A team in which a switch from `a` to `b` costs more than it gains, and one to `c` does not."""
+    """Return a team in which a switch from `a` to `b` costs more than it gains, and one to `c` does not."""
     a.price = b.price = CHEAP_CACHE
     return team(a, b, Player("c"), conductor=boss)
 
@@ -108,7 +108,7 @@ async def read(run: Run, into: list[Event]) -> None:
 async def run_to_decision(
     engine: Team, gate: asyncio.Event, state: Callable[[], object], time_s: float = 0.0, **facts: object
 ) -> Seen:
-    """Run to the end. The conductor decides at the gate, which opens in `state` or some time later."""
+    """Run to the end. The gate of the conductor opens `time_s` after `state` is reached."""
     ledger = BudgetLedger()
     async with open_run(engine, ask_for(**facts), ledger=ledger) as run:
         await until(state)
@@ -393,7 +393,7 @@ async def test_a_worker_that_the_request_excludes_is_no_follow_up() -> None:
 
 
 class Sent(Player):
-    """Says where a call is sent, as a dispatcher does: to itself or to a fallback."""
+    """Worker that records which callee it is sent to: itself or a fallback."""
 
     fallback = ""
 
@@ -475,7 +475,7 @@ async def test_only_calls_of_the_conversation_s_plan_are_billed_at_an_estimate(
 
 
 class OneCall(BudgetLedger):
-    """Money for one call at a time, like a key's that is nearly used up."""
+    """Ledger with money for one call at a time."""
 
     @asynccontextmanager
     async def hold(
@@ -581,7 +581,7 @@ def turn_of(*names: str, first: int = 0, native: Native | None = None) -> StepTu
 
 
 def call_of(*names: str) -> Message:
-    """The turn as a client sends it back: its own ids, and arguments that it has written again."""
+    """Return the turn as a client resends it, with its own ids and reformatted arguments."""
     return Message(
         "assistant",
         (
@@ -602,7 +602,7 @@ HELLO, THANKS = Message.of("user", "what is in x and y?"), Message.of("user", "T
 
 
 def test_turns_are_sent_again_as_they_were_sent_first_with_the_client_s_results() -> None:
-    # Chat Completions has a message for each result, in any order.
+    # Chat Completions has one message per result, in any order.
     talk = (HELLO, call_of("x", "y"), result_of("y"), result_of("x"), THANKS, call_of("z"), result_of("z"))
     first, called, answered, thanks, again, last = as_sent(talk, EARLIER)
     assert (first, thanks) == (HELLO, THANKS)

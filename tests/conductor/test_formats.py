@@ -354,7 +354,7 @@ def test_escapes_that_are_no_letters_are_no_subtask() -> None:
 
 
 def test_a_traceback_that_is_logged_while_a_list_is_read_spoils_no_plan() -> None:
-    """The garbage collector's finalizers may format one, which parses Python inside the parser."""
+    """Finalizers that the garbage collector runs may format a traceback, which parses Python inside the parser."""
 
     def parse_once(phase: str, info: dict[str, int]) -> None:
         if gc.callbacks:

@@ -1,4 +1,4 @@
-"""The grammars, judged by xgrammar, which is what vLLM decodes with."""
+"""Grammars, checked with xgrammar, the decoder of vLLM."""
 
 import json
 import random
@@ -165,7 +165,7 @@ def test_a_step_may_say_first_what_it_needs() -> None:
 
 
 def write_randomly(matcher: "xgrammar.GrammarMatcher", vocabulary: list[str], chance: random.Random) -> str:
-    """What a model without any sense writes under the grammar."""
+    """Write random tokens that the grammar allows."""
     mask, text = xgrammar.allocate_token_bitmask(1, len(vocabulary) + 1), ""
     while True:
         matcher.fill_next_token_bitmask(mask)
@@ -199,7 +199,7 @@ def test_whatever_is_written_under_the_grammar_is_a_plan_that_can_run(
 
 @both
 def test_holding_a_model_to_the_grammar_costs_next_to_nothing(format: Format) -> None:
-    """A long repeat of characters once took xgrammar hundreds of milliseconds a token."""
+    """A long repeat of characters can cost xgrammar hundreds of milliseconds per token."""
     chance = random.Random(7)
     letters = "abcdefghijklmnopqrstuvwxyz"
     words = {

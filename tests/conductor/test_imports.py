@@ -1,4 +1,4 @@
-"""The idea stands alone: `conductor` imports itself, the standard library and msgspec."""
+"""`conductor` imports only itself, the standard library and msgspec."""
 
 import ast
 import sys

@@ -1,4 +1,4 @@
-"""Marks around what others wrote, and what is left of an answer that repeats them."""
+"""Marks around untrusted text, and their removal from answers that repeat them."""
 
 import base64
 import hashlib
@@ -61,7 +61,6 @@ def test_an_answer_without_marks_is_untouched(text: str, at: list[int]) -> None:
 
 @given(st.lists(st.text(alphabet='ab <>/"\n-output', max_size=12), max_size=5), st.data())
 def test_marks_are_gone_and_the_words_between_them_are_not(words: list[str], data: st.DataObject) -> None:
-    """A mark and the line break right after it are taken out, and nothing beside them."""
     marks = [data.draw(st.sampled_from([OPENING, CLOSING])) for _ in words]
     text = "".join(f"{mark}\n{word}" for mark, word in zip(marks, words, strict=True))
     assert filter_echo([text]) == ("".join(words), len(words))
@@ -73,7 +72,7 @@ def test_a_mark_that_does_not_end_costs_its_line_alone() -> None:
 
 
 def echoing(call: Call) -> list[str]:
-    """What a small model does: it repeats the end of its prompt, then goes on."""
+    """Repeat the end of the prompt, then continue, as small models do."""
     text = call.messages[-1].parts[-1].text  # type: ignore[union-attr]
     return [*text, "\n\nThe answer is 4."]
 

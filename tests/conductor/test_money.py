@@ -22,13 +22,13 @@ def cents(count: int) -> Decimal:
 
 @dataclass(frozen=True)
 class Asks:
-    """A call that some step wants to make, and how it goes."""
+    """Call that a step wants to make, and its outcome."""
 
     price: Price | None
     input_tokens: int
     max_output_tokens: int
     used: float
-    """The part of its hold that it takes."""
+    """Fraction of its tokens that it uses."""
     turns: int
     ending: str
 

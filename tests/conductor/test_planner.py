@@ -1,4 +1,4 @@
-"""What ends a plan's text that does not end by itself: its length, and the time it takes."""
+"""Limits on the length of a plan's text and on the time to write it."""
 
 import asyncio
 

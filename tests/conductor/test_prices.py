@@ -1,5 +1,3 @@
-"""The laws of pricing."""
-
 from collections.abc import AsyncGenerator
 from decimal import Decimal
 

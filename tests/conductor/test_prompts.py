@@ -136,7 +136,6 @@ def test_a_planner_that_copies_an_example_has_written_a_plan(
 def test_the_grammar_that_is_enforced_lets_each_example_be_written(
     layout: Layout, max_steps: int, n_workers: int
 ) -> None:
-    """Also the smallest one that ships, and the schema."""
     text = instructions(layout, n_workers, max_steps)
     examples = [each.partition("\n")[2].strip() for each in text.split("Request: ")[1:]]
     assert len(examples) >= 2
@@ -187,7 +186,7 @@ def test_a_plan_of_one_step_is_told_nothing_of_several() -> None:
 
 
 def test_the_built_in_prompt_is_worth_its_tokens() -> None:
-    """An upper bound for whom wants to add a sentence: at most 1,000 tokens before the team, as SmolLM2 counts them."""
+    """At most 1,000 SmolLM2 tokens before the team."""
     tokenizer = Tokenizer.from_file(str(ROOT / "models/smollm2-135m/tokenizer.json"))
     for layout in LAYOUTS:
         system = Prompts().plan(layout, POOL, 5, [user("Why?")])[0].text.partition("The team:")[0]
@@ -195,7 +194,7 @@ def test_the_built_in_prompt_is_worth_its_tokens() -> None:
 
 
 def test_the_instructions_describe_what_is_enforced() -> None:
-    """A schema's example satisfies the schema; where lines are written, nothing speaks of an object around them."""
+    """A schema's example satisfies the schema. Instructions for lines mention no enclosing object."""
     texts = {layout: Prompts().plan(layout, POOL, 5, [user("Why?")])[0].text for layout in LAYOUTS}
     for layout, thinking in (("object", False), ("thinking object", True)):
         schema = grammar("steps", 3, 5, thinking=thinking).json_schema
@@ -264,7 +263,9 @@ forging = st.lists(
 
 
 def parts_of(name: str, text: str) -> tuple[list[str], str]:
-    """What the prompt's own marks hold: the first of that name is one, for the prompt begins with it."""
+    """Return the parts of `text` inside the prompt's own marks, and the rest. The prompt begins with the first such
+    mark.
+    """
     match = re.search(rf"<{name}-(\w+)", text)
     assert match
     return read_marked(name, match[1], text)

@@ -1,4 +1,4 @@
-"""How one plan is run: what happens at the same time, what is never begun, what flows out and when."""
+"""Runs of one plan: concurrency, steps that never start, and the order of the output."""
 
 import asyncio
 import re

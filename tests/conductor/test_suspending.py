@@ -1,4 +1,4 @@
-"""Runs whose steps call the client's tools: suspended, written down, continued with the results."""
+"""Runs whose steps call the client's tools: suspended, stored, and continued with the results."""
 
 import asyncio
 import json
@@ -42,7 +42,7 @@ async def run(
     records: RunRecords | None = None,
     client_reply: ClientReply | None = None,
 ) -> tuple[RunRecords, Terminal]:
-    """One segment, as one process runs it: what it wrote down, or its end."""
+    """Run one segment in one process. Return its stored records, or its current ones, and its last event."""
     snapshots: list[RunRecords] = []
 
     async def write_down(records: RunRecords) -> None:

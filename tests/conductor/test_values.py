@@ -1,4 +1,4 @@
-"""Values that are shared: what makes them equal, what of them is written, and that everything inside is one."""
+"""Values that are shared: their equality, their encoding, and that all their parts are values too."""
 
 import dataclasses
 import inspect
@@ -34,7 +34,7 @@ from tests.conductor.test_codec import RECORDS
 
 
 def classes_in(hint: Any) -> Iterator[type[Any]]:
-    """Yield the classes that a field of that type can hold."""
+    """Yield the classes that a field of type `hint` can hold."""
     origin = get_origin(hint)
     if origin is Annotated:
         yield from classes_in(get_args(hint)[0])
@@ -46,7 +46,7 @@ def classes_in(hint: Any) -> Iterator[type[Any]]:
 
 
 def classes_on_record() -> set[type[Any]]:
-    """Return every class of our own in a record or an event."""
+    """Return each class of Podium that is part of a record or an event."""
     classes, waiting = set[type[Any]](), [*classes_in(Event), RunRecords, Record]
     while waiting:
         kind = waiting.pop()
@@ -65,7 +65,7 @@ WRITTEN = sorted(
 
 
 OWN_WORDS = {(StepRecord, "status")}
-"""Fields that are given constants of the source alone, which Python has once."""
+"""Fields that only hold constants of the source code, which Python interns."""
 
 
 def test_all_parts_of_records_and_events_are_found():
@@ -74,14 +74,13 @@ def test_all_parts_of_records_and_events_are_found():
 
 @pytest.mark.parametrize("kind", WRITTEN, ids=lambda kind: kind.__name__)
 def test_what_is_written_is_a_value_and_finds_its_defaults(kind: type[Any]):
-    """Redaction looks into values alone, and msgspec leaves out a default only if it is the same object."""
+    """Redaction searches only values. msgspec omits a default only if it is the same object."""
     assert issubclass(kind, Value)
     if any(has_equals(field) for field in fields(kind) if (kind, field.name) not in OWN_WORDS):
         assert issubclass(kind, DefaultingValue)
 
 
 def other(text: str) -> str:
-    """Return an equal text that is another object."""
     return "".join(list(text))
 
 
@@ -154,11 +153,11 @@ def test_a_value_is_never_changed():
 
 
 class Words(str):
-    """A text of a class of its own, as a provider's library may give."""
+    """Subclass of `str`, as a provider's library may return."""
 
 
 class Number(float):
-    """A number of one."""
+    pass
 
 
 @pytest.mark.parametrize(
@@ -188,7 +187,7 @@ OLDER_NAMES = {"ClientReply": "Given"}
 
 
 def as_before(value: Any) -> Any:
-    """Return `value` in the form that was written when Python code looked at each field: what must not change."""
+    """Return `value` in the stored form, which must not change."""
     if isinstance(value, Value):
         shape: dict[str, Any] = {"type": OLDER_NAMES.get(type(value).__name__, type(value).__name__)}
         for field in fields(value):

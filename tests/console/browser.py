@@ -1,7 +1,5 @@
-"""The web console in a real Chromium, as people meet it: `make browser-test`. Needs the browser of the system
-(`apt install chromium`), and what that target installs and builds. No part of `make test`.
-
-The API, its store and its keys are real; the workers are scripted.
+"""Web console in a real Chromium: `make browser-test`, which is not part of `make test`. It needs the system's
+browser (`apt install chromium`). The API, its store and its keys are real. The workers are scripted.
 """
 
 import asyncio
@@ -64,12 +62,12 @@ PAGES_AND_DIALOGS = (
     ("again/{id}", "Add a step", ""),
     ("compare/{id}/{id}", "finished", ""),
 )
-"""Pages, a text on each, and the button of a dialog on it."""
+"""Pages, a text on each, and the button that opens its dialog."""
 LETTERS = "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda my"
 
 
 def pool(**settings: Any) -> Json:
-    """Two workers side by side and one that reads them and takes a second to write."""
+    """Return a team of two parallel workers, and one that reads both and writes for a second."""
     workers = [
         scripted("a", f"A reason. {EVIL}", price=PRICE, delay_s=1.5),
         scripted("b", "Another reason.", price=PRICE, delay_s=1.8),

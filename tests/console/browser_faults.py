@@ -1,6 +1,4 @@
-"""Runs that go wrong on the way, runs inside runs, and runs of another router, in a real Chromium: part of
-`make browser-test`.
-"""
+"""Faults during a run, inner runs, and runs of another router, in a real Chromium: part of `make browser-test`."""
 
 from pathlib import Path
 
@@ -17,7 +15,9 @@ BREAKS: Json = {"text": LETTERS, "fail_after_tokens": 4}
 
 
 def fault_team() -> Json:
-    """A first step that no server answers at first, a second that breaks off unseen, and an answer that breaks off seen."""
+    """Return a team whose first step fails at first, whose second breaks off before its text is shown, and whose
+    answer breaks off visibly.
+    """
     workers = [
         scripted("flaky", {"error": "unavailable"}, LETTERS, tokens_per_s=8),
         scripted("breaks", BREAKS, LETTERS, tokens_per_s=6),
@@ -28,7 +28,7 @@ def fault_team() -> Json:
 
 
 async def keep_what_is_said(page: Page) -> None:
-    """Keep the type of each event that the page is told, in `window.told`."""
+    """Record the type of each event that the page receives in `window.told`."""
     await page.add_init_script(
         """window.told = []; const parse = JSON.parse;
         JSON.parse = (text, ...rest) => { const value = parse(text, ...rest); if (value?.type) window.told.push(value.type); return value; };"""

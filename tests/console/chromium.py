@@ -1,4 +1,4 @@
-"""The Chromium of the system, a page of the console in it, and what a person does there."""
+"""System's Chromium, a page of the console in it, and common actions."""
 
 import json
 import shutil
@@ -18,12 +18,12 @@ ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-backg
 
 @dataclass
 class Seen:
-    """What a page did beside what it shows.
+    """A page and what it does.
 
     Args:
-        page: it.
-        faults: what its console said in error, its exceptions and what its policy forbade.
-        urls: the addresses that it asked.
+        page: the page.
+        faults: errors on its console, exceptions and violations of its policy.
+        urls: requested addresses.
     """
 
     page: Page
@@ -32,12 +32,11 @@ class Seen:
 
     @property
     def hosts(self) -> set[str]:
-        """The servers that it asked."""
         return {url.split("/")[2] for url in self.urls}
 
     @property
     def clean(self) -> list[str]:
-        """Faults that are not the browser's own line about an answer of 4xx or 5xx, or about a server that is away."""
+        """Return the faults without the browser's lines about 4xx and 5xx responses and unreachable servers."""
         return [fault for fault in self.faults if "Failed to load resource" not in fault]
 
 
@@ -55,7 +54,6 @@ async def browsing() -> AsyncGenerator[Browser]:
 
 @asynccontextmanager
 async def open_page(browser: Browser, url: str, **options: Any) -> AsyncGenerator[Seen]:
-    """The console in a fresh context."""
     context: BrowserContext = await browser.new_context(**options)
     await context.add_init_script(
         "addEventListener('securitypolicyviolation', (e) => console.error('CSP: ' + e.violatedDirective + ' ' + e.blockedURI))"
@@ -89,7 +87,9 @@ async def enter_key(page: Page, secret: str, *, keeps: bool = False) -> None:
 
 
 async def violations(page: Page) -> list[str]:
-    """What axe finds wrong. It is evaluated, so that the page's policy stays as it is."""
+    """Return the violations that axe finds. Evaluate axe instead of adding a script, because the page's policy
+    forbids that.
+    """
     await page.evaluate(AXE.read_text())
     found = await page.evaluate("axe.run(document, {resultTypes: ['violations']})")
     return [f"{each['id']}: {[node['html'][:120] for node in each['nodes']]}" for each in found["violations"]]
@@ -100,7 +100,7 @@ def node(page: Page, number: int) -> Locator:
 
 
 async def tab_to(page: Page, text: str) -> None:
-    """Press Tab until what has the focus begins with `text`, or is labelled so."""
+    """Press Tab until the text or label of the focused element starts with `text`."""
     shown = "(e => (e.labels?.[0] ?? e).innerText.trim() || e.getAttribute('aria-label') || '')(document.activeElement)"
     seen: list[str] = []
     for _ in range(60):

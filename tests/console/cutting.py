@@ -1,4 +1,4 @@
-"""A proxy that cuts one answer in the middle, once."""
+"""Proxy that cuts one response in the middle, once."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -9,12 +9,12 @@ from urllib.parse import urlsplit
 
 @dataclass
 class Cutter:
-    """Stands before a server of this machine.
+    """Proxy in front of a server of this machine.
 
     Args:
-        upstream: its port.
-        path: the first answer to a request whose head has this is cut ...
-        cut_after: ... once this has gone through.
+        upstream: the server's port.
+        path: the first response to a request with this in its head is cut.
+        cut_after: the text after which it is cut.
     """
 
     upstream: int
@@ -27,7 +27,6 @@ class Cutter:
     @classmethod
     @asynccontextmanager
     async def between(cls, url: str, path: bytes, cut_after: bytes) -> AsyncGenerator["Cutter"]:
-        """Listens on a port of its own."""
         cutter = cls(urlsplit(url).port or 0, path, cut_after)
         cutter._server = await asyncio.start_server(cutter._serve, "127.0.0.1", 0)
         try:
@@ -41,7 +40,7 @@ class Cutter:
         return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
     async def close(self) -> None:
-        """Cut everything, and listen no more."""
+        """Close all connections and stop listening."""
         if self._server:
             self._server.close()
         for writer in [*self._writers]:

@@ -1,4 +1,6 @@
-"""A month of made-up runs of a support desk and a coding agent, with what their providers' caches gave, for the page Costs."""
+"""Month of artificial runs of a support desk and a coding agent, with cache hits at their providers, for the page
+Costs.
+"""
 
 import random
 import time
@@ -33,7 +35,7 @@ BASELINE: Json = {"model": "claude-opus", "price": {"input_usd_per_mtok": "5", "
 KEYS = {"help desk": "support", "chat widget": "support", "coding agent": "engineering", "admin": None}
 LEDGER = """INSERT INTO ledger (kind, run_id, key_id, team_id, day, month, worker, amount, exact, above_hold, at_us)
     SELECT 'call', run_id, key_id, team_id, day, 0, worker, cost, 1, 0, 0 FROM run_cost"""
-"""Statement that enters what the runs cost into the ledger."""
+"""Statement that inserts the cost of the runs into the ledger."""
 QUESTIONS = (
     "The invoice of October is missing. Where do I find it?",
     "Why does the login fail after the update?",
@@ -67,7 +69,7 @@ def month(accounts: list[Account], now_s: float, n: int = 600) -> Iterator[RunRe
 def turn_of(
     n: int, account: Account, model: str, worker: str, conversation: str, question: str, tokens: tuple[int, int], source: str, at_s: float
 ) -> Record:  # fmt: skip
-    """Return a run: a plan of the conductor, or of the conversation's worker alone, and an answer."""
+    """Return a run with an answer and a plan by the conductor, or by the conversation's worker alone."""
     length, cached = tokens
     written = length - cached if worker != "gpt-5-mini" else 0
     answer = call(
@@ -95,7 +97,7 @@ def call(worker: str, usage: Usage, output: str) -> CallResult:
 
 @asynccontextmanager
 async def spent(address: Address) -> AsyncGenerator[tuple[Served, dict[str, str]]]:
-    """Serve with a month of runs. Yield the API, and the secrets of its keys by their names."""
+    """Serve with a month of runs. Yield the API, and the secrets of its keys by name."""
     directory = Directory(address)
     try:
         secrets, accounts = dict[str, str](), list[Account]()

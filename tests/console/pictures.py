@@ -1,6 +1,4 @@
-"""The pictures of `docs/console.md`: `python -m tests.console.pictures [NAME...]`, in the browser of the tests, on scripted
-workers.
-"""
+"""Pictures of `docs/console.md`: `python -m tests.console.pictures [NAME...]`, with scripted workers."""
 
 import asyncio
 import copy
@@ -46,7 +44,6 @@ PLAN = plan(
 
 
 def house(**settings: Any) -> Json:
-    """A team that answers `QUESTION`."""
     workers = [
         scripted("physicist", ROOF, price=PRICE, delay_s=0.6, tokens_per_s=7, card="knows how heat moves"),
         scripted(
@@ -60,14 +57,13 @@ def house(**settings: Any) -> Json:
 
 @asynccontextmanager
 async def page_of(settings: Json, **options: Any) -> AsyncGenerator[tuple[Any, Page]]:
-    """The console over a team."""
     shape = SIZE | options
     async with served(settings) as api, browsing() as browser, open_page(browser, api.url, **shape) as seen:
         yield api, seen.page
 
 
 async def live() -> None:
-    """Two steps side by side, each with its words."""
+    """Show two parallel steps with their text."""
     async with page_of(house()) as (_, page):
         await shot(page, "ask")
         await ask(page, QUESTION)
@@ -77,7 +73,7 @@ async def live() -> None:
 
 
 async def replay() -> None:
-    """A run played again, dark, with a step's details."""
+    """Show a replayed run with a step's details, in the dark colours."""
     async with page_of(house(), color_scheme="dark") as (_, page):
         await ask(page, QUESTION)
         await until_finished(page)
@@ -91,7 +87,7 @@ async def replay() -> None:
 
 
 async def failover() -> None:
-    """A worker that fails, and the one that answers in its place."""
+    """Show a worker that fails, and the one that answers instead."""
     workers = [
         scripted("first", {"error": "unavailable"}, fallbacks=["second"], price=PRICE),
         scripted("second", ROOF, price=PRICE, delay_s=0.3),
@@ -107,7 +103,7 @@ async def failover() -> None:
 
 
 async def tools() -> None:
-    """A run that waits for its client's tool."""
+    """Show a run that waits for its client's tool."""
     offered = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
     async with page_of(calling_team()) as (api, page):
         asked = {"messages": [{"role": "user", "content": "What is the weather in Rome?"}], "tools": offered}
@@ -118,7 +114,7 @@ async def tools() -> None:
 
 
 async def admin() -> None:
-    """Lists, overview with made-up traffic, pool, keys and dialogs; the phone."""
+    """Show lists, the overview with artificial traffic, pool, keys and dialogs, and the phone layout."""
     with TemporaryDirectory() as folder:
         async with keyed(Path(folder), house()) as it, browsing() as browser:
             await traffic(it)
@@ -149,7 +145,7 @@ PAGES = (("runs", "finished"), ("overview", "over time"), ("pool", "Workers in t
 
 
 async def busy_day(route: Route) -> None:
-    """Answer with each run many times, at times of the last day: more in its middle, and with some variation."""
+    """Repeat each run at times of the last day: more of them in its middle, and with some variation."""
     body = await (await route.fetch()).json()
     rng, now_s = random.Random(45), time.time()
     runs: list[Json] = []
@@ -169,7 +165,7 @@ async def busy_day(route: Route) -> None:
 
 
 async def traffic(it: Keyed) -> None:
-    """Requests of two teams with budgets, and one that fails."""
+    """Send requests of two teams with budgets, one of which fails."""
     for path, body in (
         (f"teams/{it.ids['search']}/budget", {"day_usd": "20", "month_usd": "300"}),
         (f"teams/{it.ids['sales']}/budget", {"month_usd": "0.0012"}),
@@ -192,7 +188,7 @@ async def traffic(it: Keyed) -> None:
 
 
 async def costs() -> None:
-    """A month of costs, and a turn of a conversation, of made-up runs."""
+    """Show a month of costs and a turn of a conversation, of artificial runs."""
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory()))
         api, secrets = await stack.enter_async_context(spent(make_file(folder / "podium.db")))
@@ -212,7 +208,7 @@ async def costs() -> None:
 
 
 async def compare() -> None:
-    """An evaluation beside live traffic."""
+    """Show an evaluation next to live traffic."""
     rows = [
         strategy("small model alone", 41, "0.0004"),
         strategy("large model alone", 68, "0.004"),
@@ -234,20 +230,20 @@ async def compare() -> None:
 
 
 def strategy(name: str, n_right: int, cost_usd: str) -> Json:
-    """A row of a report of 100 questions."""
+    """Return a row of a report of 100 questions."""
     outcome = RunOutcome(cost_usd=Decimal(cost_usd), wall_s=2.0)
     results = [Result(name, str(n), "made", "sums", "", n < n_right, "1", "", outcome) for n in range(100)]
     return row(name, "", results, 100, {}, "")
 
 
 async def shot(page: Page, name: str) -> None:
-    """Write `docs/console-NAME.png`, small."""
+    """Write `docs/console-NAME.png`, smaller if Pillow is installed."""
     await page.wait_for_timeout(300)
     path = DOCS / f"console-{name}.png"
     await page.screenshot(path=path)
     try:
         from PIL import Image
-    except ImportError:  # it is larger then
+    except ImportError:
         return
     with Image.open(path) as picture:
         picture.convert("RGB").quantize(160).save(path, optimize=True)
@@ -257,7 +253,7 @@ PICTURES: tuple[Callable[[], Awaitable[None]], ...] = (live, replay, failover, t
 
 
 async def main() -> None:
-    """Take those that are named, else all."""
+    """Take the pictures named on the command line, or all."""
     for picture in PICTURES:
         if picture.__name__ in sys.argv[1:] or not sys.argv[1:]:
             await picture()

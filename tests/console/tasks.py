@@ -1,5 +1,5 @@
-"""Fourteen everyday tasks done in the console by a script that counts: `python -m tests.console.tasks`. A field that is
-filled or chosen from, and a button or link that is pressed, are an act each; reading is none.
+"""Count of the actions for fourteen everyday tasks in the console: `python -m tests.console.tasks`. Filling a field,
+choosing an option, and pressing a button or link count as one action each. Reading does not count.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from tests.serving.api.served import PRICE, Json, plan, scripted, step, team
 
 
 def settings() -> Json:
-    """Three workers, and one that always fails."""
+    """Return a team of three workers, one that always fails and one that is slow."""
     workers = [
         scripted("a", "A.", price=PRICE),
         scripted("b", "B.", price=PRICE, delay_s=0.5),
@@ -28,7 +28,7 @@ def settings() -> Json:
 
 
 class Hand:
-    """A person's hand, counted."""
+    """Counted actions of a user."""
 
     def __init__(self, page: Page) -> None:
         self.page, self.acts = page, 0
@@ -173,14 +173,14 @@ TASKS = (dearest, why_so_long, who_failed, price, no_more_than, own_plan, withou
 
 
 async def prepare(it: Keyed) -> None:
-    """A run that failed, and one that went well."""
+    """Create a failed run and a finished one."""
     for model in ("broken", "mini"):
         asked = {"model": model, "messages": [{"role": "user", "content": "Why?"}]}
         await it.ask("mine", "POST", "/v1/chat/completions", asked)
 
 
 async def main() -> None:
-    """Do them all, and print the acts of each."""
+    """Do all tasks and print the number of actions of each."""
     with TemporaryDirectory() as folder:
         async with keyed(Path(folder), settings()) as it, browsing() as browser:
             await prepare(it)

@@ -1,6 +1,6 @@
-"""A visit to a running server's console in a real Chromium: `python -m tests.console.visit URL`, the key, where one
-is needed, in PODIUM_API_KEY. It asks the first example, and looks at the run live, replayed, after a reload and in a
-second tab, and at the other pages. Prints what it found, as JSON; exit 1 where something is wrong.
+"""Visit to a running server's console in a real Chromium: `python -m tests.console.visit URL`, with PODIUM_API_KEY if
+a key is needed. It runs the first example, views the run live, replayed, after a reload and in a second tab, and
+opens the other pages. Prints the faults as JSON, and exits with 1 if there are any.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from playwright.async_api import Page, expect
 from tests.console.chromium import Seen, browsing, enter_key, open_page, violations
 
 WITHIN_MS = 240_000.0
-"""That the example may take: the default's models run on a CPU."""
+"""Milliseconds that the example may take: the default's models run on a CPU."""
 PAGES = (
     ("runs", "finished"),
     ("overview", "over time"),
@@ -26,7 +26,6 @@ PAGES = (
 
 
 async def visit(url: str, key: str) -> dict[str, Any]:
-    """What was found."""
     async with browsing() as browser, open_page(browser, url) as seen:
         page = seen.page
         if key:
@@ -71,14 +70,13 @@ async def play_again(page: Page) -> list[str]:
 
 
 def found_of(seen: Seen, axe: list[str]) -> dict[str, Any]:
-    """Faults by kind."""
+    """Group the faults by kind."""
     policy = [fault for fault in seen.faults if fault.startswith("CSP: ")]
     others = [fault for fault in seen.faults if fault not in policy]
     return {"axe": axe, "csp": policy, "console": others, "hosts": sorted(seen.hosts)}
 
 
 def main() -> int:
-    """Command line."""
     found = asyncio.run(visit(sys.argv[1].rstrip("/"), os.environ.get("PODIUM_API_KEY", "")))
     print(json.dumps(found, indent=1, ensure_ascii=False))
     return int(bool(found["axe"] or found["csp"] or found["console"]))

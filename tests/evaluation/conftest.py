@@ -1,3 +1,3 @@
-"""The learned routers compute on one thread, as tests of training do."""
+"""The learned routers use one thread of PyTorch, as tests of training do."""
 
 from tests.training.conftest import one_thread  # noqa: F401

@@ -1,4 +1,4 @@
-"""Tiny pools and a tiny recorded file, made up here: for tests of evaluation."""
+"""Small artificial pools and a small recorded file for tests of evaluation."""
 
 import json
 from collections.abc import AsyncGenerator
@@ -20,7 +20,7 @@ PRICE = {"input_usd_per_mtok": 1, "output_usd_per_mtok": 10}
 
 
 class Adder:
-    """Adds the numbers in the question, wrong by `off`; `down` fails, and counts what it was asked."""
+    """Worker that adds the numbers in the question and `off`. It fails if `down`, and counts its calls."""
 
     n_calls = 0
 

@@ -1,4 +1,4 @@
-"""Cards from measurements: what they claim, in what words, and from what."""
+"""Cards from measurements: their claims, words and sources."""
 
 import random
 from decimal import Decimal
@@ -37,7 +37,7 @@ KIND_NAMES = st.sampled_from(sorted(KINDS))
 
 
 def make_measurement(**kinds: tuple[int, int]) -> CardMeasurement:
-    """Of a worker with so many right of so many, by family."""
+    """Return a worker's measurement from (right, total) per family."""
     answers = [
         GradedAnswer("w", family, "", number < right)
         for family, (right, n) in kinds.items()

@@ -1,4 +1,4 @@
-"""`podium cards` from its command line."""
+"""`podium cards` as a command."""
 
 import json
 import shlex
@@ -28,7 +28,7 @@ FAMILIES = ("simple_equations", "shortest_path")
 
 
 def write_recording(folder: Path) -> str:
-    """120 questions: `good` has all equations right and no graph, `even` half of each."""
+    """Write 120 questions: `good` has all equations and no graphs right, `even` half of each."""
     rows: list[dict[str, Any]] = [
         ROWS[0]
         | {"dataset": FAMILIES[n % 2], "category": "any", "question": f"{n}, what is it?"}
@@ -144,7 +144,9 @@ def test_results_of_an_evaluation_become_the_cards_of_its_own_settings(tmp_path:
             outcome = RunOutcome("1", cost_usd=None if number == 0 else Decimal("0.01"))
             log.add(Result.of("single:good", question, "d", outcome, grade, {}))
             log.add(Result.of("vote", question, "d", outcome, grade, {}))
-    (out / "results.jsonl").open("a").write('{"strategy": "single:go')  # torn: the evaluation was killed
+    (out / "results.jsonl").open("a").write(
+        '{"strategy": "single:go'
+    )  # cut off, as when the evaluation is killed
     assert main(["--results", str(out), "--into", str(pool), "--replace"]) == 0
     assert load(pool).worker("good").card.startswith("best at equations (100 %); worst at graphs (0 %)")
     assert "a call" not in load(pool).worker("good").card, "one cost is unknown, so the mean is"
@@ -220,7 +222,7 @@ def test_a_file_that_cannot_be_written_stays_and_exits_1(tmp_path: Path, capsys:
     folder = tmp_path / "pools"
     folder.mkdir()
     pool = settings(folder, POOL)
-    (folder / ".pool.yaml.new").mkdir()  # stands in the way, also of root
+    (folder / ".pool.yaml.new").mkdir()  # makes the write fail for root too
     assert main(["--recorded", f"recorded:{write_recording(tmp_path)}?part=train", "--into", str(pool)]) == 1
     assert "is unchanged" in capsys.readouterr().err
     assert pool.read_text() == POOL

@@ -1,4 +1,4 @@
-"""Cost and speed of workers, from the records of runs."""
+"""Cost and speed of workers from the records of runs."""
 
 import asyncio
 import json
@@ -136,7 +136,7 @@ def test_a_file_that_is_nested_too_deeply_is_told_by_its_line(tmp_path: Path, te
 
 @pytest.fixture
 def server() -> Generator[tuple[str, list[str]]]:
-    """A server with no runs that knows one key and no passwords: its address, and what it was authorised by."""
+    """Serve an empty list of runs to one key, and 401 to others. Yield the address and the received authorizations."""
     authorizations: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):

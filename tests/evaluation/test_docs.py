@@ -1,4 +1,4 @@
-"""The commands of docs/evaluation.md are read by the command itself, and name what there is; the vote of
+"""The command accepts the commands of docs/evaluation.md and knows the names in them. The vote of
 docs/operations/program-workers.md runs.
 """
 

@@ -1,4 +1,4 @@
-"""The everyday questions, and the grader that reads their answers as people and small models write them."""
+"""Everyday questions, and the grader of answers by people and small models."""
 
 import asyncio
 import re
@@ -29,12 +29,12 @@ def is_right(question: Question, answer: str) -> bool:
 
 
 def spell(item: str) -> str:
-    """An accepted or refused item as people write it."""
+    """Return an accepted or rejected item as people write it."""
     return re.sub(r"\((\w+)\)", r"\1", item)
 
 
 def right_answer(question: Question, pick: int = 0) -> str:
-    """One of the answers that the question asks for, and nothing else."""
+    """Return one of the accepted answers, and nothing else."""
     accepted = [spell(item) for item in question.facts["accepted"]]
     match question.facts.get("rule", "one"):
         case "sequence":

@@ -16,8 +16,8 @@ Floats = npt.NDArray[np.float64]
 
 
 def two_kinds(n: int) -> tuple[Floats, npt.NDArray[np.bool_]]:
-    """Questions of two kinds along the first axis; worker 0 can the one, worker 1 the other, worker 2
-    nothing.
+    """Return questions of two kinds along the first axis. Worker 0 answers one kind, worker 1 the other, worker 2
+    none.
     """
     rng = np.random.default_rng(0)
     x = rng.normal(0, 0.1, (n, 6))
@@ -96,7 +96,7 @@ def test_the_loss_is_the_sum_of_all_choices_worked_by_hand():
     heads = cascade.Cascade(6, tasks=2, modes=2, agents=2, workers=4, seed=0)
     for name, weights in heads.named_parameters():
         if not name.startswith("hidden"):
-            weights.data.zero_()  # every choice of a head is as likely as the others
+            weights.data.zero_()  # gives all choices of a head the same probability
     x, _ = two_kinds(1)
     loss = heads.loss(x, np.array([0]), [cascade.TeamChoice(1, (3, 3))], np.array([2.0]))
     assert loss.item() == pytest.approx(np.log(2) + 2.0 * (np.log(2) + np.log(2) + 2 * np.log(4)))

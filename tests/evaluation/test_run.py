@@ -24,8 +24,6 @@ from tests.evaluation.pools import Adder, backend, sums, worker
 
 
 class Silent:
-    """Shows nothing."""
-
     def begin(self, name: str, total: int) -> Callable[[bool | None], None]:
         return lambda _: None
 
@@ -162,7 +160,7 @@ async def test_an_outage_is_asked_again_and_a_refusal_is_not(tmp_path: Path):
 
 
 class Relabelled:
-    """An asker that passes for the same one as another: its worker came back, the settings did not change."""
+    """Backend with the identity of another one: its worker recovered, and the settings are the same."""
 
     def __init__(self, own: InProcessBackend) -> None:
         self._own = own
@@ -186,7 +184,7 @@ class Relabelled:
 
 
 async def test_a_strategy_stops_at_its_budget_and_says_so(tmp_path: Path):
-    price = Decimal("0.000033")  # 3 words read at 1 US$, 3 written at 10 US$ a million tokens
+    price = Decimal("0.000033")  # reads 3 words at 1 USD and writes 3 at 10 USD per million tokens
     outcome = await run(["single"], EvalConfig(sums(9), concurrency=1, strategy_usd=3 * price), tmp_path)
     assert [len(results) for results in outcome.results.values()] == [3, 3]
     assert "is used up" in outcome.stopped["single:good"]

@@ -16,7 +16,7 @@ def test_the_error_of_an_accuracy_is_the_binomial_one():
     assert (estimate.low, estimate.high) == (
         pytest.approx(0.5424, abs=1e-4),
         pytest.approx(0.7273, abs=1e-4),
-    )  # Wilson, by hand
+    )  # Wilson interval by hand
 
 
 def test_all_right_still_has_an_interval():

@@ -1,4 +1,4 @@
-"""The table of a few questions, made over a socket by the official client."""
+"""Table of a few questions, made over a socket by the official client."""
 
 import asyncio
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Every example runs against a server, as a user would run it, and shows what it promises."""
+"""Each example runs against a server as a user would run it, and prints what it promises."""
 
 import os
 import re
@@ -47,11 +47,11 @@ SHOWN = {
         r"output_tokens",
     ],
 }
-"""What each prints, as patterns."""
+"""Patterns that the output of each example must match."""
 
 
 def run(name: str, url: str) -> str:
-    """What the example prints; it must end well and say nothing on stderr."""
+    """Run an example. Return its output, and require exit status 0 and an empty stderr."""
     environment = {**os.environ, "PODIUM_URL": url, "PYTHONWARNINGS": "error"}
     command = [sys.executable, str(EXAMPLES / name)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200)

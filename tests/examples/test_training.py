@@ -1,6 +1,5 @@
-"""examples/training from its questions to a published adapter: the files that ship, with a conductor of a
-few thousand weights, two steps, and providers on the loopback that enforce the real ones' rules. `claude`
-is right, the other two are not.
+"""examples/training from its questions to a published adapter, with the shipped files, a conductor of a few thousand
+weights, two steps, and loopback providers that enforce the real ones' rules. Only `claude` answers correctly.
 """
 
 import asyncio
@@ -45,7 +44,7 @@ RIGHT = {
 
 
 def answering(kind: str) -> Any:
-    """A provider that enforces its rules and then answers: the expected answer where it is Anthropic, else 0."""
+    """Return a provider that checks its rules, then gives the expected answer if it is Anthropic, else 0."""
     checked = PROVIDERS[kind][1]
 
     def respond(request: Request) -> Answer:
@@ -59,7 +58,9 @@ def answering(kind: str) -> Any:
 
 @asynccontextmanager
 async def example(folder: Path) -> AsyncIterator[Path]:
-    """The example's files in `folder`, its API workers on the loopback, its conductor a tiny one; its training config."""
+    """Write the example's files to `folder`, with loopback API workers and a small conductor. Yield its training
+    config.
+    """
     pool = yaml.safe_load((EXAMPLE / "pool.yaml").read_text())
     config = yaml.safe_load((EXAMPLE / "train.yaml").read_text())
     texts = [question.text for question in read_questions(config["questions"]["path"])]
@@ -83,7 +84,7 @@ async def example(folder: Path) -> AsyncIterator[Path]:
 
 
 async def run(*command: str) -> str:
-    """What a command of ours says, with planted keys; it has to end with 0."""
+    """Run a command with planted keys. Return its output, and require exit status 0."""
     keys = dict.fromkeys(("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY"), "planted")
     process = await asyncio.create_subprocess_exec(
         sys.executable,

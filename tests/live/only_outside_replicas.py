@@ -1,4 +1,4 @@
-"""A plugin that every check before the start takes, and that no replica can make."""
+"""Plugin that passes the checks before the start, but fails in a replica."""
 
 import ray
 

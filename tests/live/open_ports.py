@@ -1,4 +1,4 @@
-"""The ports of a server, each asked without a credential; the table of `podium exposure` is left in build/exposure/."""
+"""Ports of a server, probed without a credential. build/exposure/ keeps the table of `podium exposure`."""
 
 import time
 
@@ -9,7 +9,6 @@ CREDENTIALS = {"a token (gRPC)", "a credential (HTTP 401)", "a credential (HTTP 
 
 
 def note(name: str, ports: list[Port]) -> str:
-    """The table, kept."""
     path = ROOT / "build/exposure" / f"{name}.txt"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(table(ports) + "\n")
@@ -17,7 +16,9 @@ def note(name: str, ports: list[Port]) -> str:
 
 
 def ports_once_open(tag: str, needed: set[int]) -> list[Port]:
-    """The ports, once those needed are among them: HAProxy is replaced by a new process whenever Ray Serve changes its configuration."""
+    """Return the open ports once `needed` are among them. HAProxy restarts whenever Ray Serve changes its
+    configuration.
+    """
     until_s = time.monotonic() + 30
     while True:
         ports = list_ports(processes_of(tag))

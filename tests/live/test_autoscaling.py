@@ -1,4 +1,4 @@
-"""From no replica to several and back, on real Ray Serve with a stand-in for the engine: nothing that was asked is lost."""
+"""Scaling from no replica to several and back, on Ray Serve with a stand-in engine: no request is lost."""
 
 import asyncio
 import json
@@ -31,7 +31,7 @@ SCALING = {
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """By a Serve config that says other than the settings how many replicas there are, as on a cluster."""
+    """Serve with a Serve config whose number of replicas differs from the settings', as on a cluster."""
     config, port = tmp_path_factory.mktemp("scaled") / "serve.yaml", free_port()
     application = {
         "name": "podium", "import_path": "serving.app:build_app", "args": {"settings": str(ROOT / "tests/live/scaled.yaml")},
@@ -45,7 +45,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 async def running(http: httpx2.AsyncClient) -> int:
-    """Replicas of the stand-in that are up."""
     replicas = (await http.get("/v1/replicas")).json()["replicas"]
     return replicas["vllm-writer"].get("running", 0)
 
@@ -93,9 +92,7 @@ async def test_replicas_come_with_the_load_and_go_with_it_and_no_stream_is_cut(s
         answers = await asyncio.gather(*asked)
         assert [words(chunks) for chunks in answers] == [40] * 16
 
-        while (
-            now := await running(http)
-        ) > 0:  # streams that run while replicas are taken away are whole too
+        while (now := await running(http)) > 0:  # streams are also complete while replicas are removed
             if now > 1:
                 assert words(await stream(http)) == 40
             await asyncio.sleep(0.5)

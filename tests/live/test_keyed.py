@@ -1,7 +1,7 @@
-"""A server that asks for keys, beyond loopback, and secrets planted in its keys, prompts and settings, looked for in all that it
-writes and says: logs, records, traces, errors. A prompt is in the record of its run on purpose, and so in the store's own
-files; a secret is in no file at all, but the store keeps records compressed, so they are read through the API too. The last
-test ends the server.
+"""Server that requires keys and is reachable from other machines. Secrets from its keys, prompts and settings must
+not appear in its logs, records, traces and errors. A prompt is meant to be in the record of its run, and so in the
+store's own files. The store compresses records, so the tests also read them through the API. The last test ends the
+server.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ def word() -> str:
 
 
 def settings_with(folder: Path, url: str, words: dict[str, str]) -> Path:
-    """The scripted team, and API workers with secrets wherever settings can hold one."""
+    """Write the scripted team, with API workers that have a secret in each possible setting."""
     settings = yaml.safe_load((ROOT / "cluster/scripted.yaml").read_text())
     api: dict[str, Any] = {"kind": "openai", "api_key_env": "OPENAI_API_KEY", "extra_body": {"token": words["extra_body"]}, "retry": {"attempts": 1}}  # fmt: skip
     places = {"gpt": ("m", f"{url}/v1"), "wrong": (ECHOES, f"{url}/v1"), "gone": ("m", "http://127.0.0.1:1/v1"), "metadata": ("m", "http://169.254.169.254/v1")}  # fmt: skip
@@ -54,7 +54,7 @@ def settings_with(folder: Path, url: str, words: dict[str, str]) -> Path:
 
 
 def answer_with_the_key(request: Request) -> Answer:
-    """As providers do that quote what they were sent."""
+    """Quote the sent key, as some providers do."""
     if request.body["model"] != ECHOES:
         return Answer()
     return Answer(status=401, error=f"Incorrect API key provided: {request.headers.get('authorization')}")
@@ -62,7 +62,7 @@ def answer_with_the_key(request: Request) -> Answer:
 
 @dataclass
 class Keyed:
-    """`make serve` beyond loopback, set-up aside, with a key of an administrator and one of an application."""
+    """Server as `make serve` starts it beyond loopback, with an administrator's key and an application's key."""
 
     process: subprocess.Popen[str]
     port: int
@@ -123,7 +123,7 @@ async def test_every_run_is_a_line_of_json_in_the_servers_log(keyed: Keyed) -> N
 
 async def test_secrets_in_keys_prompts_and_settings_are_in_no_log_record_trace_or_error(keyed: Keyed) -> None:
     quoted = {"key in a prompt": f"sk-proj-{uuid.uuid4().hex}A1"}
-    """A secret of a known form, which is taken out of all that is kept of the prompt that holds it."""
+    """Secret of a known form, which is redacted in all copies of the prompt."""
     prompts = {name: word() for name in ("question", "system prompt")}
     said = await ask_everything(keyed.url, keyed.keys, prompts, quoted["key in a prompt"])
     sent = keyed.upstream.requests
@@ -147,26 +147,26 @@ async def test_secrets_in_keys_prompts_and_settings_are_in_no_log_record_trace_o
 
 
 def files_of(store_url: str) -> list[Path]:
-    """Of a SQLite store: the database and what SQLite writes beside it."""
+    """Return the database of a SQLite store and the files that SQLite writes next to it."""
     database = store_url.removeprefix("sqlite:///")
     return [Path(database + end) for end in ("", "-wal", "-shm")]
 
 
 def found_elsewhere(planted: dict[str, str], places: dict[Path, dict[str, str]], since_s: float) -> list[str]:
-    """The files that hold something planted, but for what is in its own place."""
+    """Return the files that contain a planted text outside its allowed place."""
     own = {f"{path}: {name}" for path, names in places.items() for name in names}
     return [each for each in secrets.files_with(planted, since_s) if each not in own]
 
 
 class Said:
-    """What the server answered."""
-
     def __init__(self) -> None:
         self.errors, self.records, self.trace_id = "", "", ""
 
 
 async def ask_everything(url: str, keys: dict[str, str], prompts: dict[str, str], quoted: str) -> Said:
-    """Runs that answer, fail and are refused, by every key; their records, as an administrator reads them."""
+    """Start runs that answer, fail and are rejected, with each key. Collect their records with the administrator's
+    key.
+    """
     said = Said()
     talk = [
         {"role": "system", "content": prompts["system prompt"]},
@@ -186,7 +186,7 @@ async def ask_everything(url: str, keys: dict[str, str], prompts: dict[str, str]
                     "/v1/chat/completions",
                     {"model": model, "messages": talk, "stream": stream},
                 )
-                statuses.setdefault(model, answer.status_code)  # a stream may have begun before it failed
+                statuses.setdefault(model, answer.status_code)  # a stream may start before it fails
                 said.errors += answer.text
                 if model == "gpt" and not stream:
                     said.trace_id = answer.json()["podium"]["trace_id"]

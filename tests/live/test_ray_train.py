@@ -30,7 +30,7 @@ def test_one_ray_worker_trains_to_the_same_curve_as_without_ray(tmp_path: Path):
         "--out",
         str(tmp_path / "ray"),
     ]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=450)  # its Ray ends with it
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=450)  # Its Ray ends with it.
     assert ended.returncode == 0, ended.stderr[-4000:]
     TrainingRun(made, RunDir.begin(tmp_path / "plain", made, resume=False)).run()
     assert [each["reward"] for each in curve(tmp_path / "ray")] == [

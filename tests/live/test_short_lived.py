@@ -1,4 +1,4 @@
-"""Servers that end by themselves: the demo's, with OpenAI on the loopback as its conductor, and one that cannot start."""
+"""Servers that end without a signal: the demo, with a loopback OpenAI as its conductor, and one that cannot start."""
 
 import asyncio
 import os
@@ -22,7 +22,7 @@ PLAN = '{"steps": [{"worker": 1, "subtask": "", "access": []}]}'
 
 
 async def podium(*arguments: str, **keys: str) -> tuple[int | None, str]:
-    """The command's end: its status, and what it printed. No other key than `keys` is set."""
+    """Run the command without provider keys except `keys`. Return its exit status and its output."""
     environment = {name: value for name, value in os.environ.items() if name not in KEYS.values()} | keys
     process = await asyncio.create_subprocess_exec(
         PODIUM, *arguments, "--port", str(free_port()), cwd=ROOT, env=environment, stdout=PIPE, stderr=STDOUT

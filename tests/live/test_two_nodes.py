@@ -1,5 +1,5 @@
-"""A cluster of two nodes, started as cluster/ray_cluster.onprem.yaml says, HAProxy in front of it and beyond loopback:
-its ports, its first key, and the environment of its replicas.
+"""Cluster of two nodes, started as cluster/ray_cluster.onprem.yaml says, with HAProxy and reachable from other
+machines: its ports, its first key, and the environment of its replicas.
 """
 
 import os
@@ -33,7 +33,7 @@ STARTS_WITHIN_S = 240
 
 
 def commands(config: dict[str, Any], key: str) -> list[str]:
-    """The `ray start` of the cluster file."""
+    """Return the `ray start` command of the cluster file."""
     (command,) = [each for each in config[key] if "ray start" in each]
     return shlex.split(
         re.sub(r"\$\(cat [^)]*\)", '{\\"router_node\\": 1}', command).partition("ray start ")[2]
@@ -46,10 +46,7 @@ def without(options: list[str], *names: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Two nodes, running."""
-
     tag: str
-    """Of its processes."""
     address: str
     http: int
     metrics: set[int]
@@ -62,15 +59,14 @@ class Cluster:
 
 @contextmanager
 def two_nodes(folder: Path) -> Iterator[Cluster]:
-    """Ray on two nodes by the commands and variables of the cluster file, with Podium on them.
-
-    Both nodes are this machine, so each port that a cluster has once a node is another one here; and HAProxy runs on the head alone.
+    """Start Ray on two nodes with the commands and variables of the cluster file, and Podium on them. Both nodes are
+    this machine, so ports that exist once per node differ between them, and HAProxy runs on the head only.
     """
     config = yaml.safe_load((ROOT / "cluster/ray_cluster.onprem.yaml").read_text())
     address, gcs, http = own_address(), free_port(), free_port()
     assert address, "this machine has no address but loopback"
     metrics = [free_port() for _ in range(4)]
-    tag = f"two-nodes:{http}:{uuid.uuid4().hex}"  # no server of this checkout, which its child would lead
+    tag = f"two-nodes:{http}:{uuid.uuid4().hex}"  # With ROOT in it, `make stop` would end these processes.
     store = {"PODIUM_STORE_URL": f"sqlite:///{folder / 'podium.db'}"}
     token = folder / "token"
     token.write_text(uuid.uuid4().hex * 2)
@@ -158,7 +154,7 @@ def two_nodes(folder: Path) -> Iterator[Cluster]:
 def listening_on(port: int, tag: str) -> list[Any]:
     found: list[Any] = []
     for process in processes_of(tag):
-        with suppress(psutil.NoSuchProcess):  # it may end meanwhile
+        with suppress(psutil.NoSuchProcess):  # the process may end meanwhile
             found += process.net_connections(kind="tcp")
     return [each for each in found if each.status == "LISTEN" and each.laddr.port == port]
 
@@ -201,14 +197,14 @@ def test_everything_but_metrics_is_on_loopback_or_asks_for_a_credential(cluster:
 
 
 def test_a_replica_in_a_placement_group_keeps_its_environment(cluster: Cluster) -> None:
-    """By `ray_actor_options` in the Serve config it would come up without its name in traces."""
+    """With `ray_actor_options` in the Serve config, the replica would lose its name in traces."""
     routers = [p for p in processes_of(cluster.tag) if "ServeReplica:podium:router" in " ".join(p.cmdline())]
     assert [router.environ()["OTEL_SERVICE_NAME"] for router in routers] == ["podium-router"]
 
 
 def test_haproxy_beyond_loopback_asks_for_the_key_that_was_made(cluster: Cluster) -> None:
     assert {each.laddr.ip for each in listening_on(cluster.http, cluster.tag)} == {"0.0.0.0"}
-    url = f"http://127.0.0.1:{cluster.http}"  # a host that is served without being named in the settings
+    url = f"http://127.0.0.1:{cluster.http}"  # a host that the settings do not name
     assert status(f"{url}/v1/models") == 200
     boss = make_key(cluster.store, "boss", "--scopes", "admin")
     until_refused(f"{url}/v1/models")

@@ -1,4 +1,4 @@
-"""The fake provider over sockets: both of its APIs, its bill, and its accounts."""
+"""Fake provider over sockets: both of its APIs, its bill and its accounts."""
 
 import asyncio
 import json
@@ -49,7 +49,7 @@ async def test_messages_report_what_they_bill(session: ClientSession) -> None:
     assert status == 200
     assert f'"cache_read_input_tokens": {second.tokens[READ]}' in stream
     assert second.tokens[READ] == first.tokens[WRITTEN]
-    assert 12 < first.input_usd / second.input_usd < 13  # 3.75 and 0.3 dollars
+    assert 12 < first.input_usd / second.input_usd < 13  # 3.75 and 0.3 USD
     assert "event: message_stop" in stream
 
 

@@ -45,7 +45,7 @@ for name in names:
 def test_each_scenario_of_a_loop_runs_to_its_report(
     loop: str, prefix: str, scripted_url: str, tmp_path: Path
 ) -> None:
-    """A second of each, in one process, as imports take longest."""
+    """One second each, in one process, because imports take most of the time."""
     names = [name for name, scenario in SCENARIOS.items() if scenario.loop == loop]
     asked = [sys.executable, "-c", ALL_OF_A_LOOP, scripted_url, str(tmp_path), *names]
     done = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, timeout=200)
@@ -83,7 +83,7 @@ def shows_every_phase_and_what_an_answer_took(figures: dict[str, Any]) -> None:
 
 
 def has_plan_and_calls_from_records(told: dict[str, Any]) -> None:
-    """Of whole answers, which say neither themselves."""
+    """Complete answers contain neither the plan nor the calls."""
     answered = told["figures"]["requests"]["answered"]
     assert told["records"] == {"looked_for": answered, "found": answered}
     assert told["figures"]["per_request"]["calls"]["p50"] == 5
@@ -171,13 +171,13 @@ def test_nobody_at_the_url_is_told_with_a_remedy(tmp_path: Path) -> None:
 
 
 class Podium(BaseHTTPRequestHandler):
-    """Answers at once, and counts; as much of a Podium as a run needs."""
+    """Handler that answers immediately and counts: the parts of Podium that a run needs."""
 
     asked = 0
     fills_the_disk: Callable[[], object] = staticmethod(lambda: None)
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        pass
 
     def do_GET(self) -> None:
         self.tell({"data": [{"id": "podium-mini"}], "running": 0})

@@ -1,4 +1,4 @@
-"""From samples to figures: percentiles, phases, goodput, records; all by hand-made samples."""
+"""Figures from hand-made samples: percentiles, phases, goodput and records."""
 
 import itertools
 import signal
@@ -86,7 +86,7 @@ def test_goodput_judges_what_was_wanted_to_the_end() -> None:
 
 
 def test_rates_count_only_what_ended_while_requests_were_sent() -> None:
-    """Twelve answers per second for six seconds, and as many again out of the queue: the rate is twelve."""
+    """Twelve answers per second for six seconds, and as many from the queue afterwards: the rate is twelve."""
     in_time = [Sample("chat", second, second, OK, {"end": 900.0}) for second in range(6) for _ in range(12)]
     late = [Sample("chat", 5.5, 5.5, OK, {"end": 600.0}) for _ in range(72)]
     figures = summary(in_time + late, 6.0, LIMITS_MS, interrupted=False)
@@ -218,10 +218,10 @@ def test_ctrl_c_skips_the_records_that_are_still_to_come() -> None:
 
 
 class CutAnswer(BaseHTTPRequestHandler):
-    """Handler that answers with the status its path names, and closes the connection in the middle."""
+    """Handler that answers with the status in its path, and closes the connection in the middle."""
 
     def log_message(self, *_: object) -> None:
-        """Log nothing."""
+        pass
 
     def do_GET(self) -> None:
         self.send_response(int(self.path.split("/")[1]))

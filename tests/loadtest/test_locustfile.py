@@ -1,4 +1,4 @@
-"""The real Locust against a small server: what its table shows."""
+"""Locust's table of a run against a small server."""
 
 import csv
 import json
@@ -17,13 +17,13 @@ SECONDS = 4
 
 
 class FakePodium(BaseHTTPRequestHandler):
-    """Answers chats, cuts every third stream, and has a worker that is always busy."""
+    """Handler that answers chats, cuts every third stream, and has a worker that is always busy."""
 
     protocol_version = "HTTP/1.1"
     streams = 0
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        pass
 
     def send(self, status: int, body: dict[str, Any]) -> None:
         data = json.dumps(body).encode()
@@ -72,7 +72,7 @@ class FakePodium(BaseHTTPRequestHandler):
 def tables(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[tuple[dict[str, dict[str, str]], list[dict[str, str]]]]:
-    """Locust's rows by name, and its failures."""
+    """Return Locust's rows by name, and its failures."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), FakePodium)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     base = tmp_path_factory.mktemp("locust") / "load"
@@ -99,7 +99,7 @@ def tables(
     )
     server.shutdown()
     server.server_close()
-    assert process.returncode == 1, process.stderr  # some requests failed, as they were meant to
+    assert process.returncode == 1, process.stderr  # some requests are meant to fail
     with Path(f"{base}_stats.csv").open() as stats, Path(f"{base}_failures.csv").open() as failures:
         yield {row["Name"]: row for row in csv.DictReader(stats)}, list(csv.DictReader(failures))
 

@@ -1,4 +1,4 @@
-"""The law of arrivals, the shapes, and what an open loop does with a server that is too slow."""
+"""Distribution of arrivals, shapes, and an open loop against a server that is too slow."""
 
 import asyncio
 import itertools
@@ -54,13 +54,13 @@ def test_shapes_stay_within_the_load_that_was_asked_for() -> None:
 
 
 class Slow(BaseHTTPRequestHandler):
-    """Answers once it is let."""
+    """Handler that answers once `let` is set."""
 
     protocol_version = "HTTP/1.1"
     let = threading.Event()
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        pass
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["content-length"]))
@@ -90,7 +90,7 @@ async def test_an_open_loop_waits_for_nobody_and_counts_what_it_could_not_start(
         asyncio.to_thread(open_loop.run, scenario, slow_url, RequestOptions(), recording)
     )
     due = drawn(40, 1.0, seed=scenario.seed)
-    while len(recording.samples) < len(due):  # all were due although none was answered
+    while len(recording.samples) < len(due):  # all were due, although none was answered
         await asyncio.sleep(0.01)
     Slow.let.set()
     await driving

@@ -1,4 +1,4 @@
-"""The rules by which the fake provider caches prompts and bills them: a row for each sentence of the providers' pages."""
+"""Rules by which the fake provider caches and bills prompts: one row for each sentence of the providers' pages."""
 
 from collections import Counter
 from typing import Any
@@ -19,7 +19,7 @@ from loadtest.rig.prompt_caches import (
 Json = dict[str, Any]
 FIVE, HOUR = {"type": "ephemeral"}, {"type": "ephemeral", "ttl": "1h"}
 LONG = "word " * 1200
-"""More than the minimum of 1,024 tokens."""
+"""Longer than the minimum of 1,024 tokens."""
 
 
 def text(words: str, mark: Json | None = None) -> Json:
@@ -33,7 +33,7 @@ def messages(*turns: list[Json], system: list[Json] | None = None, **more: Any) 
 
 
 class Anthropic:
-    """One account and one model."""
+    """Cache of one account and one model."""
 
     def __init__(self) -> None:
         self.cache = PrefixCache()

@@ -1,5 +1,5 @@
-"""The verdict of the siege, its rows, and each attack, small, on a router without Ray. The proxies are attacked in
-tests/live/proxies/test_edge.py.
+"""Siege: its verdict, its rows, and each attack with few connections on a router without Ray.
+tests/live/proxies/test_edge.py attacks the proxies.
 """
 
 from dataclasses import replace
@@ -23,7 +23,7 @@ HELD = SiegeResult(
 )
 STREAM_S = 2.0
 SMALL = 0.02
-"""Of each attack's connections."""
+"""Fraction of each attack's connections."""
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_too_few_files_are_told_with_the_remedy() -> None:
 @pytest.mark.real_time
 @pytest.mark.timeout(900)
 async def test_a_router_withstands_each_attack_made_small() -> None:
-    """Times are not looked at: the machine of a test is busy."""
+    """Times are not checked, because the machine may be busy."""
     faults = dict[str, object]()
     async with serve("replica", STREAM_S) as target:
         assert target.keys.keys() == KEYS.keys()

@@ -1,4 +1,4 @@
-"""Reading streams: what a user would have felt."""
+"""Reading of streams: the times that a user sees."""
 
 import json
 
@@ -16,7 +16,7 @@ def delta(text: str, finish: str | None = None) -> bytes:
 
 
 def at_half_seconds(*lines: bytes) -> list[tuple[float, bytes]]:
-    """The lines, one every half second since 100.5 s."""
+    """Return the lines with times half a second apart, from 100.5 s on."""
     return [(100.5 + number / 2, line) for number, line in enumerate(lines)]
 
 

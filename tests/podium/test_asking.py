@@ -41,8 +41,6 @@ POOL = team(
 
 @dataclass
 class Ended:
-    """What a command gave."""
-
     code: int
     out: str
     err: str
@@ -372,7 +370,7 @@ BROKEN_OFF = {
 
 @contextmanager
 def answering(status: int, content_type: str, body: bytes, models: bytes = b"") -> Iterator[str]:
-    """A server that answers everything so, but for the list of models, where it has one; its address."""
+    """Serve the same response for each request, except for the list of models if `models` is set. Yield its address."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

@@ -1,4 +1,4 @@
-"""Whoever catches everything is named in docs/architecture.md."""
+"""docs/architecture.md names each file that catches all exceptions."""
 
 import ast
 import re
@@ -16,14 +16,14 @@ EVERYTHING = {"Exception", "BaseException"}
 
 
 def caught(handler: ast.ExceptHandler) -> set[str]:
-    """The names of what it catches."""
+    """Return the names of the exceptions that it catches."""
     if handler.type is None:
         return EVERYTHING
     return {node.id for node in ast.walk(handler.type) if isinstance(node, ast.Name)}
 
 
 def catchers(path: Path) -> Iterator[ast.ExceptHandler]:
-    """Those that catch everything, and do not always raise it again."""
+    """Yield the handlers that catch all exceptions and do not always raise them again."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ExceptHandler) and caught(node) & EVERYTHING:
             last = node.body[-1]
@@ -41,5 +41,5 @@ def test_whoever_catches_everything_is_named_under_errors() -> None:
         if any(catchers(path))
     }
     handler = {"serving/api/app.py"}
-    """FastAPI's way of catching: a handler for `Exception`."""
+    """FastAPI catches through a handler for `Exception`."""
     assert set(re.findall(r"`(\w[\w/]*\.py)`", errors)) - {"conductor/errors.py"} == found | handler

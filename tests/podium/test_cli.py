@@ -1,4 +1,4 @@
-"""The `podium` command: quick to say what it can do, and exact about what it cannot."""
+"""The `podium` command: fast help and exact errors."""
 
 import os
 import re

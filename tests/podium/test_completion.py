@@ -1,4 +1,6 @@
-"""Completion in real shells: verbs, options and their values. Where a shell is not installed its script is read."""
+"""Completion in real shells: verbs, options and their values. If a shell is not installed, only its script is
+checked.
+"""
 
 import os
 import shutil

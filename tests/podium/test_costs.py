@@ -1,4 +1,4 @@
-"""`podium costs` and the lists beside it, against a real API over a real socket."""
+"""`podium costs` and its lists, against a real API over a real socket."""
 
 import asyncio
 import json

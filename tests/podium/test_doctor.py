@@ -1,4 +1,4 @@
-"""`podium doctor` on set-ups that are really broken: each is named rightly, with the remedy."""
+"""`podium doctor` on broken set-ups: it names each fault and its remedy."""
 
 import asyncio
 import json
@@ -36,7 +36,7 @@ Finding = dict[str, str]
 
 
 class Bench:
-    """Where a set-up is broken: files, variables, and what is put right afterwards."""
+    """Set-up to break: files, environment variables and their clean-up."""
 
     def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stack: ExitStack) -> None:
         self.tmp, self.patch, self.stack = tmp_path, monkeypatch, stack
@@ -51,7 +51,7 @@ class Bench:
         self.arguments += ["--settings", str(path)]
 
     def store(self, version: str | None) -> None:
-        """A store whose schema is `version`; None: a database without tables."""
+        """Create a store with schema `version`, or a database without tables if None."""
         address = sqlite_address(self.tmp / "podium.db")
         self.patch.setenv("PODIUM_STORE_URL", f"sqlite:///{address.path}")
         asyncio.run(make_store(address, version))
@@ -71,7 +71,7 @@ async def make_store(address: Address, version: str | None) -> None:
 def no_disk(bench: Bench) -> None:
     try:
         disk = bench.stack.enter_context(small_disk(bench.tmp))
-    except RigError:  # this account may mount none
+    except RigError:  # this account may not mount
         place_nobody_writes_to(bench)
         return
     bench.stack.enter_context(full(disk))
@@ -170,7 +170,7 @@ def process_left_over(bench: Bench) -> None:
 
 def session_left_over(bench: Bench) -> None:
     folder = make_folder(f"{ROOT}:1:killed")
-    folder._lock.close()  # what the kernel does for a process that is killed
+    folder._lock.close()  # as the kernel does for a killed process
     bench.stack.callback(lambda: shutil.rmtree(folder.path))
 
 
@@ -187,7 +187,7 @@ def no_settings(bench: Bench) -> None:
 
 
 class Broken(NamedTuple):
-    """What is expected of a broken set-up: the check that finds it, what it says, what is to be done."""
+    """Broken set-up, the check that finds it, its message and its remedy."""
 
     make: Callable[[Bench], None]
     check: str
@@ -256,7 +256,9 @@ def test_a_broken_set_up_is_named_with_its_remedy(
     broken.make(bench)
     if "--settings" not in bench.arguments:
         bench.settings(SCRIPTED)
-    code = main(["doctor", "--json", "--skip", "packages", *bench.arguments])  # half a second, and below
+    code = main(
+        ["doctor", "--json", "--skip", "packages", *bench.arguments]
+    )  # The check of packages takes half a second, and has a test below.
     printed = capsys.readouterr().out
     found = findings(printed)
     finding = found[broken.check]
@@ -284,7 +286,7 @@ def test_a_clock_that_is_not_the_databases_is_named_with_its_remedy(
 
 
 async def set_clock_ahead(address: Address, by: str) -> None:
-    """Migrate a PostgreSQL database, and have it tell another time than this machine's."""
+    """Migrate a PostgreSQL database and set its clock ahead of this machine's."""
     await migrate(address)
     name = address.dsn.rpartition("/")[2]
     clock = "CREATE FUNCTION other.clock_timestamp() RETURNS timestamptz LANGUAGE sql"
@@ -305,7 +307,7 @@ def test_a_vllm_for_cpus_is_no_engine_for_gpus() -> None:
 
 
 def copy_checkout(to: Path) -> None:
-    """What the doctor needs of this checkout, without what set-up makes."""
+    """Copy the parts of this checkout that the doctor needs, without the results of set-up."""
     for name in (
         "cluster",
         "serving",
@@ -324,7 +326,7 @@ def test_a_checkout_that_is_not_as_set_up_left_it_is_named_with_its_remedies(tmp
     copy_checkout(tmp_path)
     lock = tmp_path / "requirements" / "all.lock"
     words = lock.read_text()
-    lock.unlink()  # it is a link to ours
+    lock.unlink()  # a link to this checkout's file
     lock.write_text(words.replace("\npyyaml==", "\npyyaml==0."))
     (tmp_path / ".venv").mkdir()
     (tmp_path / ".venv" / "podium-base-stamp").touch()

@@ -1,4 +1,6 @@
-"""`podium doctor --cluster` and `podium check`: the shipped files agree; each disagreement has file, field and remedy."""
+"""`podium doctor --cluster` and `podium check`: the shipped files agree, and each disagreement has a file, a field
+and a remedy.
+"""
 
 import copy
 import io
@@ -30,7 +32,7 @@ Data = dict[str, Any]
 
 
 def run_check(*arguments: str) -> tuple[int, str]:
-    """Return exit code and text of the command, on a wide terminal."""
+    """Return the exit code and the output of the command on a wide terminal."""
     written = io.StringIO()
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(written):
         patch.setenv("COLUMNS", "200")
@@ -42,7 +44,7 @@ def findings(files: ClusterFiles) -> list[Finding]:
 
 
 class Files:
-    """The shipped files as data, to be broken and written to a folder."""
+    """Shipped files as data, which a test changes and writes to a folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -75,7 +77,7 @@ def files(tmp_path: Path) -> Files:
     return Files(tmp_path)
 
 
-# ------------------------------------------------------------------------------------------------ what ships
+# Shipped files
 
 
 @pytest.mark.parametrize("cluster", CLUSTERS, ids=lambda path: path.name)
@@ -113,7 +115,7 @@ def test_another_conductor_is_one_of_the_files_that_agree(files: Files) -> None:
         files.case()
 
 
-# ------------------------------------------------------------------------------------------------ what is
+# Broken files
 # broken
 
 
@@ -355,8 +357,7 @@ def test_a_warning_alone_is_no_fault(files: Files) -> None:
     assert (code, "warning" in text) == (0, True)
 
 
-# ------------------------------------------------------------------------------------------------ memory
-# and money
+# Memory and money
 
 
 def test_a_models_folder_is_read_itself(tmp_path: Path) -> None:
@@ -453,7 +454,7 @@ def test_requests_of_other_settings_are_a_warning_and_their_cost_is_unknown() ->
     assert code == 1, "and its deployments are not those of the Serve config"
 
 
-# ------------------------------------------------------------------------------------------------ the command
+# The command
 
 
 def test_the_doctor_looks_at_a_cluster_and_prints_json_with_file_and_field(
@@ -478,7 +479,7 @@ def test_a_check_of_a_cluster_is_left_out_by_its_name(
     assert capsys.readouterr().out == ""
 
 
-# ------------------------------------------------------------------------------------------------ bad input
+# Bad input
 
 
 @pytest.mark.parametrize(

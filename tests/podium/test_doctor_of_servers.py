@@ -1,4 +1,4 @@
-"""`podium doctor --url`: what is wrong with a running server is named, with the remedy."""
+"""`podium doctor --url` names the faults of a running server and their remedies."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ from tests.serving.api.keyed import keyed
 
 @contextmanager
 def answering(answers: dict[str, str], ahead_s: float = 0) -> Generator[str]:
-    """A server that gives these answers, whose clock is ahead."""
+    """Serve these answers with a clock that is ahead."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

@@ -1,4 +1,4 @@
-"""The names that a program imports from `podium`."""
+"""Names that a program imports from `podium`."""
 
 import pytest
 

@@ -1,5 +1,3 @@
-"""Every generated part of the documentation is what its generator returns."""
-
 import shutil
 from pathlib import Path
 

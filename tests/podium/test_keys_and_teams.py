@@ -1,4 +1,4 @@
-"""`podium keys` and `podium teams`, on a real store."""
+"""`podium keys` and `podium teams` on a real store."""
 
 import asyncio
 import json
@@ -28,7 +28,7 @@ Podium = Callable[..., Said]
 
 @pytest.fixture
 def podium(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Podium:
-    """Calls a verb over a store of its own."""
+    """Return a function that calls a verb on a new store."""
     monkeypatch.setenv("PODIUM_STORE_URL", f"sqlite:///{tmp_path / 'data' / 'podium.db'}")
     for name in ("PODIUM_API_KEY", "PODIUM_URL"):
         monkeypatch.delenv(name, raising=False)
@@ -146,7 +146,7 @@ async def test_with_a_url_a_servers_teams_keys_budgets_and_policies_are_changed_
         assert capsys.readouterr().out.splitlines() == listed, "the variables name the server too"
         assert await asyncio.to_thread(accounts_cli.keys, ["list", "--url", "http://127.0.0.1:9", "--settings", "a.yaml"]) == 1  # fmt: skip
         assert "--url and --settings" in capsys.readouterr().err
-        await podium("teams", "create", it.ids["search"])  # its name is another one's id
+        await podium("teams", "create", it.ids["search"])  # a team whose name is the id of another team
         await podium("teams", "budget", it.ids["search"], "--per-day", "7")
         told = (await it.ask("admin", "GET", f"/v1/admin/teams/{it.ids['search']}/budget")).json()
         assert told["day"]["limit_usd"] == "7"
@@ -203,7 +203,7 @@ def test_options_that_mean_nothing_are_named(podium: Podium, given: str) -> None
 
 
 def test_an_address_with_a_password_is_in_no_message(podium: Podium, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A database that is not there, one of an unknown kind, and one without a name."""
+    """The three faults: an unreachable database, an unknown kind, and an address without a database name."""
     for url in ("postgresql://u:planted-5f2@127.0.0.1:1/d", "mysql://u:planted-5f2@h/d", "postgresql://u:planted-5f2@"):  # fmt: skip
         monkeypatch.setenv("PODIUM_STORE_URL", url)
         failed = podium("keys", "create", "app")

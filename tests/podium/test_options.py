@@ -1,4 +1,4 @@
-"""What the command-line programs share."""
+"""Options that the commands share."""
 
 import re
 import subprocess

@@ -1,4 +1,6 @@
-"""The site's pages: every link leads to a page, every page is in the navigation, every route in the reference. Zensical itself runs in `make site`."""
+"""Pages of the site: each link leads to a page, each page is in the navigation, and each route is in the reference.
+`make site` runs Zensical itself.
+"""
 
 import posixpath
 import re

@@ -1,5 +1,3 @@
-"""`podium store` and `podium ledger`, as an operator uses them."""
-
 import asyncio
 from dataclasses import replace
 from datetime import date, timedelta

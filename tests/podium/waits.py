@@ -1,4 +1,4 @@
-"""A verb that waits until it is stopped."""
+"""Verb that waits until it is stopped."""
 
 import time
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Callbacks of the trainer for tests that interrupt a training, watch it, or let its workers fail."""
+"""Trainer callbacks for tests that interrupt or observe a training, or let its workers fail."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ from tests.training import outage
 
 
 class Kill(TrainerCallback):
-    """Ends the process's own run in the middle, after step `at`: as a crash would, or as Ctrl-C does."""
+    """Interrupt the run in step `at`, as Ctrl-C or a crash does."""
 
     def __init__(self, at: int, *, politely: bool) -> None:
         self.at, self.politely = at, politely
@@ -25,7 +25,7 @@ class Kill(TrainerCallback):
 
 
 class Weights(TrainerCallback):
-    """Remembers the weights and the optimizer's state around each step."""
+    """Record the weights and the optimizer's state around each step."""
 
     def __init__(self) -> None:
         self.weights: list[list[torch.Tensor]] = []
@@ -38,7 +38,7 @@ class Weights(TrainerCallback):
 
 
 class Outage(TrainerCallback):
-    """Lets the workers fail in the third step, and after the fourth."""
+    """Let the workers fail in the third step, and after the fourth."""
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         outage.CALLS_LEFT = None if state.global_step in (0, 1, 3) else 0

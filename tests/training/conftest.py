@@ -1,4 +1,4 @@
-"""What tests of training share: one thread of PyTorch, and a conductor that has been warmed up."""
+"""Fixtures of training: one thread of PyTorch, and a conductor after its warm start."""
 
 import shutil
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from tests.training.tiny_models import config
 
 @pytest.fixture(scope="package", autouse=True)
 def one_thread() -> Iterator[None]:
-    """Let PyTorch compute on one thread: several, on cores that other tests use too, take ten times as long."""
+    """Limit PyTorch to one thread: more threads take ten times as long if other tests use the cores."""
     import torch
 
     torch.set_num_threads(1)
@@ -22,7 +22,7 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def warm(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A warm start, made once: a run that finds one does not make its own."""
+    """Return a finished warm start, which runs copy instead of training their own."""
     from training.run import TrainingRun
     from training.run_dir import RunDir
 
@@ -34,6 +34,6 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def warm_start(warm: Path, tmp_path: Path) -> None:
-    """Runs in these folders begin after the warm start."""
+    """Let runs in these folders begin after the warm start."""
     for name in ("run", "cut"):
         shutil.copytree(warm, tmp_path / name / "warm")

@@ -1,4 +1,4 @@
-"""A small pool for tests of training: two scripted workers, and questions about nothing."""
+"""Small pool for tests of training: two scripted workers and artificial questions."""
 
 from collections.abc import Callable
 from typing import Any
@@ -42,7 +42,7 @@ def reward(
 
 
 def two_questions(workers: tuple[str, ...]) -> list[TeamQuestion]:
-    """Two questions of these workers: rows 0 and 1."""
+    """Return two questions of these workers: rows 0 and 1."""
     return [TeamQuestion(question(id), workers) for id in ("q", "r")]
 
 

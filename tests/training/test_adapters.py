@@ -47,7 +47,7 @@ def test_an_adapter_that_vllm_cannot_serve_is_refused_with_the_reason(change: di
 
 
 def run_at(path: Path, pool: str = POOL, *, changes: dict[str, Any] | None = None, **adapter: Any) -> Path:
-    """A run's folder as training leaves it, with made-up weights."""
+    """Return a run's folder as training leaves it, with artificial weights."""
     lora = {"scratch": None, "path": "some/model", "lora": {"rank": 16}}
     run_config = config(path, pool, model=lora, **changes or {})
     folder = RunDir.begin(path / "run", run_config, resume=False)
@@ -71,7 +71,7 @@ def run_at(path: Path, pool: str = POOL, *, changes: dict[str, Any] | None = Non
 def test_what_is_published_is_whole_named_after_its_weights_and_says_what_it_is(tmp_path: Path):
     adapter = publish(run_at(tmp_path), tmp_path / "adapters", base="HuggingFaceTB/SmolLM2-135M-Instruct")
     assert [each.name for each in (tmp_path / "adapters").iterdir()] == [adapter.name]
-    adapters.verify(adapter, adapter.name)  # as the server does before it serves one
+    adapters.verify(adapter, adapter.name)  # as the server does before it serves it
     assert adapter.name.startswith("conductor@")
     assert len(adapter.name) == len("conductor@") + 8
     assert {each.name for each in adapter.iterdir()} == {
@@ -178,7 +178,7 @@ def test_the_tags_are_those_of_the_stages_that_there_were(
 
 
 def half(file: str) -> Callable[[Path], None]:
-    """A file of the run that is not whole."""
+    """Return a function that cuts a file of the run in half."""
 
     def cut(run: Path) -> None:
         content = (run / file).read_bytes()
@@ -250,7 +250,7 @@ def test_what_was_published_is_all_that_is_printed(tmp_path: Path, capsys: pytes
 
 
 def base_at(folder: Path) -> dict[str, Any]:
-    """A base saved to `folder`, as a pretrained model is; the `model` of a config that goes on from it."""
+    """Save a base model to `folder`, as a pretrained model is. Return the `model` of a config that starts from it."""
     from training.models import model_for, tokenizer_for
 
     first = config(folder)
@@ -267,7 +267,6 @@ def base_at(folder: Path) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_an_adapter_that_training_made_can_be_published_and_moves_the_base(tmp_path: Path):
-    """From a base saved to a folder, as a pretrained model is, to a published adapter."""
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 

@@ -1,4 +1,4 @@
-"""What a run checks before anything is drawn, also where it measures nothing itself."""
+"""Checks of a run before anything is drawn, also if nothing is held out."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ TrainingRun = lazy("training.run:TrainingRun")
 
 
 def write_recording(folder: Path) -> str:
-    """The name of a recorded set of twenty questions."""
+    """Return the name of a recorded set of twenty questions."""
     rows = [
         {
             "dataset": "sums",
@@ -31,7 +31,7 @@ def write_recording(folder: Path) -> str:
 
 
 def check(folder: Path, run_config: Config) -> None:
-    """The checks of a run and the run itself, which makes them first."""
+    """Assert that the checks fail, and that the run itself makes them first."""
     with pytest.raises(SettingsError) as first:
         TrainingRun(run_config, RunDir(folder)).check()
     with pytest.raises(SettingsError) as again:

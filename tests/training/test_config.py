@@ -1,4 +1,4 @@
-"""What a training config may say, and how it is told what it may not."""
+"""Values that a training config accepts, and messages about those it rejects."""
 
 import random
 import re
@@ -29,7 +29,7 @@ OTHER_SCHEDULES = {
     "cosine_warmup_with_min_lr",
     "warmup_stable_decay",
 }
-"""They want a loss to watch, or arguments."""
+"""Schedules that need a loss to watch, or arguments."""
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)

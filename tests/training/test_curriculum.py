@@ -1,4 +1,4 @@
-"""The curriculum: what it holds, what it holds back, and that its best plans are right when they are run."""
+"""Curriculum: its requests, its held-out part, and that its best plans give right answers."""
 
 import asyncio
 import random
@@ -40,12 +40,12 @@ def _drawn(side: Side) -> list[RequestQuestion]:
 
 
 def drawn(count: int, side: Side = "train") -> list[RequestQuestion]:
-    """The first `count` requests of a seed, drawn once for all tests: each takes milliseconds."""
+    """Return the first `count` requests of a seed, cached for all tests, because each takes milliseconds."""
     return _drawn(side)[:count]
 
 
 def topics() -> set[str]:
-    """The names of the narrow ones."""
+    """Return the names of the narrow topics."""
     return {each.domain for each in load("train").topics}
 
 
@@ -202,7 +202,7 @@ models: {m: {max_steps: 5}}
 
 
 def certain(questions: Sequence[RequestQuestion]) -> list[RequestQuestion]:
-    """Those whose parts somebody does rightly every time."""
+    """Return the questions of which each part has a worker that is always right."""
     return [
         question
         for question in questions

@@ -1,4 +1,4 @@
-"""`podium curriculum` as a user types it."""
+"""`podium curriculum` as a command."""
 
 import pytest
 

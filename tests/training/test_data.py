@@ -1,4 +1,4 @@
-"""What is asked of whom: the mix of question sets, and teams."""
+"""Mix of question sets, and the teams of the questions."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ POOL = ["adder", "speller", "a", "b"]
 
 @pytest.fixture
 def recording(tmp_path: Path) -> Path:
-    """A recorded pool of forty questions, half of them long."""
+    """Return a recorded pool of forty questions, half of them long."""
     rows = [
         {
             "dataset": "sums",
@@ -38,7 +38,7 @@ def recording(tmp_path: Path) -> Path:
 
 
 def mix(path: Path, recording: Path, **also: Any) -> Config:
-    """Two thirds synthetic, a third recorded, each with its team."""
+    """Return a config with two thirds synthetic and one third recorded questions, each with its team."""
     names = {
         "train": f"recorded:{recording}?part=train",
         "held_out": f"recorded:{recording}?part=test",
@@ -142,7 +142,9 @@ def test_it_is_said_what_is_wrong_with_a_mix(tmp_path: Path, recording: Path):
 
 
 def split(path: Path, *lines: str, **changes: Any) -> Any:
-    """A config whose questions are a file with one line, `line()`, and whose held-out questions are `lines`."""
+    """Return a config whose questions are a file with the one line `line()`, and whose held-out questions are
+    `lines`.
+    """
     (path / "q.jsonl").write_text(line(), "utf-8")
     (path / "held_out.jsonl").write_text("\n".join(lines), "utf-8")
     files = {"source": "jsonl", "path": str(path / "q.jsonl"), "held_out_path": str(path / "held_out.jsonl")}
@@ -178,7 +180,7 @@ ENTRY = {"question": "2 + 2?", "answer": "4", "metadata": {}}
 
 
 def line(**changes: Any) -> str:
-    """A question as its line; a field that is changed to None is left out."""
+    """Return a question as a line. A field that is None in `changes` is omitted."""
     whole = {
         "id": "1",
         "text": "2 + 2?",
@@ -193,7 +195,7 @@ def line(**changes: Any) -> str:
 
 
 def of_file(path: Path, *lines: str) -> list[Question]:
-    """What a `jsonl` source of these lines asks."""
+    """Return the questions of a `jsonl` source with these lines."""
     path.write_text("\n".join(lines), "utf-8")
     return training_questions(QuestionsConfig(source="jsonl", path=str(path)), len(lines))
 

@@ -1,4 +1,4 @@
-"""A run over requests of the curriculum: look-ups, warm start, expected reward, GRPO; each with its own team."""
+"""Run over requests of the curriculum: look-ups, warm start, expected reward and GRPO, each with its own team."""
 
 import re
 from pathlib import Path

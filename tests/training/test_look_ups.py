@@ -1,4 +1,4 @@
-"""Look-ups: a few words, and whose card fits them."""
+"""Look-ups: requests of a few words, and the worker whose card fits them."""
 
 from collections import Counter
 from functools import cache
@@ -14,7 +14,7 @@ COUNT = 2000
 
 @cache
 def becoming_rare() -> list[RequestQuestion]:
-    """Look-ups of which the first teams are mostly made up."""
+    """Return look-ups whose first teams are mostly invented."""
     return look_ups(1, COUNT, 20, 0.8)
 
 

@@ -1,4 +1,4 @@
-"""Loss, advantages and reward: worked by hand, and TRL's own on the same batch (issue 4, 7).
+"""Loss, advantages and reward, computed by hand and compared with TRL on the same batch.
 
 Shapes: P questions, G completions of each, T tokens of a completion.
 """
@@ -25,8 +25,8 @@ WORTH = {"q0": [0.0, 0.5, 1.0, 1.0], "q1": [0.5, 0.5, None, 1.0]}
 
 
 def by_hand(rewards: list[float | None]) -> list[float]:
-    """Advantages of one group: (r - mean) / (std + 1e-4), the sample's standard deviation, the unscorable
-    left out and at 0.
+    """Compute the advantages of one group: (r - mean) / (std + 1e-4), with the sample's standard deviation. An
+    unscorable completion does not count and gets 0.
     """
     require_worker = [reward for reward in rewards if reward is not None]
     return [
@@ -42,7 +42,7 @@ def test_advantages_worked_out_on_paper():
 
 
 class Told:
-    """A reward that says what the test wants, and keeps what it was asked."""
+    """Reward function that returns fixed values and records the rows of its calls."""
 
     def __init__(self) -> None:
         self.__name__ = "told"
@@ -68,10 +68,10 @@ def trainer(tmp_path: Path, loss: str, reward: Any) -> tuple[Any, Any]:
 def loss_by_hand(
     model: Any, batch: dict[str, Any], loss: str, tokens_of_all: int, micro_batches: int, longest: int
 ) -> "torch.Tensor":
-    """The loss of one micro-batch, straight from its definition.
+    """Compute the loss of one micro-batch from its definition.
 
-    With one update a batch the ratio of new to old probability is 1, so the clipped objective is the
-    advantage itself, and its gradient is that of advantage * log-probability.
+    With one update per batch, the ratio of new to old probability is 1. The clipped objective is then the advantage
+    itself, and its gradient is that of advantage * log-probability.
     """
     ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], 1)
     attended = torch.cat([batch["prompt_mask"], batch["completion_mask"]], 1)
@@ -84,11 +84,11 @@ def loss_by_hand(
     mask_B_T = batch["completion_mask"].float()
     ratio_B_T = torch.exp(logp_B_T - logp_B_T.detach())
     terms_B_T = -batch["advantages"][:, None] * ratio_B_T * mask_B_T
-    if loss == "grpo":  # each completion's mean, then their mean
+    if loss == "grpo":  # the mean of each completion, then their mean
         return (terms_B_T.sum(1) / mask_B_T.sum(1)).mean() / micro_batches
-    if loss == "dr_grpo":  # a constant length for all
+    if loss == "dr_grpo":  # divided by a constant length
         return terms_B_T.sum() / (len(ids) * longest) / micro_batches
-    return terms_B_T.sum() / tokens_of_all  # dapo: every token of the whole batch alike
+    return terms_B_T.sum() / tokens_of_all  # dapo: all tokens of the whole batch have the same weight
 
 
 @pytest.mark.parametrize("loss", ["grpo", "dapo", "dr_grpo"])
@@ -101,15 +101,17 @@ def test_trls_advantages_loss_and_gradients_are_those_worked_by_hand(tmp_path: P
     inputs = next(iter(batches))
     first = trl._prepare_inputs(
         inputs
-    )  # the whole of a step is generated here; these are its first four completions
+    )  # One call generates the whole step. These are its first four completions.
     trl._step += 1
     second = trl._prepare_inputs(inputs)
-    assert len(set(reward.rows[:4])) == len(set(reward.rows[4:])) == 1  # groups of G = 4, one a question
+    assert (
+        len(set(reward.rows[:4])) == len(set(reward.rows[4:])) == 1
+    )  # groups of G = 4 completions per question
     halves = [dict(first), dict(second)]
     advantages = sorted(torch.cat([half["advantages"] for half in halves]).tolist())
     assert advantages == pytest.approx(
         sorted(by_hand(WORTH["q0"]) + by_hand(WORTH["q1"])), abs=1e-5
-    )  # TRL shuffles a step's rows
+    )  # TRL shuffles the rows of a step
     tokens = int(sum(half["completion_mask"].sum() for half in halves))
     assert tokens == int(first["num_items_in_batch"])
     for half in halves:

@@ -1,4 +1,4 @@
-"""`make train-conductor DATA=FILE`: the recorded pool is put where the recipes look for it."""
+"""`make train-conductor DATA=FILE` copies the recorded pool to the path that the recipes read."""
 
 import os
 import subprocess
@@ -10,7 +10,7 @@ from tests.conftest import ROOT
 
 
 def copy_data(folder: Path, data: str) -> None:
-    """Run in `folder` the line of the target that copies `data`, and no other."""
+    """Run only the target's line that copies `data`, in `folder`."""
     environment = {
         name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL")
     }

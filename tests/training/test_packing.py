@@ -1,4 +1,4 @@
-"""Examples of one team in one row: the loss and its gradients are those of rows of their own."""
+"""Packing of one team's examples into a row does not change the loss and its gradients."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -54,9 +54,9 @@ def test_the_loss_is_the_weighted_mean_worked_by_hand():
 
 
 def test_a_choice_loses_what_it_is_worth_less_than_the_best_in_the_mean():
-    # Tokens 2, 0 and 1 stand for the workers, which are worth 1, 0.5 and 0; token 3 is no worker's number.
+    # Tokens 2, 0 and 1 are the workers with worths 1, 0.5 and 0. Token 3 is not a worker's number.
     loss, gradient = loss_of([[0.2, 0.1, 0.3, 0.4]], [label(2, 1, [2, 0, 1], [1.0, 0.5, 0.0])])
-    chosen = torch.tensor([0.5, 1 / 3, 1 / 6])  # renormalised over the team
+    chosen = torch.tensor([0.5, 1 / 3, 1 / 6])  # normalised over the team
     worth = torch.tensor([1.0, 0.5, 0.0])
     expected = float((chosen * worth).sum())
     assert loss == pytest.approx(1 - expected, abs=1e-6)
@@ -82,7 +82,7 @@ def test_the_gradient_is_that_of_the_exact_expectation(scores: list[float], data
 
 @dataclass(frozen=True)
 class Learner:
-    """What all examples share: who writes prompts, and a model of a few weights that is not trained."""
+    """Tokenizer, plan runner and a small untrained model, shared by all examples."""
 
     runner: PlanRunner
     tokenizer: Any

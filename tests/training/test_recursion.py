@@ -1,4 +1,4 @@
-"""Second rounds: what the policy is shown, and what both plans are worth."""
+"""Second rounds: the prompt of the policy, and the rewards of both plans."""
 
 import json
 import shutil
@@ -31,7 +31,7 @@ def test_a_run_of_two_rounds_trains_on_both_and_resumes(tmp_path: Path):
     assert all(
         "plan/parsed" in line and "second/plan/parsed" in line and "second/accepted" in line for line in lines
     )
-    assert lines[0]["plan/parsed"] > 0.5  # the warm start taught first plans
+    assert lines[0]["plan/parsed"] > 0.5  # The warm start taught first plans.
     shutil.rmtree(tmp_path / "run" / "checkpoints" / "checkpoint-2")
     (tmp_path / "run" / "report.json").unlink()
     TrainingRun(run_config, RunDir.begin(tmp_path / "run", run_config, resume=True)).run()

@@ -31,8 +31,8 @@ async def test_no_plan_is_0_a_wrong_answer_a_half_and_a_right_one_1():
     "text",
     [
         "",
-        plan(step(2)),  # nobody has that number
-        plan(step(0), step(0), step(0)),  # more steps than the model allows
+        plan(step(2)),  # no worker has that number
+        plan(step(0), step(0), step(0)),  # more steps than allowed
         plan(step(0, access=[0])),
         RIGHT + " and so on",
         "Here it is: " + RIGHT,

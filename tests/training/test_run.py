@@ -1,4 +1,4 @@
-"""A whole run, small: reproducible, resumable, and unmoved by an outage (issue 4, 6)."""
+"""Small whole runs: reproducible, resumable, and unchanged by an outage."""
 
 import json
 import os
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.usefixtures("warm_start")
 
 
 def run(path: Path, run_config: Config, *callbacks: Any, resume: bool = False) -> list[dict[str, Any]]:
-    """The curve, without times."""
+    """Run a training. Return its curve without times."""
     folder = RunDir.begin(path, run_config, resume=resume)
     TrainingRun(run_config, folder).run(callbacks)
     return curve(path)
@@ -51,8 +51,6 @@ def weights(path: Path) -> bytes:
 
 @dataclass(frozen=True)
 class Whole:
-    """A run that nothing interrupted."""
-
     config: Config
     path: Path
     curve: list[dict[str, Any]]
@@ -83,14 +81,14 @@ def test_a_killed_run_resumes_to_the_same_curve_and_the_same_weights(
 
 @pytest.mark.slow
 def test_another_seed_gives_another_run(tmp_path: Path, whole: Whole):
-    """That the same seed gives the same run, the one that is killed says: its first two steps are made twice."""
+    """The test of an interrupted run covers the same seed: it makes its first two steps twice."""
     run(tmp_path / "run", whole.config.model_copy(update={"seed": 1}))
     assert weights(tmp_path / "run") != weights(whole.path)
 
 
 def test_an_outage_changes_no_weights_and_no_momentum(tmp_path: Path):
-    """The workers fail from the third step on; by then the optimizer has momentum, and its weight decay would
-    pull too.
+    """The workers fail from the third step on, when the optimizer has momentum and its weight decay would change
+    weights.
     """
     from tests.training import outage
 

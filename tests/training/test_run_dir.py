@@ -1,4 +1,4 @@
-"""A run's folder: what it was begun with, and that it is not gone on with from anything else."""
+"""Folder of a run: its inputs, and that a run is not resumed with other ones."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from training.run_dir import RunDir, digests
 
 
 def lesson(folder: Path) -> Config:
-    """A config that goes on from an adapter, with cards by a recorded pool."""
+    """Return a config that starts from an adapter, with cards from a recorded pool."""
     start = folder / "first" / "final"
     start.mkdir(parents=True)
     (start / "adapter_config.json").write_text("{}", "utf-8")

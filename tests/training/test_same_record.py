@@ -1,4 +1,4 @@
-"""The same plan text gives the identical record through the HTTP API and through the reward (issue 4, 3)."""
+"""A plan text gives the same record through the HTTP API and through the reward."""
 
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ LISTS = 'One adds, one writes.\nmodel_id = [2, 0]\nsubtasks = ["Do the arithmeti
 
 
 def settings(*texts: str, format: str = "steps") -> Json:
-    """The pool that ships, with a conductor that says `texts`."""
+    """Return the shipped pool, with a conductor that writes `texts`."""
     price = {"input_usd_per_mtok": 3, "output_usd_per_mtok": 9}
     workers = [each for each in POOL["workers"] if each["name"] != "conductor"]
     return POOL | {
@@ -33,7 +33,7 @@ def settings(*texts: str, format: str = "steps") -> Json:
 
 
 def timeless(value: Any) -> Any:
-    """`value` without what differs from run to run: ids and times."""
+    """Return `value` without ids and times, which differ between runs."""
     if isinstance(value, dict):
         return {
             key: timeless(each)
@@ -52,7 +52,7 @@ async def through_http(data: Json, model: str) -> Json:
         body = {"model": model, "messages": [{"role": "user", "content": QUESTION}]}
         answer = await server.ok(body, workers=ORDER)
         record = await server.record(answer["podium"]["workflow_id"])
-        assert record.pop("feedback") == []  # what people say of it is no part of what it did
+        assert record.pop("feedback") == []  # Feedback is not part of the run.
         return record
 
 
@@ -68,14 +68,14 @@ async def through_reward(data: Json, model: str, texts: list[str], cache: CallCa
         ("steps", plan(step(1, "Answer."))),
         ("steps", plan(ADD, ROMAN)),
         ("steps", plan(ADD, step(1, "Do the arithmetic part."), step(0, "Do the numerals part.", [0, 1]))),
-        ("steps", plan(step(4, "Spell."), ADD, step(0, "Go on.", [1]))),  # the first step is needed by nobody
+        ("steps", plan(step(4, "Spell."), ADD, step(0, "Go on.", [1]))),  # no step needs the first one
         ("lists", LISTS),
     ],
 )
 async def test_a_plan_text_gives_the_same_record(format: str, text: str, cache: CallCache | None):
     data = settings(text, format=format)
     served_record = await through_http(data, "podium-skills")
-    for _ in range(2):  # the second time from memory, where there is one
+    for _ in range(2):  # The second run comes from memory if there is one.
         rewarded = await through_reward(data, "podium-skills", [text], cache)
         assert timeless(rewarded) == timeless(served_record)
     assert served_record["status"] == "finished"

@@ -1,5 +1,5 @@
-"""The whole loop, once: from a poor start to well above the best fixed worker (issue 4, 1). `make train-tiny`
-does it with three seeds, for longer.
+"""The whole training loop, from a poor start to well above the best fixed worker. `make train-tiny` runs it longer,
+with three seeds.
 """
 
 import asyncio

@@ -78,8 +78,8 @@ def test_of_the_right_plans_the_first_or_the_cheapest_is_shown_or_that_of_the_wo
 
 
 def test_the_cheapest_of_all_draws_asks_the_specialist_also_where_another_guesses_rightly(tmp_path: Path):
-    """A third worker does both sorts, at ten times the price, and is never wrong: `first` shows it,
-    `cheapest` does not.
+    """A third worker does both kinds at ten times the price and is always right: `first` shows it, `cheapest` does
+    not.
     """
     dear = """
   - {name: both, kind: python, factory: "evaluation.synthetic.skills:Skill", card: both,
@@ -109,7 +109,7 @@ def drawn_examples(path: Path, pool: str = POOL, **warm: Any) -> list[Example]:
 
 
 def share_right(examples: list[Example]) -> float:
-    """The share of plans (each names its one worker's card) that ask the specialist whom the question is for."""
+    """Return the share of plans (each names only its worker's card) that use the question's specialist."""
     about_strings = [
         any(word in each.prompt[-1]["content"] for word in ("spell", "Spell", "letters")) for each in examples
     ]

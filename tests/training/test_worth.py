@@ -1,4 +1,4 @@
-"""What a worker is worth for a question, and what a conductor is shown for it."""
+"""Worth of a worker for a question, and the examples that a conductor gets for it."""
 
 import json
 from collections import Counter
@@ -95,7 +95,6 @@ CHEAPER = POOL.replace("card: strings", "card: strings, price: *p").replace(
 
 
 def workers_in_examples(folder: Path, usd_weight: float) -> Counter[str]:
-    """Whom the examples ask."""
     folder.mkdir()
     run_config = config(
         folder, CHEAPER, warm_start={"examples": 60, "names": True}, worth={"usd_weight": usd_weight},
@@ -109,16 +108,14 @@ def workers_in_examples(folder: Path, usd_weight: float) -> Counter[str]:
 
 
 def test_examples_ask_who_is_worth_most_and_a_dollar_moves_them_to_the_cheaper_specialist(tmp_path: Path):
-    """All three are never wrong about what they do; the one that does everything is the surest, and ten thousand
-    times as dear.
-    """
+    """All three are always right at their kinds. The worker for both is the surest, and 10,000 times as expensive."""
     free = workers_in_examples(tmp_path / "free", 0.0)
     assert free["both"] > 0.8 * free.total()
     assert set(workers_in_examples(tmp_path / "priced", 1.0)) == {"adder", "speller"}
 
 
 def save_adapter(folder: Path, rank: int) -> tuple[ModelConfig, Path]:
-    """A model of a few weights in a folder, and an adapter of it whose weights are not those of a new one."""
+    """Save a small model, and an adapter whose weights differ from initial ones."""
     scratch = ModelConfig.model_validate(
         {"scratch": {"hidden": 32, "layers": 1, "heads": 1, "vocabulary": 400}}
     )

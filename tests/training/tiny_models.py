@@ -1,4 +1,4 @@
-"""A conductor of a few thousand weights, for tests that train a step or two."""
+"""Conductor of a few thousand weights, for tests that train a step or two."""
 
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ models: {m: {max_steps: 2}}
 
 
 def config(folder: Path, pool: str = POOL, **changes: Any) -> Config:
-    """A run of seconds; `changes` are laid over its sections."""
+    """Return a config for a run of seconds. `changes` replaces values of its sections."""
     settings = folder / "pool.yaml"
     settings.write_text(pool, encoding="utf-8")
     data = yaml.safe_load(

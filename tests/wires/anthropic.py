@@ -1,8 +1,8 @@
-"""Anthropic's messages, streamed.
+"""Anthropic's Messages, streamed.
 
-Source: https://platform.claude.com/docs/en/build-with-claude/streaming (events, pings, errors inside the
-stream), https://platform.claude.com/docs/en/api/errors (statuses). `extra={"cache_written": n}`: tokens
-written to the cache, `cache_written_1h` of them for an hour.
+Sources: https://platform.claude.com/docs/en/build-with-claude/streaming (events, pings, errors in the stream),
+https://platform.claude.com/docs/en/api/errors (statuses). `extra={"cache_written": n}` is the number of tokens
+written to the cache, and `cache_written_1h` how many of them stay for an hour.
 """
 
 import json
@@ -14,7 +14,9 @@ class AnthropicWire:
     garbled = b"event: content_block_delta\ndata: {this is not json\n\n"
 
     def events(self, answer: Answer) -> list[bytes]:
-        """message_start, ping, a thinking block where there are thoughts, a text block, message_delta, message_stop."""
+        """Return message_start, ping, a thinking block if there are thoughts, a text block, message_delta,
+        message_stop.
+        """
         blocks = []
         if answer.reasoning:
             start = {"type": "thinking", "thinking": "", "signature": ""}

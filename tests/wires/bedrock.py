@@ -1,6 +1,6 @@
-"""Anthropic's messages as Amazon Bedrock streams them: each event as base64 in a frame of AWS's event stream.
+"""Anthropic's Messages as Amazon Bedrock streams them: each event as base64 in a frame of AWS's event stream.
 
-Source: https://docs.aws.amazon.com/AmazonS3/latest/API/RESTSelectObjectAppendix.html (frames),
+Sources: https://docs.aws.amazon.com/AmazonS3/latest/API/RESTSelectObjectAppendix.html (frames),
 https://docs.aws.amazon.com/bedrock/latest/APIReference/API_runtime_InvokeModelWithResponseStream.html.
 """
 
@@ -15,7 +15,6 @@ from tests.wires.server import Answer
 
 class BedrockWire(AnthropicWire):
     def events(self, answer: Answer) -> list[bytes]:
-        """Anthropic's own events, framed."""
         return [_frame(event.partition(b"data: ")[2].strip()) for event in super().events(answer)]
 
 

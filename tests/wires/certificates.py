@@ -1,4 +1,4 @@
-"""Certificates for servers on 127.0.0.1: a good one, and such as no client should take. Made anew each time."""
+"""Valid and invalid TLS certificates for servers on 127.0.0.1, generated on each call."""
 
 import datetime
 import ipaddress
@@ -18,13 +18,13 @@ ELSEWHERE = x509.DNSName("elsewhere.example")
 
 @dataclass(frozen=True)
 class Certificates:
-    """What servers show.
+    """Certificates of servers.
 
     Args:
-        authority: a file with the certificate that their clients trust.
-        good: in force, and for 127.0.0.1.
-        expired: since a day.
-        elsewhere: in force, and for another host.
+        authority: file with the certificate that clients trust.
+        good: valid for 127.0.0.1.
+        expired: since one day.
+        elsewhere: valid for another host.
     """
 
     authority: Path
@@ -34,7 +34,7 @@ class Certificates:
 
 
 def make_certificates(folder: Path) -> Certificates:
-    """An authority, and what it has signed."""
+    """Generate an authority and the certificates that it signs."""
     key, name = ec.generate_private_key(ec.SECP256R1()), _name("The authority of a test")
     own = _builder(name, name, key.public_key(), DAY).add_extension(x509.BasicConstraints(True, None), True)
     authority = folder / "authority.pem"
@@ -68,7 +68,7 @@ def _name(text: str) -> x509.Name:
 def _builder(
     subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, left: datetime.timedelta
 ) -> x509.CertificateBuilder:
-    """A certificate that was in force from two days ago, and is for as long as is `left`."""
+    """Build a certificate that is valid from two days ago until `left` from now."""
     now = datetime.datetime.now(datetime.UTC)
     begun = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(key)
     return (

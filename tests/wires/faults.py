@@ -1,9 +1,7 @@
-"""A server that breaks below the wire: not HTTP at all, broken framing, bytes that drip for ever. It knows
-no provider.
+"""Server with faults below the provider's protocol: no HTTP, broken framing, endless bytes.
 
-A `Fault` is what the server writes to each connection once a request is there. What one provider's words
-look like is given to it, so that every fault can be played to every worker, before its first word and after
-it.
+It knows no provider: a test passes the first bytes of one, so that each fault can be sent to each worker, before its
+first word and after it.
 """
 
 import asyncio
@@ -21,20 +19,22 @@ DRIP_S = 0.02
 
 @dataclass(frozen=True)
 class Fault:
-    """What is sent: `head`, the provider's first words where `speaks`, `tail`, then `drips` again and again, if any."""
+    """Bytes sent once a request has arrived: `head`, the provider's first words if `speaks`, `tail`, then `drips`
+    repeatedly, if any.
+    """
 
     head: bytes = CHUNKED
     speaks: bool = False
     tail: bytes = b""
     drips: bytes = b""
     closes: bool = False
-    """Close the connection then; else it stays open until the client goes."""
+    """Close the connection at the end. Otherwise it stays open until the client closes it."""
     keeps_alive: bool = False
-    """The answer is whole by HTTP, so the client may keep the connection."""
+    """The HTTP response is complete, so the client may reuse the connection."""
 
 
 def chunk(content: bytes) -> bytes:
-    """One chunk of HTTP's chunked transfer coding."""
+    """Return one chunk of the chunked transfer coding."""
     return f"{len(content):x}\r\n".encode() + content + b"\r\n"
 
 
@@ -73,20 +73,19 @@ COMMENTS = {
 
 
 class FaultServer:
-    """Plays one fault to everybody."""
+    """Server that sends one fault on each connection."""
 
     def __init__(self, fault: Fault, words: bytes) -> None:
         self._fault, self._words = fault, words
         self.requests = 0
         self.open_connections = 0
         self.heard = asyncio.Event()
-        """The client has the first words; only then comes what follows them."""
+        """Set by the test once the client has read the first words. The rest is sent then."""
         self.url = ""
         self._lets_read = False
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def play(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection, from its first byte to its end."""
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
@@ -102,14 +101,14 @@ class FaultServer:
             await reader.readexactly(length)
             await self._say(reader, writer)
         except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            pass  # the client has gone, or the test is over
+            pass  # The client disconnected, or the test ended.
         finally:
             self.open_connections -= 1
             self._tasks.discard(task)
             writer.close()
 
     def let_read(self) -> None:
-        """From now on, what follows the first words waits until they can have been read."""
+        """From now on, wait until the client can have read the first words before sending the rest."""
         self._lets_read = True
 
     async def _say(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -140,7 +139,6 @@ class FaultServer:
             gone.cancel()
 
     async def close(self) -> None:
-        """End every connection."""
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -148,7 +146,7 @@ class FaultServer:
 
 @asynccontextmanager
 async def faulty(fault: Fault, words: bytes = b"") -> AsyncIterator[FaultServer]:
-    """Play `fault` on a port of its own; `words` is what one provider sends for its first words."""
+    """Serve `fault` on a free port. `words`: first bytes of a provider's answer."""
     server = FaultServer(fault, words)
     listener = await asyncio.start_server(server.play, "127.0.0.1", 0)
     server.url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"

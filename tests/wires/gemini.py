@@ -1,9 +1,9 @@
 """Gemini's streamGenerateContent with `alt=sse`.
 
-Source: https://ai.google.dev/api/generate-content#v1beta.GenerateContentResponse (chunks, each with a
-running usageMetadata), https://ai.google.dev/gemini-api/docs/troubleshooting (errors, in the shape of
-google.rpc.Status). `extra={"block": "SAFETY"}` blocks the prompt; `extra={"retry_delay": "3s"}` adds a
-RetryInfo to an error, `extra={"reason": "API_KEY_INVALID"}` an ErrorInfo.
+Sources: https://ai.google.dev/api/generate-content#v1beta.GenerateContentResponse (chunks, each with a running
+usageMetadata), https://ai.google.dev/gemini-api/docs/troubleshooting (errors, as google.rpc.Status). `extra={"block":
+"SAFETY"}` blocks the prompt; `extra={"retry_delay": "3s"}` adds a RetryInfo to an error, `extra={"reason":
+"API_KEY_INVALID"}` an ErrorInfo.
 """
 
 import json
@@ -18,7 +18,7 @@ class GeminiWire:
     garbled = b"data: {this is not json\n\n"
 
     def events(self, answer: Answer) -> list[bytes]:
-        """Thoughts, words, and an empty part with the finish reason; usage on every chunk. No end mark."""
+        """Return thoughts, words, and an empty part with the finish reason, each with usage. There is no end mark."""
         if "block" in answer.extra:
             return [sse({"promptFeedback": {"blockReason": answer.extra["block"]}, "modelVersion": answer.model,
                          "usageMetadata": {"promptTokenCount": answer.input_tokens}})]  # fmt: skip

@@ -1,9 +1,9 @@
-"""OpenAI's chat completions, streamed.
+"""OpenAI's Chat Completions, streamed.
 
-Source: https://platform.openai.com/docs/api-reference/chat-streaming (chunks),
-https://platform.openai.com/docs/guides/error-codes (errors). `reasoning_content` is DeepSeek's and vLLM's
-addition, `extra={"reasoning_field": "reasoning"}` OpenRouter's; `extra={"refusal": "..."}` is OpenAI's
-refusal in words.
+Sources: https://platform.openai.com/docs/api-reference/chat-streaming (chunks),
+https://platform.openai.com/docs/guides/error-codes (errors). `reasoning_content` is an addition of DeepSeek and vLLM.
+`extra={"reasoning_field": "reasoning"}` is OpenRouter's name for it. `extra={"refusal": "..."}` is OpenAI's refusal
+text.
 """
 
 import json
@@ -15,7 +15,7 @@ class OpenAIWire:
     garbled = b"data: {this is not json\n\n"
 
     def events(self, answer: Answer) -> list[bytes]:
-        """Role chunk, thoughts, words, finish chunk, usage chunk, [DONE]."""
+        """Return a role chunk, thoughts, words, a finish chunk, a usage chunk and [DONE]."""
         thought_field = answer.extra.get("reasoning_field", "reasoning_content")
         deltas = [{"role": "assistant", "content": "", "refusal": None}]
         deltas += [{thought_field: piece} for piece in tokens(answer.reasoning)]

@@ -1,6 +1,6 @@
-"""OpenAI's Responses, streamed: the events that words come in.
+"""Text events of OpenAI's Responses, streamed. `signing.py` has the tool calls.
 
-Source: https://platform.openai.com/docs/api-reference/responses-streaming. Calls of tools are `signing.py`'s.
+Source: https://platform.openai.com/docs/api-reference/responses-streaming.
 """
 
 import json
@@ -12,7 +12,7 @@ class ResponsesWire:
     garbled = b"event: response.output_text.delta\ndata: {this is not json\n\n"
 
     def events(self, answer: Answer) -> list[bytes]:
-        """response.created, words, response.completed with the usage; or response.incomplete, which says why."""
+        """Return response.created, words, and response.completed or response.incomplete with the usage."""
         words = [self.event("response.output_text.delta", delta=piece) for piece in tokens(answer.text)]
         usage = {
             "input_tokens": answer.input_tokens,

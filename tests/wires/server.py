@@ -1,8 +1,7 @@
-"""A small HTTP/1.1 server on 127.0.0.1 that streams what a `Wire` makes of an `Answer`, and can break in
-every way.
+"""HTTP/1.1 server on 127.0.0.1 that streams the events of a `Wire` for an `Answer`, with faults.
 
-It speaks plain asyncio, so that a test decides over every byte: chunked transfer encoding, keep-alive,
-resets in the middle of a body, silence. It notes what was asked and when each client hung up.
+It uses plain asyncio, so that a test controls each byte: chunked transfer encoding, keep-alive, resets in the middle
+of a body, silence. It records each request and when its client disconnected.
 """
 
 import asyncio
@@ -22,12 +21,12 @@ READING_TURNS = 50
 
 @dataclass(frozen=True)
 class Answer:
-    """What one request gets. `*_after` count the wire's own events, the first being what comes before any word."""
+    """Response to one request. `*_after` count the wire's own events, of which the first comes before any word."""
 
     text: str = "It is four."
     reasoning: str = ""
     finish: str | None = None
-    """In the provider's words; None: its usual end."""
+    """Finish reason in the provider's words, or None for the usual one."""
     input_tokens: int = 12
     cached_tokens: int = 0
     output_tokens: int = 7
@@ -38,31 +37,31 @@ class Answer:
     error_code: str | None = None
     headers: dict[str, str] = field(default_factory=dict)
     body: bytes | None = None
-    """The whole error body, where it is not the provider's usual shape."""
+    """Whole error body, if it does not have the provider's usual shape."""
     extra: dict[str, Any] = field(default_factory=dict)
-    """For what only one wire has."""
+    """Values for one wire only."""
     resets: bool = False
-    """Reset the connection before a byte of the answer."""
+    """Reset the connection before the first byte of the response."""
     cut_after: int | None = None
     """Reset the connection."""
     end_after: int | None = None
-    """End the body, properly by HTTP and much too early by the wire."""
+    """End the HTTP body correctly, but before the wire's end."""
     stall_after: int | None = None
-    """Say nothing more until the client hangs up."""
+    """Send nothing more until the client disconnects."""
     pause_after: int | None = None
-    """Let the client read what it has by then; only then goes on."""
+    """Wait until the client has read the earlier events, then continue."""
     late_s: float = 0.0
-    """So long the pause is, or the wait for the headers where there is none."""
+    """Seconds of the pause, or without a pause before the headers."""
     garble_after: int | None = None
     """Send an event that is not JSON."""
     error_after: int | None = None
     """Send the wire's error event, then end."""
     instead: tuple[bytes, ...] | None = None
-    """These events in place of the wire's own."""
+    """Events to send instead of the wire's own."""
 
 
 class Wire(Protocol):
-    """What a provider's bytes look like."""
+    """Bytes of one provider's protocol."""
 
     garbled: bytes
 
@@ -72,7 +71,7 @@ class Wire(Protocol):
 
 
 class _Reader(asyncio.StreamReader):
-    """Tells at once when the client is gone, without eating what it may still have sent."""
+    """Stream reader that reports a disconnect immediately, without consuming bytes that are still unread."""
 
     def __init__(self) -> None:
         super().__init__(limit=2**26)
@@ -83,7 +82,6 @@ class _Reader(asyncio.StreamReader):
         self.gone.set()
 
     def put_back(self, piece: bytes) -> None:
-        """Let `piece` be read again."""
         self._buffer[:0] = piece  # type: ignore[attr-defined]
 
     def set_exception(self, exc: BaseException) -> None:
@@ -93,19 +91,19 @@ class _Reader(asyncio.StreamReader):
 
 @dataclass
 class Request:
-    """What was asked, and what became of the asker."""
+    """A received request and the state of its client."""
 
     path: str
     headers: dict[str, str]
     body: dict[str, Any]
     answered: asyncio.Event = field(default_factory=asyncio.Event)
-    """The server has said all it will say."""
+    """The server has sent its whole answer."""
     hung_up: asyncio.Event = field(default_factory=asyncio.Event)
-    """The client closed the connection before the answer's end."""
+    """The client disconnected before the end of the answer."""
 
 
 class WireServer:
-    """One provider's stand-in. `answers` are taken in turn; after the last, and with none, what `respond` says."""
+    """Stand-in for one provider. Sends `answers` in turn, and afterwards the result of `respond`."""
 
     def __init__(self, wire: Wire) -> None:
         self.wire = wire
@@ -114,16 +112,15 @@ class WireServer:
         self.requests: list[Request] = []
         self.connections = 0
         self.resets_used = False
-        """Reset a connection at the next request on it, before that is read; a new connection is answered."""
+        """Reset a used connection when the next request arrives. New connections are served."""
         self.resets_new = False
-        """Reset a new connection at its first request, likewise."""
+        """Reset each new connection when its first request arrives."""
         self.open_requests = 0
         self.url = ""
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
     def body(self) -> dict[str, Any]:
-        """What the newest request asked."""
         return self.requests[-1].body
 
     def connect(self) -> asyncio.StreamReaderProtocol:
@@ -146,12 +143,12 @@ class WireServer:
                     return _reset(writer)
                 reader.put_back(first)
         except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            pass  # Python 3.11's streams log a connection's task that was cancelled as an error
+            pass  # Python 3.11's streams log a cancelled connection task as an error.
         finally:
             writer.close()
 
     async def _one(self, reader: _Reader, writer: asyncio.StreamWriter) -> bool:
-        """Answer one request; whether the connection may be used again."""
+        """Answer one request. Return whether the connection may be reused."""
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
         request_line, *lines = head.strip().split("\r\n")
         headers = {key.lower(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
@@ -220,15 +217,15 @@ def _chunk(writer: asyncio.StreamWriter, event: bytes) -> None:
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:
-    """Close so that the client gets a TCP reset rather than an end."""
+    """Close with a TCP reset."""
     sock = writer.get_extra_info("socket")
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     writer.transport.abort()
 
 
 async def let_read(wait_s: float = 0.0) -> None:
-    """Wait until a client of this event loop has read what was sent, however busy the machine is: turns of the loop are
-    counted, and not seconds alone.
+    """Wait until a client on this event loop has read what was sent. Count turns of the loop, because seconds are not
+    enough on a busy machine.
     """
     await asyncio.sleep(max(wait_s, 0.02))
     for _ in range(READING_TURNS):
@@ -239,7 +236,7 @@ async def let_read(wait_s: float = 0.0) -> None:
 async def serving(
     wire: Wire, *answers: Answer, tls: ssl.SSLContext | None = None
 ) -> AsyncIterator[WireServer]:
-    """Run a server for `wire` on a port of its own."""
+    """Serve `wire` on a free port."""
     server = WireServer(wire)
     server.answers.extend(answers)
     listener = await asyncio.get_running_loop().create_server(server.connect, "127.0.0.1", 0, ssl=tls)
@@ -252,17 +249,17 @@ async def serving(
 
 
 PIECE = "\x1f"
-"""Between the pieces of an answer's text, where they are no words."""
+"""Separator of an answer's pieces, if they are not its words."""
 
 
 def tokens(text: str) -> list[str]:
-    """The pieces in which a text is streamed."""
+    """Split a text into the pieces that are streamed."""
     if PIECE in text:
         return [piece for piece in text.split(PIECE) if piece]
     return re.findall(r"\s*\S+|\s+$", text)
 
 
 def sse(data: object, event: str | None = None) -> bytes:
-    """A server-sent event: JSON unless it is bytes already."""
+    """Return a server-sent event. Encode `data` as JSON unless it is bytes."""
     content = data if isinstance(data, bytes) else json.dumps(data).encode()
     return (f"event: {event}\n".encode() if event else b"") + b"data: " + content + b"\n\n"

@@ -1,7 +1,7 @@
-"""Providers that sign their turns and refuse whatever comes back changed: a stricter kind of each wire.
+"""Wires whose provider signs its turns and rejects turns that come back changed.
 
-A signature is made of the key, the model, the tools, everything before the turn, and the turn itself. The first answer
-calls two tools at once, the second one, the third is words.
+A signature covers the key, the model, the tools, all earlier turns and the turn itself. The first answer calls two
+tools in parallel, the second calls one, the third is text.
 """
 
 import base64
@@ -16,7 +16,7 @@ Json = dict[str, Any]
 
 
 class Signing(Protocol):
-    """How one wire is checked and answered."""
+    """Check and answer of one wire."""
 
     def respond(self, request: Request) -> Answer: ...
 
@@ -54,7 +54,7 @@ class _Signing:
 
 
 class SigningChat(_Signing):
-    """A chat completion whose thoughts have to come back, as DeepSeek's."""
+    """Chat completions whose reasoning has to come back, as DeepSeek's."""
 
     def check(self, request: Request) -> int:
         messages, n_turns = request.body["messages"], 0
@@ -156,7 +156,7 @@ class SigningResponses(_Signing):
 
 
 class SigningAnthropic(_Signing):
-    """Messages whose thoughts are bound to all that stood before them."""
+    """Messages whose thinking is bound to all earlier blocks."""
 
     def check(self, request: Request) -> int:
         turns, n_turns = request.body["messages"], 0
@@ -225,7 +225,7 @@ def _in_pieces(block: Json) -> tuple[Json, list[Json]]:
 
 
 class SigningGemini(_Signing):
-    """Contents whose first call of a turn is signed, on its very part."""
+    """Contents in which the part with a turn's first call is signed."""
 
     def check(self, request: Request) -> int:
         contents, n_turns = request.body["contents"], 0

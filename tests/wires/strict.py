@@ -1,20 +1,18 @@
-"""Providers that enforce their published parameter rules, and answer in their own words where one is broken.
+"""Providers that enforce their published parameter rules, and reject a request in their own words.
 
-Written from the providers' pages and from errors that people were given, not from
-`serving/settings/known_models.py`, which they judge:
+Written from the providers' pages and from reported errors, not from `serving/settings/known_models.py`, which these
+rules test:
 
 * OpenAI: https://developers.openai.com/api/docs/guides/reasoning, .../structured-outputs; errors:
-  huggingface/smolagents#1671, anomalyco/opencode#4451, BerriAI/litellm#18921,
-  community.openai.com/t/1341049, explodinggradients/ragas#2418.
+  huggingface/smolagents#1671, anomalyco/opencode#4451, BerriAI/litellm#18921, community.openai.com/t/1341049,
+  explodinggradients/ragas#2418.
 * Anthropic: https://platform.claude.com/docs/en/models/sonnet-5-5/migration-guide,
   .../build-with-claude/structured-outputs, .../extended-thinking; errors: BerriAI/litellm#3286,
   SalesforceAIResearch/MCP-Universe#49, agentjido/req_llm#706, mnfst/modelparams.dev#214.
-* Google: https://ai.google.dev/api/generate-content#generationconfig; errors: continuedev/continue#2702 and
-  #7849.
+* Google: https://ai.google.dev/api/generate-content#generationconfig; errors: continuedev/continue#2702 and #7849.
 
-What a rule's page does not word is worded in the style of its neighbours. A model that is not in the tables
-is not served (404). Models that reason spend tokens on it before they write, out of the same limit as the
-answer's.
+A message that no page shows follows the style of its neighbours. Models that are not in the tables return 404.
+Reasoning models spend reasoning tokens first, out of the same limit as the answer's.
 """
 
 import json
@@ -35,12 +33,12 @@ THOUGHT_TOKENS = {
     "xhigh": 9000,
     "max": 9000,
 }
-"""Spent at a level, whatever is asked: a plan or an answer takes 300 more."""
+"""Tokens spent on thinking per level. A plan or an answer takes 300 more."""
 ANSWER_TOKENS = 300
 
 
 class Refused(Exception):
-    """A 400, with the provider's words, and the fields of its error."""
+    """A rejected request, with the provider's message and error fields."""
 
     def __init__(self, message: str, code: str | None = None, status: int = 400) -> None:
         super().__init__(message)
@@ -83,7 +81,7 @@ OPENAI_FIELDS = {
 
 
 def openai(model_of: Callable[[str], str] = lambda name: name) -> Callable[[Request], Answer]:
-    """OpenAI's chat completions. `model_of` says which model a deployment's name stands for."""
+    """Return OpenAI's Chat Completions. `model_of` returns the model of a deployment name."""
 
     def respond(request: Request) -> Answer:
         return _answered(lambda: _openai(request.body, model_of(request.body["model"])))
@@ -113,7 +111,7 @@ def _openai(body: Json, name: str) -> Answer:
 
 
 def _openai_effort(body: Json, name: str, model: OpenAIModel) -> str:
-    """The level at which it thinks."""
+    """Return the reasoning level, or raise Refused."""
     effort = body.get("reasoning_effort")
     if effort is not None and not model.efforts:
         raise Refused("Unrecognized request argument supplied: reasoning_effort")
@@ -151,7 +149,7 @@ def _check_openai_stop(stop: list[str], model: OpenAIModel) -> None:
 
 
 def _openai_limit(body: Json, model: OpenAIModel) -> int:
-    """How long the answer may be."""
+    """Return the token limit of the answer, or raise Refused."""
     if "max_tokens" in body and model.efforts:
         raise Refused(
             "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead.",
@@ -222,7 +220,6 @@ CLAUDE_FIELDS = {
 
 
 def anthropic(request: Request) -> Answer:
-    """Anthropic's messages."""
     return _answered(lambda: _anthropic(request.body))
 
 
@@ -252,7 +249,7 @@ def _anthropic(body: Json) -> Answer:
 
 
 def _claude_thinking(body: Json, model: ClaudeModel) -> str:
-    """The level at which it thinks."""
+    """Return the thinking level, or raise Refused."""
     thinking, effort = body.get("thinking"), body.get("output_config", {}).get("effort")
     if thinking is not None and thinking["type"] not in model.thinking:
         raise Refused(
@@ -324,7 +321,7 @@ def _check_claude_schema(schema: Json) -> None:
 
 @dataclass(frozen=True)
 class GeminiModel:
-    """One row of Google's documentation: levels of thought, or the range of a budget."""
+    """One row of Google's documentation: thinking levels, or the range of a budget."""
 
     levels: tuple[str, ...] = ()
     budget: tuple[int, int] | None = None
@@ -351,7 +348,6 @@ GEMINI_SCHEMA = {
 
 
 def gemini(request: Request) -> Answer:
-    """Google's streamGenerateContent."""
     found = re.search(r"/models/([^:]+):", request.path)
     return _answered(lambda: _gemini(request.body, found.group(1) if found else request.path))
 
@@ -401,7 +397,7 @@ def _gemini_thinking(thinking: Json | None, model: GeminiModel) -> str:
     level, budget = (
         camel.get("thinkingLevel"),
         camel.get("thinkingBudget"),
-    )  # either spelling is proto3's JSON
+    )  # JSON of proto3 has both spellings
     if level is not None and level not in model.levels:
         raise Refused(f"Thinking level {level} is not supported for this model.")
     if budget is not None:
@@ -417,7 +413,7 @@ def _gemini_thinking(thinking: Json | None, model: GeminiModel) -> str:
 
 
 def _nodes(schema: object) -> list[Json]:
-    """Every schema inside `schema`."""
+    """Return `schema` and each schema inside it."""
     if not isinstance(schema, dict):
         return []
     inner: list[object] = [
@@ -436,7 +432,7 @@ def _answered(answer: Callable[[], Answer]) -> Answer:
 
 
 def _written(body: Json, longest: int, level: str, cut_off: str) -> Answer:
-    """A plan where JSON is asked for, else an answer; nothing but thoughts where these take all there is."""
+    """Return a plan if JSON is requested, else an answer. Return only thoughts if they use up the limit."""
     thought = THOUGHT_TOKENS[level]
     if longest < thought + ANSWER_TOKENS:
         return Answer(text="", finish=cut_off, output_tokens=longest, reasoning_tokens=min(thought, longest))
@@ -446,14 +442,14 @@ def _written(body: Json, longest: int, level: str, cut_off: str) -> Answer:
 
 
 def _schema(body: Json) -> Json | None:
-    """What the answer is held to: only a plan is."""
+    """Return the JSON schema of the request. Only plans have one."""
     form = body.get("response_format") or body.get("output_config", {}).get("format") or {}
     inner = form.get("json_schema", form)
     return inner.get("schema") or body.get("generationConfig", {}).get("responseJsonSchema")
 
 
 def _plan(schema: Json, asked: str) -> str:
-    """A plan of at most two steps, as the schema or the prompt allows."""
+    """Return a plan of at most two steps that the schema or the prompt allows."""
     steps = json.dumps({**schema["properties"]["steps"], "items": None})
     most = re.search(r'maxItems"?: (\d+)', steps) or re.search(r"at most (\d+) steps?", asked)
     first = {"worker": 0, "subtask": "Find the reason.", "access": []}

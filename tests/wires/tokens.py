@@ -1,4 +1,4 @@
-"""A loopback server that gives out access tokens: Google's token endpoint, Azure's managed identity."""
+"""Loopback server that issues access tokens, as Google's token endpoint and Azure's managed identity do."""
 
 import asyncio
 import json
@@ -9,12 +9,9 @@ from dataclasses import dataclass, field
 
 @dataclass
 class TokenServer:
-    """What it gives to whom."""
-
     answer: dict[str, object]
     url: str = ""
     asked: list[str] = field(default_factory=list[str])
-    """Heads and bodies, as they came."""
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
@@ -30,7 +27,7 @@ class TokenServer:
 
 @asynccontextmanager
 async def giving(**answer: object) -> AsyncIterator[TokenServer]:
-    """Run one on a port of its own."""
+    """Serve `answer` on a free port."""
     server = TokenServer(answer)
     listener = await asyncio.start_server(server.serve, "127.0.0.1", 0)
     server.url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"

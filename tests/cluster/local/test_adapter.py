@@ -1,4 +1,4 @@
-"""`podium adapter publish`: what can be served gets its name, what cannot is told why and is left alone."""
+"""`podium adapter publish` publishes a valid adapter, and rejects an invalid one with the reason."""
 
 import subprocess
 from pathlib import Path

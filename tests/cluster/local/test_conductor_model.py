@@ -1,5 +1,3 @@
-"""The shipped adapter, merged into the local model at set-up."""
-
 from pathlib import Path
 
 import pytest
@@ -15,7 +13,7 @@ save_file = lazy("safetensors.torch:save_file")
 
 @pytest.fixture
 def made(tmp_path: Path) -> tuple[Path, Path]:
-    """A base model of a few thousand weights and an adapter for it, as PEFT writes them."""
+    """Return a base model of a few thousand weights and an adapter for it, as PEFT writes them."""
     torch.manual_seed(0)
     base = transformers.LlamaForCausalLM(
         transformers.LlamaConfig(vocab_size=50, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1)

@@ -1,5 +1,5 @@
-"""The web console is built at set-up; where it cannot be, that is a sentence and ends nothing. What needs the npm registry is
-in tests/console/browser.py.
+"""Set-up builds the web console. If it cannot, it prints why and continues. tests/console/browser.py covers builds
+that need the npm registry.
 """
 
 import json
@@ -15,7 +15,7 @@ from tests.conftest import ROOT
 
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The source, and a build folder of its own; a registry that is away, and no package of an earlier build."""
+    """Use a separate build folder, an unreachable registry and no package cache."""
     for name, path in {"SOURCE": "source", "BUILT": "console", "WORK": "work", "STAMP": "console/source.sha256", "FAILED": "console.failed", "LOG": "console.log"}.items():  # fmt: skip
         monkeypatch.setattr(console, name, tmp_path / path)
     (tmp_path / "source").mkdir()
@@ -73,7 +73,7 @@ def test_what_is_built_is_of_the_source_and_of_nothing_that_npm_puts_beside_it(e
 
 
 def with_a_script(folder: Path) -> Path:
-    """A project of npm without packages, whose script of after its installation leaves a file, which is returned."""
+    """Write an npm project without packages. Return the file that its post-install script creates."""
     ran = folder / "ran"
     scripts = {"postinstall": f"touch {ran}", "build": "mkdir dist"}
     project = {"name": "x", "version": "1.0.0", "scripts": scripts}

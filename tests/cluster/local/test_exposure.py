@@ -1,4 +1,4 @@
-"""Beyond this machine nobody is served before a key has been made."""
+"""A server that is reachable from other machines serves no request until a key exists."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""HAProxy in front: what it binds on one machine, which ports must be free for it, what it says itself, and a machine on which it does not run."""
+"""HAProxy in front of Podium: its addresses, its ports, its own answers, and machines on which it cannot run."""
 
 import asyncio
 import re
@@ -66,7 +66,7 @@ BOUNDS = {
 
 
 def guarded(config: Path, **env: str) -> str:
-    """What Ray's configuration has become when HAProxy is started by it, twice as after a crash."""
+    """Run the HAProxy wrapper twice, as after a crash. Return the configuration that it leaves."""
     script = ROOT / "cluster" / "haproxy_guarded.sh"
     for _ in range(2):
         ran = subprocess.run(
@@ -79,7 +79,7 @@ def guarded(config: Path, **env: str) -> str:
 
 
 def rays_config(folder: Path, backend_port: int = 9) -> Path:
-    """The configuration that Ray writes for one application, by Ray's own code."""
+    """Write Ray's configuration for one application, with Ray's own code."""
     from ray.serve._private.haproxy import BackendConfig, HAProxyApi, HAProxyConfig, ServerConfig
     from ray.serve.config import HTTPOptions
 
@@ -237,7 +237,7 @@ async def test_while_no_router_answers_callers_are_told_so_in_our_own_form(tmp_p
     [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0", b"CONNECT example.com:443 HTTP/1.1\r\n\r\n"],
 )
 async def test_haproxy_speaks_no_http_2_and_connect_is_answered(tmp_path: Path, request_line: bytes) -> None:
-    """In HTTP/2 100 requests share a connection, and the bound of connections bounds nothing."""
+    """100 HTTP/2 requests share a connection, so the connection limit would have no effect."""
     file = rays_config(tmp_path)
     text = guarded(file)
     assert text.count(" proto h1\n") == 3
@@ -288,7 +288,7 @@ def test_connections_from_one_address_are_bounded_as_told_or_not_at_all(tmp_path
 async def test_haproxy_names_who_connected_to_it_whatever_the_client_names(
     tmp_path: Path, per_source: str, forged: str | None
 ) -> None:
-    """In place of another machine, a client at another loopback address."""
+    """A second loopback address stands for another machine."""
     received = asyncio.get_running_loop().create_future()
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -300,7 +300,7 @@ async def test_haproxy_names_who_connected_to_it_whatever_the_client_names(
 
     backend = await asyncio.start_server(answer, "127.0.0.1", 0)
     config = rays_config(tmp_path, backend.sockets[0].getsockname()[1])
-    config.write_text(config.read_text().replace(" check", ""))  # no probe of the backend before the request
+    config.write_text(config.read_text().replace(" check", ""))  # no probe before the request
     text = guarded(config, PODIUM_HAPROXY_CONNECTIONS_PER_SOURCE=per_source)
     address = re.findall(
         r"^frontend http_frontend\n(?:.*\n)*? *bind (127\.0\.0\.1):(\d+)", text, re.MULTILINE
@@ -348,10 +348,10 @@ def test_a_second_server_takes_other_ports_of_haproxys_and_keeps_those_that_are_
 
 
 def test_no_port_of_rays_beside_those_is_fixed_where_haproxy_is_used() -> None:
-    """A new version of Ray may add one, which a second server would share without a word."""
+    """A new version of Ray may add a fixed port, which a second server would share without an error."""
     source = Path(constants.__file__).read_text()
     fixed = set(re.findall(r'"(RAY_SERVE_\w+_PORT)", "?\d{4,5}', source))
-    ranges = {name for name in fixed if "DIRECT_INGRESS_M" in name}  # the replica tries the next one
+    ranges = {name for name in fixed if "DIRECT_INGRESS_M" in name}  # a replica tries the next port
     assert fixed - ranges == HAPROXY_PORTS.keys()
 
 

@@ -1,4 +1,4 @@
-"""The private folder of a local server, and the shared memory of its processes, without starting a server."""
+"""Private folder and shared memory of a local server, without starting one."""
 
 import os
 import signal
@@ -33,7 +33,7 @@ def new_tag(port: int = 1) -> str:
 
 @contextmanager
 def holding_memory(tag: str) -> Iterator[tuple[subprocess.Popen[str], Path]]:
-    """A process with a segment of shared memory, as one of the engine's; killed with its process group, as Ray's end kills."""
+    """Start a process that holds a shared memory segment, as an engine does."""
     process = subprocess.Popen(
         [sys.executable, "-c", HOLDS_MEMORY], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         env=os.environ | {TAG: tag}, start_new_session=True,
@@ -50,7 +50,7 @@ def holding_memory(tag: str) -> Iterator[tuple[subprocess.Popen[str], Path]]:
 
 
 def kill(process: subprocess.Popen[str]) -> None:
-    """With Python's tracker of shared memory, which would otherwise remove the segment."""
+    """Kill the process group with Python's shared memory tracker, which would otherwise remove the segment."""
     group = [each for each in psutil.process_iter() if os.getpgid(each.pid) == process.pid]
     os.killpg(process.pid, signal.SIGSTOP)
     os.killpg(process.pid, signal.SIGKILL)

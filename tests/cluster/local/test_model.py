@@ -1,4 +1,4 @@
-"""The default model's conversion, held against transformers' own on a small model in the same quantised types."""
+"""Conversion of the default model, compared with that of transformers on a small model with the same quantised types."""
 
 import json
 from pathlib import Path
@@ -27,7 +27,7 @@ MERGES = ["h e", "Ġ t", "Ġt he", "l l"]
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Llama of random weights, as llama.cpp writes it."""
+    """Write a Llama of random weights in the format of llama.cpp."""
     path = tmp_path_factory.mktemp("gguf") / "small.gguf"
     random = np.random.default_rng(0)
     writer = gguf.GGUFWriter(path, "llama")

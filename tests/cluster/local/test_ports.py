@@ -1,4 +1,4 @@
-"""What `podium exposure` finds out about ports: real sockets of this process, asked without a credential."""
+"""`podium exposure`: real sockets of this process, probed without a credential."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -31,7 +31,7 @@ async def saying(answer: bytes, host: str = "127.0.0.1") -> AsyncIterator[int]:
 
 
 class Ray(grpc.GenericRpcHandler):
-    """One method of Ray's, which asks for a token or not."""
+    """A method of Ray that may require a token."""
 
     def __init__(self, method: str, code: grpc.StatusCode | None) -> None:
         self._method, self._code = method, code

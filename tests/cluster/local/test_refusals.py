@@ -1,4 +1,4 @@
-"""What ends a start before or while Ray is started: each check by itself, and one through the command."""
+"""Faults that stop a server before or while Ray starts: each check separately, and one through the command."""
 
 import asyncio
 import os
@@ -25,7 +25,7 @@ SCRIPTED = [APP, f"settings={ROOT}/cluster/scripted.yaml"]
 
 @pytest.fixture(autouse=True)
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The file of a store of its own, in which nothing is yet. No provider's key is set, and what a check sets is undone."""
+    """Return the path of a new store, with no provider's key set."""
     path = tmp_path / "podium.db"
     monkeypatch.setenv("PODIUM_STORE_URL", f"sqlite:///{path}")
     monkeypatch.setenv(edge.VARIABLE, "")

@@ -1,4 +1,4 @@
-"""What `make serve` prints when it is ready can be copied and run."""
+"""The commands that `make serve` prints when it is ready can be copied and run."""
 
 import json
 import re
@@ -23,7 +23,7 @@ MODELS = json.dumps(
 
 
 class Ready(Server):
-    """A server that answers without being started; `asks` for a key."""
+    """Server that answers without being started. `asks`: whether it requires a key."""
 
     def __init__(self, *, asks: bool) -> None:
         super().__init__(port=8000)
@@ -120,7 +120,7 @@ def test_the_log_of_a_server_is_rotated_while_its_processes_go_on_writing(tmp_pa
 
 
 def test_rays_own_files_are_rotated_at_the_same_size_those_of_its_workers_too() -> None:
-    """Ray rotates a worker's output only where this variable is set."""
+    """Ray rotates a worker's output only if this variable is set."""
     environment = serve_environment()
     assert int(environment["RAY_ROTATION_MAX_BYTES"]) == LOG_BYTES
     assert int(environment["RAY_ROTATION_BACKUP_COUNT"]) == 1

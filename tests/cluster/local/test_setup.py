@@ -1,4 +1,6 @@
-"""Set-up in stages, on a checkout of its own with a lock of a few packages: real venv, real uv, wheels made here, no index."""
+"""Set-up in stages, on a copy of the checkout with a lock of a few packages: real venv and uv, wheels made here, no
+index.
+"""
 
 import ast
 import hashlib
@@ -60,7 +62,7 @@ LOCKS = [LOCK, *IMAGE_LOCKS, *(ROOT / "loadtest/bench").glob("*.lock")]
 
 
 def entries(lock: Path) -> list[tuple[str, list[str]]]:
-    """The requirements of a lock, and the hashes of each."""
+    """Return the requirements of a lock, each with its hashes."""
     lines = (line for line in lock.read_text().splitlines() if line and not line.lstrip().startswith("#"))
     joined = " ".join(line.rstrip("\\") for line in lines)
     return [
@@ -71,7 +73,7 @@ def entries(lock: Path) -> list[tuple[str, list[str]]]:
 
 
 def pins() -> dict[str, str]:
-    """Name -> version, of the lock on this system, without the build."""
+    """Return name -> version of the lock on this system, without the local version."""
     return {
         canonicalize_name(found.name): str(next(iter(found.specifier)).version).partition("+")[0]
         for found in (Requirement(requirement) for requirement, _ in entries(LOCK))
@@ -155,7 +157,7 @@ def test_uv_is_told_what_pip_is_configured_to_do(listed: str, passed_on: dict[st
 
 @contextmanager
 def index_of_nothing() -> Generator[tuple[str, list[str]]]:
-    """An index on loopback that has no package; its address, and the paths that it is asked for."""
+    """Serve a package index without packages. Yield its address and the paths of its requests."""
     asked: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -164,7 +166,7 @@ def index_of_nothing() -> Generator[tuple[str, list[str]]]:
             self.send_error(404)
 
         def log_message(self, format: str, *args: object) -> None:
-            """Say nothing."""
+            pass
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = Thread(target=server.serve_forever)
@@ -223,7 +225,7 @@ def test_an_old_python_gets_a_message_and_imports_nothing_that_it_may_not_unders
     assert (code, set(modules)) == ("1", {"cluster", "cluster.local"})
     for path in ("cluster/__init__.py", "cluster/local/__init__.py", "cluster/local/setup.py"):
         source = (ROOT / path).read_text()
-        ast.parse(source, feature_version=(3, 7))  # the oldest grammar that it knows
+        ast.parse(source, feature_version=(3, 7))  # the oldest grammar that `ast` supports
         assert "from __future__" not in source, "3.6 has no `annotations`"
 
 
@@ -268,13 +270,13 @@ BASE = (
     "pygments",
     "annotated-doc",
 )
-"""What it takes to read settings and the options of a command."""
+"""Packages that are needed to read settings and a command's options."""
 
 
 def repack(name: str, folder: Path) -> str:
-    """A wheel of a package that is installed here; its entry of a lock."""
+    """Build a wheel of an installed package. Return its lock entry."""
     package = distribution(name)
-    *_, tag = (  # the first one may be for Python 2
+    *_, tag = (  # The first one may be for Python 2.
         line.split(": ")[1]
         for line in str(package.read_text("WHEEL")).splitlines()
         if line.startswith("Tag:")
@@ -290,7 +292,7 @@ def repack(name: str, folder: Path) -> str:
 
 
 def torch_by_name(folder: Path) -> str:
-    """A wheel with nothing of torch but its name; its entry of a lock."""
+    """Build a wheel that has only torch's name. Return its lock entry."""
     info = "torch-1.dist-info"
     files = {
         "torch/__init__.py": "half = 1\n" * 100,
@@ -310,7 +312,7 @@ def lock_entry(requirement: str, wheel: Path) -> str:
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """This tree with a handful of packages and models without weights."""
+    """Copy this tree with a few packages and models without weights."""
     root = tmp_path / "podium"
     for folder in ("podium", "conductor", "serving", "cluster", "adapters"):
         shutil.copytree(ROOT / folder, root / folder, ignore=shutil.ignore_patterns("__pycache__"))
@@ -358,7 +360,7 @@ def packages(root: Path) -> set[str]:
 
 
 def of_another_version(root: Path) -> list[str]:
-    """What is installed of what the lock names, and of another version: also what the venv itself brought."""
+    """Return the installed setuptools, which the venv brought, if its version differs from the lock's."""
     locked = (root / "requirements" / LOCK.name).read_text().split()
     found = (root / ".venv").glob("lib/python*/site-packages/setuptools-*.dist-info")
     return [info.name for info in found if info.stem.replace("-", "==", 1) not in locked]
@@ -390,7 +392,7 @@ def test_set_up_installs_vllm_only_for_settings_that_serve_it_and_takes_nothing_
     assert (ended.returncode, ended.stdout) == (0, "")
     assert packages(checkout) == {"podium", "pydantic", "torch"}
 
-    # Interrupted: the stamp says so, and a package is half there; a model too, whose wheel is not to be had.
+    # Interrupted set-up: the stamp is empty, and a package and a model whose wheel is unavailable are incomplete.
     (stamp := checkout / ".venv" / "podium-cpu-stamp").write_text("")
     weights = checkout / MODELS[0] / NEEDED_FILES[0]
     weights.rename(weights.with_suffix(".away"))

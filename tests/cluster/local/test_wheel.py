@@ -1,4 +1,4 @@
-"""What the wheel contains, and that `podium serve` works from it without the checkout."""
+"""Contents of the wheel, and `podium serve` from it without the checkout."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from tests.conftest import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 NOT_IN_IT = {"Dockerfile", "ray.Dockerfile", "LICENSE", "env.example"}
-"""Files beside the packages' modules that a server does not read."""
+"""Files in the packages' folders that a server does not read."""
 
 
 def tracked(folder: str) -> list[Path]:
@@ -52,7 +52,7 @@ def test_the_changelog_begins_with_the_version_and_its_schema() -> None:
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The unpacked wheel, with a console of one page."""
+    """Unpack the wheel, with a console of one page."""
     folder = tmp_path_factory.mktemp("wheel")
     for name in ("console", "stage", "out", "site"):
         (folder / name).mkdir()

@@ -1,4 +1,4 @@
-"""Conductors that answer elsewhere, and pools that are one model's workers."""
+"""Conductors at another address, and pools with the workers of one model."""
 
 from typing import Any
 
@@ -67,7 +67,7 @@ async def test_a_models_workers_are_the_pool_in_their_order():
         allowed, not_its = await here.run(QUESTION, Caps()), await here.run(QUESTION, Caps())
         await here.aclose()
     assert here.workers == ("bad", "good")
-    assert (allowed.format_failures, not_its.format_failures) == (0, 1)  # the second one was repaired
+    assert (allowed.format_failures, not_its.format_failures) == (0, 1)  # the second plan was repaired
     with pytest.raises(EvaluationError, match="Available models: two, all"):
         InProcessBackend(settings, {}, model="three")
 

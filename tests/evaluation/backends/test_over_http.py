@@ -102,7 +102,7 @@ async def test_a_server_that_is_not_there_or_lacks_the_model_is_told():
 
 
 class Elsewhere(MemoryStore):
-    """Records of another replica: the first `misses` reads of this one do not find them."""
+    """Store whose first `misses` reads find nothing, as if another replica had the records."""
 
     def __init__(self, misses: int) -> None:
         super().__init__(lambda: parse(TEAM).limits)
@@ -146,7 +146,7 @@ async def test_what_a_failed_run_took_is_unknown_where_its_record_is_gone():
 
 @asynccontextmanager
 async def without_records(url: str) -> AsyncGenerator[str]:
-    """The server at `url`, but connections that ask for a record are cut."""
+    """Forward to the server at `url`, but cut connections that request a record."""
     host, port = urlsplit(url).hostname, urlsplit(url).port
 
     async def carry(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:

@@ -1,4 +1,4 @@
-"""What a synthetic worker makes of what the engine shows it; the prompts are the engine's own."""
+"""Answers of synthetic workers to the engine's own prompts."""
 
 import pytest
 
@@ -48,7 +48,7 @@ def test_two_specialists_solve_a_composite_question_only_where_the_second_reads_
     assert ask(roman, TWO, "Go on.", (first,)) == "XL"
     assert ask(roman, TWO, "Do the numerals part.").startswith(CANNOT)
     assert ask(roman, TWO).startswith(CANNOT)
-    assert ask(adder, TWO) == "40"  # as far as it can go, and not the answer
+    assert ask(adder, TWO) == "40"  # the part that it can do, which is not the answer
 
 
 def test_it_does_what_the_subtask_says():

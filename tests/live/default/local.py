@@ -1,5 +1,5 @@
-"""The embedded default: real Ray Serve behind HAProxy, two real vLLM engines, in a Ray that the tests' process leads, so that a test
-can also ask an engine what it still works on, and deploy applications of its own beside it.
+"""Embedded default: Ray Serve behind HAProxy, and two vLLM engines. The test process leads the Ray cluster, so that a
+test can count an engine's unfinished requests and deploy more applications.
 """
 
 import os
@@ -21,14 +21,12 @@ from tests.otlp import Receiver, receiving
 
 @dataclass(frozen=True)
 class Local:
-    """The embedded default, running."""
-
     url: str
     spans: Receiver
     metrics_port: int
 
     def unfinished(self, deployment: str) -> int:
-        """Requests in the engine of `deployment`, as the engine counts them."""
+        """Return the number of requests in the engine of `deployment`."""
         from ray import serve
 
         handle: Any = serve.get_deployment_handle(deployment, "default")
@@ -36,7 +34,7 @@ class Local:
 
 
 def deploy(name: str, settings: Path, user_config: dict[str, Any] | None = None) -> None:
-    """Put an application at `/NAME`, as `serve deploy` does with a config file. It takes the place of the one before."""
+    """Deploy an application at `/NAME`, as `serve deploy` does with a config file. Replace an earlier one."""
     from ray.serve.context import _get_global_client
     from ray.serve.schema import ServeDeploySchema
 
@@ -50,7 +48,7 @@ def deploy(name: str, settings: Path, user_config: dict[str, Any] | None = None)
     client.deploy_apps(ServeDeploySchema.model_validate({"applications": [app]}), _blocking=False)
     client._wait_for_application_running(
         name, timeout_s=240
-    )  # its own limit of 60 s is short on a busy machine
+    )  # Ray's own limit of 60 s is short on a busy machine
 
 
 @contextmanager
@@ -89,7 +87,7 @@ def running(folder: Path) -> Iterator[Local]:
 
 
 def _with_room_for_adapters(folder: Path) -> Path:
-    """The embedded default's settings, its conductor's engine started for adapters: not every test is to start one of its own."""
+    """Write the default settings with a conductor engine that accepts adapters, so that tests can share it."""
     settings = yaml.safe_load((ROOT / "cluster/local.yaml").read_text())
     conductor = next(worker for worker in settings["workers"] if worker["name"] == "conductor")
     conductor["engine"] = conductor["engine"] | {"enable_lora": True, "speculative_config": None}

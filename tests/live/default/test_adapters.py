@@ -1,4 +1,4 @@
-"""Adapters on the real engine: switched under load, refused where they cannot be served, and never answered for by an old cache."""
+"""Adapters on a real engine: changes under load, rejected adapters, and no answers from the cache of another adapter."""
 
 import time
 from collections.abc import AsyncIterator, Callable
@@ -26,13 +26,13 @@ WORKER = "conductor"
 
 @dataclass
 class Switched:
-    """The embedded default, whose conductor's adapter can be changed."""
+    """Embedded default whose conductor's adapter can be changed."""
 
     url: str
     made: dict[str, str]
 
     async def use(self, adapter: str | None) -> None:
-        """What Serve does in the router's replica when a config with another `user_config` is deployed."""
+        """Reconfigure the router's replica, as Serve does for a config with another `user_config`."""
         from ray import serve
 
         handle: Any = serve.get_deployment_handle("router", "default")

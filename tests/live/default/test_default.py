@@ -1,4 +1,4 @@
-"""The embedded default as its users meet it: the official SDK against real vLLM behind real Ray Serve."""
+"""Embedded default, used through the official SDK: vLLM behind Ray Serve."""
 
 import asyncio
 import time
@@ -78,7 +78,7 @@ def test_small_models_do_not_write_invalid_plans_because_decoding_is_constrained
 
 
 class Capital(BaseModel):
-    """Small enough for a small model: without its grammar it would write prose."""
+    """Form for a small model, which writes prose without its grammar."""
 
     city: Literal["Paris", "Rome"]
     is_large: bool
@@ -114,10 +114,10 @@ def test_a_client_that_leaves_aborts_the_request_in_vllm(local: Local) -> None:
         "stream": True,
         "temperature": 0,
     }
-    assert local.unfinished("vllm-conductor") == 0  # and its handle is made, which takes a while
+    assert local.unfinished("vllm-conductor") == 0  # Also creates the handle, which takes a while.
     for _ in range(3):
         with httpx.stream("POST", f"{local.url}/v1/chat/completions", json=body, timeout=60) as response:
-            lines = response.iter_lines()  # kept: dropping it would close the connection
+            lines = response.iter_lines()  # If it were dropped, the connection would close.
             for line in lines:
                 if '"content":"' in line and '"content":""' not in line:
                     break

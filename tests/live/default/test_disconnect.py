@@ -1,9 +1,6 @@
-"""A client that leaves, at every event of a run, on the real Serve app over a socket: nothing goes on
-behind it.
-
-The workers are real adapters over real HTTP to a loopback server in this process, which sees each
-connection close. The last step never ends by itself, so whatever ends it is the client's leaving. How fast:
-`make bench`.
+"""Clients that disconnect at each event of a run on the real Serve app: nothing continues. The workers call a
+loopback server in this process, which sees each connection close. The last step never ends, so only the disconnect
+can end it. `make bench` measures how fast.
 """
 
 import asyncio
@@ -26,7 +23,7 @@ PLAN = "\n".join([
     '{"worker": "c", "subtask": "Both.", "access": [0, 1]}',
 ])  # fmt: skip
 EVENTS = 14
-"""More than such a run has before its last step stalls: role, plan, three planned, began, spoke and ended, words."""
+"""More events than such a run has before its last step stalls."""
 
 
 @dataclass
@@ -64,7 +61,7 @@ async def podium(local: Local, tmp_path_factory: pytest.TempPathFactory) -> Asyn
 
 
 def script(podium: Podium) -> None:
-    """What the upstreams say to the next run: a plan, two answers, and a last step that never ends."""
+    """Set the upstreams' answers to the next run: a plan, two answers, and a last step that never ends."""
     for upstream in podium.upstreams.values():
         upstream.answers.clear()
     podium.upstreams["conductor"].answers.append(Answer(text=PLAN))
@@ -72,7 +69,7 @@ def script(podium: Podium) -> None:
 
 
 async def nothing_goes_on(podium: Podium, client: httpx.AsyncClient, workflow_id: str | None) -> None:
-    """No upstream call is open, no run under way, and the record says what happened."""
+    """Assert that no upstream call is open, that no run continues, and that the record has no open step."""
     async with asyncio.timeout(10):
         while podium.open_calls or (await client.get("/readyz")).json()["running"]:
             await asyncio.sleep(0.01)

@@ -1,5 +1,5 @@
-"""A rolling update on a real Ray Serve: the old router finishes what is shorter than its drain time, leaves runs that outlive their
-clients to the new one, and tells the clients of the others that it ended.
+"""Rolling update on Ray Serve. The old router finishes runs that are shorter than its drain time, hands over runs
+that outlive their clients, and ends the others with an error.
 """
 
 import asyncio
@@ -25,17 +25,19 @@ ASK: dict[str, Any] = {"messages": [{"role": "user", "content": "?"}]}
 
 
 def deploy_version(path: Path) -> None:
-    """The application, with the settings of that file: another file is another version, whose replica takes the old one's place."""
+    """Deploy the application with the settings of `path`. A new file is a new version, whose replica replaces the old
+    one.
+    """
     settings = {"workers": WORKERS, "router": {"num_cpus": 0.1, "drain_s": DRAIN_S}}
     store = {
         "path": str(path.parent / "draining.db")
-    }  # of its own: routers with one store take runs over from each other
+    }  # not shared: routers with one store take over each other's runs
     path.write_text(yaml.safe_dump(settings | {"limits": {"first_byte_s": 0}, "store": store}))
     deploy("draining", path)
 
 
 async def read(http: httpx.AsyncClient, model: str, begun: asyncio.Event) -> tuple[int, str, str]:
-    """How many words a stream had, its error's code, and its last line."""
+    """Return the number of words of a stream, its error code, and its last line."""
     n, code, last = 0, "", ""
     async with http.stream(
         "POST", "/v1/chat/completions", json=ASK | {"model": model, "stream": True}
@@ -52,7 +54,7 @@ async def read(http: httpx.AsyncClient, model: str, begun: asyncio.Event) -> tup
 
 
 async def wait_until_finished(http: httpx.AsyncClient, id: str) -> dict[str, Any]:
-    """The record of a run, once it has finished."""
+    """Return the record of a run once it has finished."""
     deadline = time.monotonic() + 90
     while True:
         response = await http.get(f"/v1/workflows/{id}")
@@ -74,7 +76,7 @@ async def test_a_router_that_is_replaced_finishes_what_is_short_leaves_what_is_k
         await begun.wait()
         deploying = asyncio.create_task(asyncio.to_thread(deploy_version, tmp_path / "new.yaml"))
         short_ones: list[asyncio.Task[tuple[int, str, str]]] = []
-        while not deploying.done():  # whenever the old router is removed, some have just begun there
+        while not deploying.done():  # so that some have just begun when the old router is removed
             short_ones.append(asyncio.create_task(read(http, "short", asyncio.Event())))
             await asyncio.sleep(ASKED_EVERY_S)
 

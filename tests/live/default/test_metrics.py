@@ -1,4 +1,4 @@
-"""A real Prometheus reads a real Podium through Ray's metrics agent: every panel and every alert has something to look at."""
+"""Prometheus reads Podium through Ray's metrics agent: each panel and each alert finds its metrics."""
 
 import re
 from collections.abc import Iterator
@@ -45,7 +45,7 @@ def ask(url: str, model: str) -> int:
 
 @pytest.fixture(scope="module")
 def podium(local: Local, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a Podium whose workers do whatever there is a metric for."""
+    """Serve a Podium whose workers produce each metric. Yield its URL."""
     path = tmp_path_factory.mktemp("metrics") / "settings.yaml"
     with (
         start_blocking_portal() as portal,
@@ -63,7 +63,7 @@ def podium(local: Local, tmp_path_factory: pytest.TempPathFactory) -> Iterator[s
 
 @pytest.fixture(scope="module")
 def prometheus(local: Local, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
-    """Ours as it is shipped, but for its pace and for what its paths start from."""
+    """Run Prometheus with the shipped configuration, a shorter interval and the paths of this test."""
     config, folder = yaml.safe_load((ROOT / "cluster" / "prometheus.yaml").read_text()), tmp_path_factory.mktemp("prometheus")  # fmt: skip
     config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
     config["rule_files"] = [str(ALERTS)]
@@ -86,7 +86,7 @@ def test_every_panel_and_every_alert_asks_for_what_is_there(podium: str, prometh
     asked = {**expressions("overview"), **expressions("workers")} | {
         name: expression for name, expression in alerts().items() if not name.startswith("Engine")
     }
-    # nothing here is asked twice
+    # no request is hedged here
     asked = {title: each for title, each in asked.items() if "hedges" not in each}
     wanted = {name for expression in asked.values() for name in names(expression)}
     assert len(wanted) > 25
@@ -96,13 +96,13 @@ def test_every_panel_and_every_alert_asks_for_what_is_there(podium: str, prometh
     empty = asked.keys() - alerts().keys()
 
     def never_shown() -> set[str]:
-        """Panels without a line so far. A level is shown for 2 s of the 5 after which it is taken again, since
-        Ray reports as often as it does here.
+        """Return the panels that have not shown data yet. At this reporting interval, a gauge shows for 2 of every 5
+        s.
         """
         empty.difference_update([title for title in empty if prometheus.query(asked[title])])
         return empty
 
-    ask(podium, "podium-mini")  # what counts up is a rate from its second value on
+    ask(podium, "podium-mini")  # a counter has a rate from its second value on
     wait_until_none(never_shown)
 
 
@@ -136,7 +136,7 @@ def test_vllms_own_figures_come_through_rays_agent_too(local: Local) -> None:
     def missing() -> set[str]:
         text = httpx.get(f"http://127.0.0.1:{local.metrics_port}/metrics", timeout=10).text
         lines = (line for line in text.splitlines() if 'model_name="writer"' in line or "ray_serve" in line)
-        seen.update(line.partition("{")[0] for line in lines)  # levels of an idle engine are shown for 20 s
+        seen.update(line.partition("{")[0] for line in lines)  # the gauges of an idle engine show for 20 s
         return wanted - seen
 
     wait_until_none(missing)

@@ -1,5 +1,3 @@
-"""Serve's `user_config` changes pool, prices, prompts and limits without restarting a replica."""
-
 import time
 from typing import Any
 

@@ -27,7 +27,7 @@ def test_one_trace_joins_the_client_the_router_the_plan_the_calls_and_the_engine
 
     spans = local.spans.wait_for(
         TRACE, lambda spans: len(spans) >= 14
-    )  # of three processes, each in its own time
+    )  # three processes send them at different times
     assert {span.parent_id for span in spans if span.parent_id not in {s.span_id for s in spans}} == {CALLER}
     assert tree(spans) == snapshot("""\
 podium-router: replica_handle_request router __call__

@@ -1,6 +1,5 @@
-"""The two servers on loopback that the tests of this folder share: one behind Serve's own proxy, one behind HAProxy.
-
-Their environments hold planted secrets, which `test_secrets.py`, the last of the folder, looks for.
+"""Two loopback servers that the tests of this folder share: one behind Serve's own proxy, one behind HAProxy.
+`test_secrets.py`, the last file of the folder, looks for secrets from their environments.
 """
 
 from collections.abc import Iterator
@@ -21,15 +20,15 @@ from tests.wires.server import WireServer, serving
 
 STREAM_S = 4.0
 HEADER_S = 3
-"""Within it 300 connections are made and the first bytes of ten sent, on a slow machine too."""
+"""Seconds for the header of a request: enough to open 300 connections and to send the first bytes of ten on a slow
+machine.
+"""
 PAGE = "https://app.example.com"
 FULL = {"name": "full", "kind": "scripted", "replies": ["Because."], "delay_s": 1, "max_concurrency": 1, "max_wait_s": 0.2, "retry": {"attempts": 1}}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Proxied:
-    """A running server, and what it was started with."""
-
     server: Server
     settings: Path
     upstream: WireServer
@@ -43,7 +42,7 @@ class Proxied:
 
 
 def settings_for(upstream: str) -> dict[str, object]:
-    """The scripted team, the workers of a siege, one provider that answers and two that cannot be reached."""
+    """Return the scripted team, the workers of a siege, one provider that answers and two that are unreachable."""
     settings = yaml.safe_load((ROOT / "cluster/scripted.yaml").read_text())
     siege = yaml.safe_load(settings_text(STREAM_S))
     settings["workers"] += [

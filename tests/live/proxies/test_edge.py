@@ -1,4 +1,4 @@
-"""The edge on both real paths: Serve's own proxy, and HAProxy before the router replica."""
+"""Edge of both real paths: Serve's own proxy, and HAProxy in front of the router replica."""
 
 import asyncio
 import json
@@ -27,7 +27,7 @@ async def test_a_429_comes_through_whole_with_when_to_come_back(proxied: Proxied
         async def ask() -> httpx2.Response:
             return await http.post(f"{proxied.url}/v1/chat/completions", json={**ASK, "model": "full"})
 
-        assert (await ask()).status_code == 200  # how long a line is, is known by the calls before
+        assert (await ask()).status_code == 200  # The queue's wait is estimated from earlier calls.
         answers = await asyncio.gather(*(ask() for _ in range(4)))
     refused = [answer for answer in answers if answer.status_code == 429]
     assert {answer.status_code for answer in answers} == {200, 429}
@@ -76,7 +76,7 @@ def test_what_is_never_whole_is_ended_and_never_becomes_a_run(proxied: Proxied) 
     )
     large = sent(
         proxied, HEAD + b"content-length: 900000\r\n\r\n" + b"{" * 300_000
-    )  # more than HAProxy keeps for itself
+    )  # more than HAProxy buffers
     assert silent.recv(999)[:12] in (b"", b"HTTP/1.1 408")
     for connection in (half, stopped, large):
         assert connection.recv(99).startswith(b"HTTP/1.1 408")
@@ -91,7 +91,6 @@ def test_a_header_without_end_is_refused_at_once(proxied: Proxied) -> None:
 
 
 def received(proxied: Proxied, request: bytes) -> bytes:
-    """All that the server sends until it closes the connection."""
     connection, said = sent(proxied, request), b""
     while piece := connection.recv(65_536):
         said += piece

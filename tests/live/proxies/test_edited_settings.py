@@ -1,5 +1,3 @@
-"""A server as `make serve` starts it follows its settings file."""
-
 from typing import Any
 
 import httpx2 as httpx

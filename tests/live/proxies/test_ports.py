@@ -1,4 +1,4 @@
-"""Every port of a real server on both paths, Ray's dashboard included, asked without a credential."""
+"""All ports of a real server on both paths, Ray's dashboard included, probed without a credential."""
 
 import subprocess
 import sys

@@ -1,7 +1,8 @@
-"""What a server leaves on its machine: no secret in any file, no port beyond loopback, no file, no process.
+"""Remains of a server: no secret in a file, no port beyond loopback, no file and no process.
 
-`pytest tests/test_start.py tests/live -k secret` is the whole search: with Serve's proxy, with HAProxy, with keys, a start
-that fails, and the embedded default with its engines. These tests end their servers, so they are the last of their folder.
+`pytest tests/test_start.py tests/live -k secret` runs the whole search: with Serve's proxy, with HAProxy, with keys,
+with a start that fails, and with the embedded default and its engines. These tests end their servers, so they are the
+last of their folder.
 """
 
 import asyncio
@@ -32,9 +33,8 @@ def folder_of(port: int) -> Path:
 
 
 def in_rays_usual_folder(pid: int, since_s: float) -> bool:
-    """Whether the process has a session where Ray writes unless it is told where.
-
-    Older sessions are other processes': numbers are used again.
+    """Return whether the process has a session in Ray's default folder since `since_s`. Older sessions belong to
+    other processes with the same number.
     """
     return any(path.stat().st_mtime >= since_s for path in Path("/tmp/ray").glob(f"session_*_{pid}"))
 

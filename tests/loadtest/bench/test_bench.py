@@ -1,4 +1,4 @@
-"""Figures from made-up measurements. Nothing is timed here; the upstream is asked over real HTTP."""
+"""Figures of the bench from artificial measurements, without timing. The upstream is called over HTTP."""
 
 import asyncio
 import json
@@ -76,7 +76,9 @@ def values(figures: list[Figure]) -> dict[str, float]:
 
 
 def a_conductors_record() -> dict[str, object]:
-    """A plan that begins at 0.001 s; its first step's last byte is the fourth token, due 60 ms later."""
+    """Return a plan that begins at 0.001 s. The last byte of its first step is the fourth token, which is due 60 ms
+    later.
+    """
     plan = {"started_s": 0.001, "ended_s": 0.401, "output": '{"worker": 0, "subtask": "x"}\n{"worker": 1}'}
     return {
         "plans": [plan],
@@ -85,17 +87,16 @@ def a_conductors_record() -> dict[str, object]:
 
 
 def a_round(router: float, bare: float) -> engine.EngineRound:
-    """Tokens per second of both sides."""
     return engine.EngineRound(engine.EngineSide(router, (112.0,)), engine.EngineSide(bare, (100.0,)))
 
 
 def first_tokens(*router_ms: float) -> list[engine.FirstTokens]:
-    """Those of the bare engine after 100 ms, of the empty ingress after 110."""
+    """Return first tokens: 100 ms for the bare engine, 110 ms for the empty ingress."""
     return [engine.FirstTokens(ms, 110.0, 100.0) for ms in router_ms]
 
 
 def a_scaled_run(*words: int | None, replicas: tuple[int, ...] = (0, 1, 2, 3, 0)) -> autoscaling.ScalingRun:
-    """A look every 10 s, streams under way until 30 s."""
+    """Return a run with a snapshot every 10 s and open streams until 30 s."""
     looks = [autoscaling.Snapshot(10.0 * n, int(n <= 3), up, 0, 0) for n, up in enumerate(replicas)]
     return autoscaling.ScalingRun(4.0, list(words), looks)
 

@@ -1,4 +1,4 @@
-"""The bench vs. other gateways: figures from made-up rounds, the upstream over real HTTP, the environments."""
+"""Comparison with other gateways: figures from artificial rounds, the upstream over HTTP, and the environments."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -46,7 +46,7 @@ ROUNDS = [
         an_ingress(3.0, 200),
     ),
 ]
-"""The last while the machine was busy with something else."""
+"""In the last round, the machine was busy with something else."""
 
 
 @pytest.fixture

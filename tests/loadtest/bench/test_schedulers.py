@@ -1,4 +1,4 @@
-"""The bench compares three schedulers plan by plan, with plans of every length."""
+"""Comparison of three schedulers plan by plan, with plans of each length."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What goes in: refused with the field and the reason where it cannot be; traffic of every kind."""
+"""Inputs of the simulation: rejected with field and reason, and traffic of each kind."""
 
 import re
 from pathlib import Path
@@ -15,7 +15,7 @@ from loadtest.capacity.inputs import INPUTS, Inputs, InputsError, load
 
 
 def write_inputs(tmp_path: Path, **changes: Any) -> Path:
-    """The shipped inputs with `a__b=value` in place of what is at a.b."""
+    """Write the shipped inputs, with `a__b=value` replacing a.b."""
     content = yaml.safe_load(INPUTS.read_text())
     for where, value in changes.items():
         *path, last = where.split("__")

@@ -1,4 +1,4 @@
-"""The simulation obeys what queueing theory knows, and the same seed gives the same run."""
+"""Simulation: it follows queueing theory, and a seed reproduces a run."""
 
 import math
 from collections.abc import Callable
@@ -24,7 +24,7 @@ SIZES = size(GIVEN, 4, samples(GIVEN, 3000, 0)).sizes
 
 
 def an_engine(**changes: object) -> inputs.EngineSpec:
-    """10 ms a step for one sequence, 20 ms for ten; prompts are read at once."""
+    """Return an engine of 10 ms per step for one sequence and 20 ms for ten, with immediate prefill."""
     base = GIVEN.engines["32b"].model_dump() | {
         "max_num_seqs": 10,
         "memory_seqs": 1000,
@@ -47,7 +47,7 @@ def ends_s(run: SimulatedRun) -> list[float]:
 
 
 def open_queue(station: Cores, arrivals: list[float], service_s: Callable[[], float]) -> list[float]:
-    """How long each arrival waited and was served."""
+    """Return how long each arrival waited and was served."""
     took_s: list[float] = []
 
     def one() -> Process:
@@ -66,7 +66,7 @@ def open_queue(station: Cores, arrivals: list[float], service_s: Callable[[], fl
 
 
 def erlang_c(servers: int, offered: float) -> float:
-    """The probability of waiting in M/M/c (Erlang, 1917)."""
+    """Return the probability of waiting in M/M/c (Erlang, 1917)."""
     full = offered**servers / math.factorial(servers) * servers / (servers - offered)
     return full / (sum(offered**k / math.factorial(k) for k in range(servers)) + full)
 
@@ -211,7 +211,7 @@ def test_the_real_server_was_as_fast_as_its_simulation_says_until_it_was_nearly_
         assert abs(row["error_done_rps"]) < 0.05, row
         assert -0.1 < row["error_router_cpu_ms"] < 0.45, (
             row
-        )  # never much too cheap; a busy router reads more at one waking
+        )  # at most slightly too cheap; a busy router reads more per wake-up
 
 
 def test_the_routers_cpu_for_requests_that_nothing_was_fitted_to_is_reckoned_streamed_and_not() -> None:
@@ -219,7 +219,7 @@ def test_the_routers_cpu_for_requests_that_nothing_was_fitted_to_is_reckoned_str
     rows = compare_cpu(GIVEN, GIVEN.checked)
     assert {row["streamed"] for row in rows} == {True, False}
     for row in rows:
-        assert abs(row["error"]) < 0.6, row  # a nearly idle router reads fewer tokens at one waking
+        assert abs(row["error"]) < 0.6, row  # a nearly idle router reads fewer tokens per wake-up
 
 
 def test_what_is_there_is_what_the_serve_config_says() -> None:

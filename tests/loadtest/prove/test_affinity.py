@@ -1,4 +1,4 @@
-"""How the proof of affinity counts the turns that stayed, and when they were back."""
+"""Counts of the affinity proof: turns that stayed on their worker, and when they returned to it."""
 
 from collections import Counter
 

@@ -1,4 +1,4 @@
-"""The audit at the end of each proof finds what is wrong: a proof that cannot fail proves nothing."""
+"""The audit at the end of each proof detects faults."""
 
 from dataclasses import asdict
 
@@ -33,7 +33,6 @@ async def audit_fields(ledgers: Ledgers, *answered: str) -> dict[str, float]:
 
 
 async def spend(ledgers: Ledgers) -> None:
-    """A run of four cents."""
     request = ledgers.request(6)
     assert await ledgers.store.hold(request) is None
     await ledgers.store.settle(bill(request, 4))

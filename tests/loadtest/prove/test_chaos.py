@@ -1,4 +1,4 @@
-"""What `make prove-chaos` serves, how it judges a round, and one round."""
+"""`make prove-chaos`: its settings, its verdict on a round, and one round."""
 
 import subprocess
 import sys

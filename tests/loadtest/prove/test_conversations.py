@@ -1,4 +1,4 @@
-"""The proof of conversations on one small conversation: its rows, its aims and its bill by hand."""
+"""Proof of conversations on one small conversation: rows, targets and bill, computed by hand."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What is reported of a turn through `podium-mini` beside one to the worker's own server."""
+"""Comparison of a turn through `podium-mini` with one sent to the worker's own server."""
 
 import pytest
 

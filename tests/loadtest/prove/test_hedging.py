@@ -1,4 +1,4 @@
-"""What the proof of hedging takes for a fault."""
+"""Faults that the proof of hedging reports."""
 
 from collections import Counter
 from dataclasses import replace

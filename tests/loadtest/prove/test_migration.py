@@ -1,4 +1,4 @@
-"""A migration that is killed before each of its statements, while others write, on real databases."""
+"""Migration on real databases, killed before each of its statements while others write."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What the proofs of load take for a whole answer: over real sockets, as Podium's streams end."""
+"""Complete answers, as the load proofs define them, over real sockets."""
 
 import time
 from collections import Counter

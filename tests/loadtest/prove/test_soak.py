@@ -1,4 +1,4 @@
-"""The soak, for seconds: a run, call, file, socket, task or span that every request leaves shows in so few already."""
+"""Soak of a few seconds. It shows each run, call, file, socket, task or span that requests leak."""
 
 import math
 from pathlib import Path
