@@ -18,6 +18,15 @@ Json = dict[str, Any]
 CUT = {"length": "cut off", "content_filter": "cut off by a content filter"}
 """Note for each `finish_reason` of an incomplete answer. It is added to the status `finished` or `done`."""
 STYLES = {"done": "green", "finished": "green", "failed": "red", "lost": "red", "running": "cyan"}
+OUTCOMES = {
+    "failed": ("failed attempt with", "red"),
+    "rejected": ("rejected by", "dim"),
+    "cut": ("interrupted:", "red"),
+    "lost_race": ("slower than another call:", "dim"),
+    "left_alone": ("skipped", "dim"),
+}
+"""Title and style of an attempt that gave no answer, by its `outcome`. A worker that does not answer a kind of question
+rejects it."""
 
 
 def brief(text: str, most: int = 90) -> str:
@@ -174,10 +183,10 @@ def _add_step(branch: Tree, step: Json, *, words: bool, prompts: bool) -> None:
 
 
 def _add_try(branch: Tree, attempt: Json) -> None:
-    """Add a failed attempt that was retried, and its details, which only operators see."""
-    line = branch.add(
-        cell(f"failed attempt with {attempt['worker']}: {brief(attempt['message'], 300)}", "red")
-    )
+    """Add an attempt that gave no answer, and its details, which only operators see."""
+    is_rejection = attempt.get("error") == "WorkerRefused" and attempt.get("outcome") == "failed"
+    title, style = OUTCOMES["rejected" if is_rejection else attempt.get("outcome", "failed")]
+    line = branch.add(cell(f"{title} {attempt['worker']}: {brief(attempt['message'], 300)}", style))
     _add_detail(line, attempt)
 
 

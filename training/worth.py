@@ -46,7 +46,7 @@ class Worths:
 
     def __init__(self, answered: Sequence[AnsweredQuestion], config: WorthConfig) -> None:
         different = list({each.question.id: each for each in answered}.values())
-        from sklearn.linear_model import Ridge  # a second and a half, for runs without worths too
+        from sklearn.linear_model import Ridge  # slow import (1.5 s), which most runs do not need
 
         self._workers = tuple(different[0].answers)
         self._families = sorted({each.family for each in different})

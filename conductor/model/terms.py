@@ -104,7 +104,7 @@ class Places:
 
     used_names: set[str] = field(default_factory=set[str])
     has_other: Callable[[], bool] = field(default=lambda: True)
-    """Returns whether there is a place not used yet. By default yes: an address may have many servers."""
+    """Return whether an unused place exists. True by default, because an address may have several servers."""
 
     def take(self, place: str, has_other: Callable[[], bool]) -> None:
         """Record that the call goes to `place`."""

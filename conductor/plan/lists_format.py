@@ -153,6 +153,8 @@ class ListsParser:
             return [self._draft.add(step)]
         if step.access:
             raise InvalidPlan(
-                "Step 0 reads a step; there is none before it.", reason=Reason.READS_FORWARD, step=0
+                "Step 0 cannot read another step, because it is the first one.",
+                reason=Reason.READS_FORWARD,
+                step=0,
             )
         return []

@@ -376,7 +376,7 @@ async def open_call(
             if reply is None and holds.failed:
                 exc.attempts, exc.step = tuple(holds.failed), call.site.step
             raise
-        except Interrupted as exc:  # raised by the worker; an interrupted run reports it by itself
+        except Interrupted as exc:  # raised by the worker; an interrupted run reports it
             message = f"The call to {member.name} was interrupted: {exc.message}"
             raise WorkerUnavailable(
                 message, worker=member.name, step=call.site.step, detail=exc.detail

@@ -83,7 +83,7 @@ def measure_results(
     """Return the measurements from an evaluation's strategies `single:NAME`, and the number of held-out
     questions dropped.
 
-    The newest answer to a question counts; `results` are oldest first. Outages do not count, refusals are
+    The newest answer to a question counts; `results` are oldest first. Outages are ignored, and refusals are
     wrong.
     """
     newest = {

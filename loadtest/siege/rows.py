@@ -29,7 +29,7 @@ CHAT_BYTES = 3_900_000
 UPLOAD_BYTES = 45 * MB
 """Slightly less than `batches.max_file_bytes`."""
 RUN_S = 20.0
-"""Seconds until an unread run ends. A run that runs rightly holds its question in memory."""
+"""Seconds until an unread run ends. An active run holds its question in memory by design."""
 Rows = AsyncGenerator[None]
 
 

@@ -68,7 +68,7 @@ async def check_version(address: Address) -> str:
 
 
 async def see_version(address: Address) -> str | None:
-    """Return the schema's version, or None if there is none. Raise StoreError if it is another than needed."""
+    """Return the schema's version, or None if there is none. Raise StoreError for another version."""
     if not address.may_hold_something:
         return None
     async with Database(address) as database, database.reading() as connection:

@@ -91,8 +91,8 @@ def usual_limit_s(health: WorkerHealth) -> float:
 
 
 def telling_silence_s(health: WorkerHealth) -> float:
-    """Return the seconds of silence that count as a failure if the caller gave up, at most `usual_limit_s`.
-    They end no call.
+    """Return after how many seconds of silence a call that its caller gave up counts as a failure. It is at most
+    `usual_limit_s`, and no timeout.
     """
     p99_s = _p99_s(health)
     telling_s = LEAST_S if p99_s is None else max(TELLING_LEAST_S, TELLING_TIMES_P99 * p99_s)

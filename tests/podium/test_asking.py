@@ -150,6 +150,20 @@ async def test_an_answer_that_was_cut_off_does_not_look_finished(
     assert f"{status}  " in listed.out
 
 
+async def test_a_program_that_does_not_answer_such_questions_has_rejected_them_and_has_not_failed(
+    capsys: Any,
+) -> None:
+    factory = "serving.workers.programs.calculator:Calculator"
+    program = {"name": "calculator", "kind": "python", "factory": factory, "card": "sums", "fallbacks": ["a"]}
+    async with served(
+        team(plan(step("calculator", "")), workers=[program, scripted("a"), scripted("b")])
+    ) as api:
+        await podium(capsys, "ask", "Why?", "--url", api.url)
+        shown = await podium(capsys, "show", "--url", api.url)
+    assert "rejected by calculator: calculator is a program that answers only questions about" in shown.out
+    assert "failed" not in shown.out
+
+
 @pytest.mark.parametrize("reply", [CUT, "Whole."])
 async def test_a_step_whose_words_were_cut_off_says_so_in_a_run_that_is_whole(
     reply: Any, capsys: Any

@@ -99,7 +99,7 @@ export function Pool() {
   );
   return (
     <section>
-      <PageHead title="Pool" lead="The workers that may answer, and how they are." />
+      <PageHead title="Pool" lead="Workers of the pool and their state." />
       <Alert text={fault.value} />
       {ready.value ? <ServerState ready={ready.value} /> : null}
       <h2>Workers in the pool</h2>

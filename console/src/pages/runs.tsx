@@ -137,7 +137,7 @@ function NoRuns(props: { isFiltered: boolean; hasMore: boolean }) {
     );
   return (
     <Empty icon="runs" title="No runs yet." action={may("run") ? <a class="button go" href="#/ask">Ask a question</a> : null}>
-      Runs appear here as soon as somebody sends a request to this server.
+      Runs appear here as soon as a client sends a request to this server.
     </Empty>
   );
 }

@@ -156,7 +156,7 @@ export function Fault(props: { fault: ApiFault | null; isFirst?: boolean }) {
 function Attempts(props: { attempts: Attempt[] }) {
   return (
     <>
-      <h3>Failed attempts</h3>
+      <h3>Earlier attempts</h3>
       <ol>
         {props.attempts.map((attempt, index) => (
           <li key={index}>

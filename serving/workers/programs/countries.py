@@ -454,7 +454,7 @@ def _by_words(match: re.Match[str]) -> ExactAnswer:
             country_match = re.fullmatch(rf".*?(?P<country>{re.escape(' '.join(words[start:end]))}).*", text)
             assert country_match is not None
             return rule(country_match)
-    raise NotForProgram("The program does not understand every word around the country's name.")
+    raise NotForProgram("The program does not understand some words around the country's name.")
 
 
 _C = r"(?P<country>[^\W\d_][\w .,'’&()-]{1,60}?)"

@@ -61,7 +61,7 @@ class ProgramWorker:
     most_chars: ClassVar[int] = MOST_CHARS
     """Maximum length in characters of a text that the program reads."""
     changes_texts: ClassVar[bool] = False
-    """Whether answers are texts of the user. An "a." in them is no option, and their first letter stays as it is."""
+    """Whether answers are texts of the user. An "a." in them is not an option, and their first letter keeps its case."""
 
     def __init__(self, name: str, price: Price | None = FREE) -> None:
         """Create the worker. Raise ValueError if a package is not installed."""

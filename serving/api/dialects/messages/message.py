@@ -127,7 +127,7 @@ def tool_use(call_id: CallId, pending: PendingCall) -> Json:
 
 
 def input_json(call: ToolCall) -> str:
-    """Return a tool call's input as JSON text of an object, wrapped in one if it is none."""
+    """Return a tool call's input as JSON text of an object, wrapped in an object if it is not one."""
     try:
         is_object = isinstance(orjson.loads(call.arguments or "{}"), dict)
     except orjson.JSONDecodeError:

@@ -187,7 +187,7 @@ def page_json(items: list[Json], *, has_more: bool) -> Json:
 
 
 async def _find(request: Request, id: str) -> Conversation:
-    """Return a conversation. Raise UnknownName if the caller has no such one."""
+    """Return a conversation. Raise UnknownName if the caller has no such conversation."""
     return await CallersRuns(request.app.state.service, caller_of(request)).conversation(id)
 
 
