@@ -20,7 +20,8 @@ docs/errors.md.
     │   ├── WorkerBusy
     │   ├── LineTooLong
     │   ├── WorkerRefused
-    │   │   └── ContentFiltered
+    │   │   ├── ContentFiltered
+    │   │   └── QuestionRejected
     │   ├── AnswerInvalid
     │   └── ContextOverflow
     ├── BudgetExceeded
@@ -212,13 +213,16 @@ class WorkerRefused(WorkerError):
     fault."""
     in_doubt: bool = False
     """True if `every_call` is a guess, because a firewall may have rejected this one prompt."""
-    only_this_call: bool = False
-    """True if the worker can still answer other prompts, such as a program that did not understand this one. Later
-    calls of the same run are then still sent to it."""
 
 
 class ContentFiltered(WorkerRefused):
     """The provider's content filter rejected the prompt. Other prompts still work."""
+
+    param = "messages"
+
+
+class QuestionRejected(WorkerRefused):
+    """The worker is a program, and does not answer this question. It may answer others, also of the same run."""
 
     param = "messages"
 

@@ -20,13 +20,12 @@ CUT = {"length": "cut off", "content_filter": "cut off by a content filter"}
 STYLES = {"done": "green", "finished": "green", "failed": "red", "lost": "red", "running": "cyan"}
 OUTCOMES = {
     "failed": ("failed attempt with", "red"),
-    "rejected": ("rejected by", "dim"),
     "cut": ("interrupted:", "red"),
     "lost_race": ("slower than another call:", "dim"),
     "left_alone": ("skipped", "dim"),
+    "QuestionRejected": ("rejected by", "dim"),
 }
-"""Title and style of an attempt that gave no answer, by its `outcome`. A worker that does not answer a kind of question
-rejects it."""
+"""Title and style of an attempt that gave no answer, by its error or its `outcome`."""
 
 
 def brief(text: str, most: int = 90) -> str:
@@ -184,8 +183,7 @@ def _add_step(branch: Tree, step: Json, *, words: bool, prompts: bool) -> None:
 
 def _add_try(branch: Tree, attempt: Json) -> None:
     """Add an attempt that gave no answer, and its details, which only operators see."""
-    is_rejection = attempt.get("error") == "WorkerRefused" and attempt.get("outcome") == "failed"
-    title, style = OUTCOMES["rejected" if is_rejection else attempt.get("outcome", "failed")]
+    title, style = OUTCOMES.get(attempt["error"]) or OUTCOMES[attempt["outcome"]]
     line = branch.add(cell(f"{title} {attempt['worker']}: {brief(attempt['message'], 300)}", style))
     _add_detail(line, attempt)
 

@@ -46,6 +46,7 @@ TABLE: Mapping[type[errors.PodiumError], Row] = {
     errors.LineTooLong: Row(429, "rate_limit_error", "line_too_long", "Add capacity, or raise `max_wait_s` of the worker ([overload](operations/overload.md))."),
     errors.WorkerRefused: Row(502, "upstream_error", "worker_refused", "Read the reason in the run's record, and correct its cause, such as the key, the credit or the model's name."),
     errors.ContentFiltered: Row(400, "invalid_request_error", "content_filter", "Change the prompt, or set `on_content_filter` of the worker."),
+    errors.QuestionRejected: Row(400, "invalid_request_error", "question_rejected", "Ask another worker, or give this one [fallbacks](operations/worker-failures.md#fallbacks)."),
     errors.AnswerInvalid: Row(400, "upstream_error", "answer_invalid", "Simplify the [format](structured-output.md), or use a stronger worker."),
     errors.ContextOverflow: Row(400, "invalid_request_error", "context_length_exceeded", "Shorten the prompt, or add a worker with a longer context. If the record says that the prompt exceeds the provider's tokens per minute, raise that quota."),
     errors.BudgetExceeded: Row(402, "budget_error", "budget_exceeded", "Raise the limit that the message names. It is a limit of the request, the model, the key or the team ([budgets](budgets.md))."),

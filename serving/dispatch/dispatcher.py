@@ -13,7 +13,14 @@ from types import MappingProxyType
 
 from msgspec.structs import replace
 
-from conductor.errors import ContextOverflow, LineTooLong, WorkerError, WorkerRefused, WorkerUnavailable
+from conductor.errors import (
+    ContextOverflow,
+    LineTooLong,
+    QuestionRejected,
+    WorkerError,
+    WorkerRefused,
+    WorkerUnavailable,
+)
 from conductor.model.call import Call
 from conductor.model.failure import Attempt, Failure
 from conductor.model.reply import Reply
@@ -317,7 +324,7 @@ async def _send(stack: AsyncExitStack, expected: ExitStack, attempts: Attempts, 
 def _note_refusal(worker: str, call: Call, _: object, error: BaseException | None, __: object) -> None:
     """Record a refusal at the end of an attempt, so that the run does not call the worker again."""
     refusals = call.terms.refusals
-    if refusals is not None and isinstance(error, WorkerRefused) and not error.only_this_call:
+    if refusals is not None and isinstance(error, WorkerRefused) and not isinstance(error, QuestionRejected):
         refusals.add(worker, call.site.operation, error)
 
 

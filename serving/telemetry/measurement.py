@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple, Protocol
 
-from conductor.errors import WorkerError
+from conductor.errors import QuestionRejected, WorkerError
 from conductor.model.failure import Attempt, Failure
 from conductor.model.reply import CallResult
 from conductor.model.usage import Usage
@@ -146,19 +146,23 @@ def _of_failures(call: _Call) -> Iterator[Measurement]:
     failed_worker = str(last_failure.get("worker") or "") if last_failure else ""
     last = result.worker if result else failed_worker or call.worker
     yield from _of_attempts(attempts, last)
-    if last_failure:
+    if last_failure and not last_failure.is_a(QuestionRejected):
         yield Measurement(metrics.WORKER_ERRORS, 1, (last, _code(last_failure), "gave_up"))
 
 
 def _of_attempts(attempts: Iterable[Attempt], last: str) -> Iterator[Measurement]:
     """Yield a measurement for each failed attempt before the last, and each hedge. An attempt was retried if
-    the next one has the same worker, or else failed over.
+    the next one has the same worker, or else failed over. A program that rejects a question has not failed.
     """
     attempts = tuple(attempts)
     for each in attempts:
         if each.outcome == "lost_race":
             yield Measurement(metrics.HEDGES, 1, (each.worker, "lost" if each.hedge else "won"))
-    failed = [each for each in attempts if each.outcome not in ("left_alone", "lost_race")]
+    failed = [
+        each
+        for each in attempts
+        if each.outcome not in ("left_alone", "lost_race") and each.error != QuestionRejected.__name__
+    ]
     for attempt, after in pairwise([*((each.worker, each.error) for each in failed), (last, "")]):
         then = "retried" if attempt[0] == after[0] else "failed_over"
         yield Measurement(metrics.WORKER_ERRORS, 1, (*attempt, then))

@@ -118,6 +118,17 @@ async def test_refused_plans_failed_attempts_retries_and_failing_over_are_told_a
     assert meter.sums(metrics.WORKFLOW_DURATION).keys() == {("mini", "failed", "WorkerUnavailable")}
 
 
+async def test_a_program_that_rejects_a_question_has_not_failed() -> None:
+    factory, meter = "serving.workers.programs.calculator:Calculator", Kept()
+    program = {"name": "calculator", "kind": "python", "factory": factory, "card": "sums"}
+    for fallbacks, status in (["a"], 200), ([], 400):
+        workers = [program | {"fallbacks": fallbacks}, scripted("a")]
+        async with served(team(workers=workers, workflows={}), meter=meter) as api:
+            assert (await api.post({"model": "calculator"})).status_code == status
+    await until(lambda: len(meter.taken) >= 2, "both runs are measured")
+    assert meter.sums(metrics.WORKER_ERRORS) == {}
+
+
 async def test_a_plan_that_is_only_asked_for_is_not_counted_as_an_answer() -> None:
     meter = Kept()
     async with served(team(GOOD), meter=meter) as api:

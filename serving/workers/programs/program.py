@@ -1,7 +1,7 @@
 """Base class of workers that are programs instead of models.
 
 A program answers a question only if it understands every word of it. It rejects every other question with
-`WorkerRefused`, so that a fallback answers and the record shows the reason. A program does not depend on the
+`QuestionRejected`, so that a fallback answers and the record shows the reason. A program does not depend on the
 other workers.
 """
 
@@ -14,7 +14,7 @@ from functools import partial
 from importlib.util import find_spec
 from typing import ClassVar
 
-from conductor.errors import WorkerRefused
+from conductor.errors import QuestionRejected
 from conductor.model.call import Call
 from conductor.model.deltas import open_reply
 from conductor.model.reply import Delta, FinishReason, Reply
@@ -77,7 +77,7 @@ class ProgramWorker:
         raise NotImplementedError
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
-        """Answer `call` in the process of the programs. Raise WorkerRefused if it cannot."""
+        """Answer `call` in the process of the programs. Raise QuestionRejected if it cannot."""
         return open_reply(self.name, f"{self.name} (program)", self._deltas(call), self._price)
 
     async def _deltas(self, call: Call) -> AsyncGenerator[Delta]:
@@ -85,7 +85,7 @@ class ProgramWorker:
             text = await self._ask(texts_of(call))
         except NotForProgram as why:
             message = f"{self.name} is a program that answers only questions about {self.topic}. {why}"
-            raise WorkerRefused(message, worker=self.name, only_this_call=True) from None
+            raise QuestionRejected(message, worker=self.name) from None
         tokens, most = TOKEN.findall(text), call.sampling.max_output_tokens
         stops = [at for stop in call.sampling.stop if stop and (at := text.find(stop)) >= 0]
         is_cut = most is not None and len(tokens) > most

@@ -15,7 +15,7 @@ from serving.settings.settings import SettingsError
 
 STATUSES = {
     errors.PodiumError: 500, errors.BadTask: 400, errors.UnknownName: 404, errors.UnknownModel: 404, errors.TooLarge: 413, errors.TooSlow: 408, errors.WrongContentType: 415, errors.NotAllowed: 403, errors.Unauthenticated: 401, errors.NoPlan: 502,
-    errors.InvalidPlan: 502, errors.WorkerError: 502, errors.WorkerUnavailable: 502, errors.WorkerBusy: 503, errors.LineTooLong: 429, errors.WorkerRefused: 502, errors.ContentFiltered: 400, errors.AnswerInvalid: 400,
+    errors.InvalidPlan: 502, errors.WorkerError: 502, errors.WorkerUnavailable: 502, errors.WorkerBusy: 503, errors.LineTooLong: 429, errors.WorkerRefused: 502, errors.ContentFiltered: 400, errors.QuestionRejected: 400, errors.AnswerInvalid: 400,
     errors.ContextOverflow: 400, errors.BudgetExceeded: 402, errors.DeadlineExceeded: 504, errors.Cancelled: 409, errors.Interrupted: 503, errors.StoreUnavailable: 503, errors.Overloaded: 429, errors.RateLimited: 429, errors.NotTheSame: 422,
 }  # fmt: skip
 CLASSES = {

@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import pytest
 
-from conductor.errors import WorkerRefused
+from conductor.errors import QuestionRejected
 from conductor.model.call import AnswerFormat, Call, CallSite, Sampling
 from conductor.model.messages import Message, Text
 from conductor.model.reply import FinishReason, Reply
@@ -44,13 +44,9 @@ def asked(*texts: str, **more: object) -> Call:
 
 
 async def refusal(call: Call) -> str:
-    with pytest.raises(WorkerRefused) as caught:
+    with pytest.raises(QuestionRejected) as caught:
         await answer(call)
-    assert (caught.value.worker, caught.value.every_call, caught.value.only_this_call) == (
-        "calculator",
-        False,
-        True,
-    )
+    assert (caught.value.worker, caught.value.every_call) == ("calculator", False)
     return caught.value.message
 
 
@@ -166,7 +162,7 @@ async def test_a_refusal_is_on_record_and_the_fallback_answers():
     assert ("".join(reply.texts), reply.worker, attempt.error) == (
         "Once upon a time.",
         "writer",
-        "WorkerRefused",
+        "QuestionRejected",
     )
     assert attempt.message.startswith("calculator is a program that answers only questions about arithmetic")
     assert reply.price == FREE
@@ -203,7 +199,7 @@ async def test_a_later_step_of_the_same_run_may_call_a_program_that_refused():
         .worker
     )
     terms = Terms(refusals=Refusals())
-    with pytest.raises(WorkerRefused):
+    with pytest.raises(QuestionRejected):
         async with calculator.open(asked("Tell me a story.", terms=terms)):
             pass
     async with calculator.open(asked("What is 2 + 3?", terms=terms)) as reply:
@@ -233,7 +229,7 @@ async def test_an_answer_in_a_format_comes_from_a_model_after_a_program_has_refu
         answer = await api.ok(body | {"response_format": {"type": "json_object"}, "podium": {"trace": True}})
     assert answer["choices"][0]["message"]["content"] == '{"sum": 5}'
     (attempt,) = answer["podium"]["steps"][0]["attempts"]
-    assert (attempt["worker"], attempt["error"]) == ("a", "WorkerRefused")
+    assert (attempt["worker"], attempt["error"]) == ("a", "QuestionRejected")
 
 
 async def test_programs_answer_in_a_process_beside_the_router():
