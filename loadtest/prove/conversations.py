@@ -13,6 +13,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from itertools import pairwise
 from pathlib import Path
@@ -114,6 +115,11 @@ class ConversationOutcome:
             return None
         return sum(self.ledger_usd.values()) - sum((each.cost_usd for each in self.calls), Decimal())
 
+    @property
+    def is_in_costs(self) -> bool:
+        """True if `GET /v1/costs` has the sum of the ledger."""
+        return self.ledger_usd is None or self.costs_usd == sum(self.ledger_usd.values())
+
 
 def settings(scenario: ClientScenario, url: str, n_accounts: int) -> Json:
     """Return the settings of the routers. `url` is the provider's."""
@@ -180,7 +186,9 @@ async def run_conversation(
 
 
 async def _sum_costs(session: aiohttp.ClientSession, url: str) -> Decimal:
-    async with session.get(f"{url}/v1/costs") as response:
+    now = datetime.now(UTC)  # the clock of the routers is ahead
+    days = {"from": f"{now - timedelta(days=1):%F}", "to": f"{now + timedelta(days=30):%F}"}
+    async with session.get(f"{url}/v1/costs", params=days) as response:
         response.raise_for_status()
         answer: Json = await response.json()
     return sum((Decimal(each["cost_usd"]) for each in answer["data"]), Decimal())
@@ -217,7 +225,7 @@ def _row(
         cached_share(outcome.calls),
         outcome.moved_turns,
         "-" if difference_usd is None else f"{difference_usd:f}",
-        (route.aim is None or ratio <= route.aim) and not difference_usd,
+        (route.aim is None or ratio <= route.aim) and not difference_usd and outcome.is_in_costs,
     )
 
 

@@ -162,6 +162,7 @@ class Served:
     async def quiet(self) -> None:
         """Wait until no run has left anything. Fail if something stays."""
         await until(lambda: self.service.running == 0, "no run under way")
+        await until(lambda: not self.service._pools._retired, "no replaced pool in use")
         for wire in self.service.pool.clients:
             if isinstance(wire, ScriptedWorker):
                 await until(lambda wire=wire: wire.open_calls == 0, f"no open call at {wire.name}")
@@ -301,6 +302,7 @@ async def served(
                 await asyncio.gather(*(sdk.close() for sdk in running.sdks))
                 await work.aclose()
             await running.quiet()
+            await service.pool.aclose()
 
 
 @asynccontextmanager
