@@ -75,11 +75,16 @@ async def one(database: Database, sql: str, **values: Any) -> int:
     return int((await rows(database, sql, **values))[0][0])
 
 
-async def wait_until_settled(database: Database, within_s: float = SETTLES_WITHIN_S) -> bool:
-    """Wait until no hold is open and no run is running, for at most `within_s`. Return whether that is so."""
+async def wait_until_settled(
+    database: Database, answered: Collection[str] = (), within_s: float = SETTLES_WITHIN_S
+) -> bool:
+    """Wait until no hold is open, no run is running and the runs `answered` are stored, for at most `within_s`. Return
+    whether that is so.
+    """
 
     async def is_settled() -> bool:
-        return not await one(database, OPEN_HOLDS) and not await one(database, UNDER_WAY)
+        is_open = await one(database, OPEN_HOLDS) or await one(database, UNDER_WAY)
+        return not is_open and not await count_lost_records(database, answered)
 
     return await poll(is_settled, within_s=within_s, every_s=0.2)
 

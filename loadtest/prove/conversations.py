@@ -178,7 +178,7 @@ async def run_conversation(
         await replay(scenario.client(1), send, turns)
         result.moved_turns = sum(before != after for before, after in pairwise(places))
         if database is not None:
-            await wait_until_settled(database)
+            await wait_until_settled(database, result.calls_by_run)
             entries = await rows(database, SPENT_BY_RUN)
             result.ledger_usd = {run_id: to_usd(int(amount)) for run_id, amount in entries}
             result.costs_usd = await _sum_costs(session, urls[0])
