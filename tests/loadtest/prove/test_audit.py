@@ -42,7 +42,7 @@ async def spend(ledgers: Ledgers) -> None:
 async def test_where_all_is_right_nothing_is_found(store_address: Address) -> None:
     async with open_ledgers(store_address) as ledgers:
         await spend(ledgers)
-        assert await wait_until_settled(ledgers.database, 5)
+        assert await wait_until_settled(ledgers.database, within_s=5)
         right = await audit_fields(ledgers, "wf_1")
         assert (right.pop("records_usd"), right.pop("ledger_usd")) == (0.04, 0.04)
         assert not any(right.values())
@@ -67,4 +67,4 @@ async def test_what_a_client_was_told_of_and_is_not_there_is_lost(store_address:
 async def test_what_stays_held_is_not_waited_for_without_end(store_address: Address) -> None:
     async with open_ledgers(store_address) as ledgers:
         assert await ledgers.store.hold(ledgers.request(1)) is None
-        assert not await wait_until_settled(ledgers.database, 0.3)
+        assert not await wait_until_settled(ledgers.database, within_s=0.3)
