@@ -14,12 +14,15 @@ from sqlalchemy import (
     Connection,
     LargeBinary,
     Row,
+    Select,
     Table,
     delete,
     func,
     insert,
+    literal,
     select,
     true,
+    tuple_,
     update,
 )
 
@@ -33,6 +36,7 @@ from serving.database.inserts import RowInsert, insert_into
 from serving.database.schema import batch as batch_table
 from serving.database.schema import batch_line, replica, stored_file
 from serving.database.writer import Operation
+from serving.shares import in_slices
 from serving.store.queries import owner_condition
 
 FILE = (stored_file.c.id, stored_file.c.key_id, stored_file.c.team_id, stored_file.c.purpose, stored_file.c.name, stored_file.c.n_bytes, stored_file.c.made_us, stored_file.c.drop_us)  # fmt: skip
@@ -82,19 +86,28 @@ class DatabaseBatchStore:
         )
         return rows[0].piece if rows else None
 
-    async def files(self, caller: Caller, purpose: str | None = None) -> list[StoredFile]:
+    async def files(
+        self,
+        caller: Caller,
+        limit: int,
+        after: StoredFile | None = None,
+        purpose: str | None = None,
+        *,
+        newest_first: bool = True,
+    ) -> list[StoredFile]:
         query = select(*FILE).where(_visible(stored_file, caller), stored_file.c.drop_us > now_us())
         if purpose is not None:
             query = query.where(stored_file.c.purpose == purpose)
-        query = query.order_by(stored_file.c.made_us.desc(), stored_file.c.id.desc())
-        return [_file(row) for row in await self._store.read(query)]
+        query = _first(query, stored_file, limit, after, newest_first=newest_first)
+        return [_file(row) async for row in in_slices(await self._store.read(query))]
 
-    async def used_bytes(self, account: Account) -> int:
-        query = select(func.coalesce(func.sum(stored_file.c.n_bytes), 0)).where(
+    async def used(self, account: Account) -> tuple[int, int]:
+        n_bytes = func.coalesce(func.sum(stored_file.c.n_bytes), 0).label("n_bytes")
+        query = select(func.count().label("n"), n_bytes).where(
             owner_condition(stored_file, account), stored_file.c.drop_us > now_us()
         )
         rows = await self._store.read(query)
-        return int(rows[0][0]) if rows else 0
+        return (int(rows[0].n), int(rows[0].n_bytes)) if rows else (0, 0)
 
     async def delete_file(self, id: str) -> None:
         async with (await self._store.database()).writing() as connection:
@@ -109,9 +122,9 @@ class DatabaseBatchStore:
         rows = await self._store.read(select(batch_table.c.body).where(batch_table.c.id == id))
         return _batch(rows[0].body) if rows else None
 
-    async def batches(self, caller: Caller) -> list[Batch]:
+    async def batches(self, caller: Caller, limit: int, after: Batch | None = None) -> list[Batch]:
         query = select(batch_table.c.body).where(_visible(batch_table, caller))
-        query = query.order_by(batch_table.c.made_us.desc(), batch_table.c.id.desc())
+        query = _first(query, batch_table, limit, after)
         return [_batch(row.body) for row in await self._store.read(query)]
 
     async def count_open(self, account: Account) -> int:
@@ -176,6 +189,22 @@ class DatabaseBatchStore:
     async def drop_results(self, batch_id: str) -> None:
         async with (await self._store.database()).writing() as connection:
             await connection.execute(delete(batch_line).where(batch_line.c.batch_id == batch_id))
+
+
+def _first(
+    query: Select[*tuple[Any, ...]],
+    table: Table,
+    limit: int,
+    after: StoredFile | Batch | None,
+    *,
+    newest_first: bool = True,
+) -> Select[*tuple[Any, ...]]:
+    """Return the query for its first rows by time after `after`."""
+    order = (table.c.made_us, table.c.id)
+    if after is not None:
+        row, place = tuple_(*order), tuple_(literal(after.made_us), literal(after.id))
+        query = query.where(row < place if newest_first else row > place)
+    return query.order_by(*(each.desc() if newest_first else each for each in order)).limit(limit)
 
 
 def _visible(table: Table, caller: Caller) -> ColumnElement[bool]:

@@ -55,6 +55,10 @@ class CountingDatabase(DatabaseStore):
         self.n_loaded += 1
         return await super().get(id)
 
+    async def find_waiting(self, id: str) -> RunRecords | None:
+        self.n_loaded += 1
+        return await super().find_waiting(id)
+
 
 def one_worker(**limits: int) -> Json:
     return team(workers=[scripted("a", "One.")], workflows={}, limits=limits)
