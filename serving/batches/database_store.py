@@ -14,8 +14,11 @@ from sqlalchemy import (
     Connection,
     LargeBinary,
     Row,
+    ScalarSelect,
     Select,
     Table,
+    Text,
+    cast,
     delete,
     func,
     insert,
@@ -25,6 +28,7 @@ from sqlalchemy import (
     tuple_,
     update,
 )
+from sqlalchemy.dialects.postgresql import aggregate_order_by
 
 from conductor.run.record import Account
 from serving.accounts.caller import Caller
@@ -61,7 +65,8 @@ class DatabaseBatchStore:
     def __init__(self, store: ReplicaStore) -> None:
         self.owner, self._store = store.owner, store
 
-    async def add_file(self, file: StoredFile, body: bytes) -> None:
+    async def add_file(self, file: StoredFile, body: bytes | ScalarSelect[bytes]) -> None:
+        """See `BatchStore.add_file`. The database can also compute `body`, so that it is never in memory here."""
         row = asdict(file) | {"key_id": file.account.key_id, "team_id": file.account.team_id, "body": body}
         del row["account"]
         new = insert_into(self._store.address.kind, stored_file).values(row)
@@ -182,13 +187,35 @@ class DatabaseBatchStore:
         rows = await self._store.read(select(batch_line.c.number).where(batch_line.c.batch_id == batch_id))
         return {row.number for row in rows}
 
-    async def results(self, batch_id: str) -> list[LineResult]:
-        query = select(batch_line).where(batch_line.c.batch_id == batch_id).order_by(batch_line.c.number)
-        return [LineResult(row.number, bool(row.is_error), row.body) for row in await self._store.read(query)]
+    async def write_results(self, batch_id: str, file: StoredFile, *, errors: bool) -> bool:
+        of_file = (batch_line.c.batch_id == batch_id) & (batch_line.c.is_error == int(errors))
+        n_bytes = func.coalesce(func.sum(func.length(batch_line.c.body) + 1), 0).label("n_bytes")
+        rows = await self._store.read(select(n_bytes).where(of_file))
+        if not rows or not rows[0].n_bytes:
+            return False
+        body = _join(self._store.address.kind, of_file)
+        await self.add_file(replace(file, n_bytes=int(rows[0].n_bytes)), body)
+        return True
+
+    async def result_bytes(self, batch_id: str) -> int:
+        n_bytes = func.coalesce(func.sum(func.length(batch_line.c.body)), 0).label("n_bytes")
+        rows = await self._store.read(select(n_bytes).where(batch_line.c.batch_id == batch_id))
+        return int(rows[0].n_bytes) if rows else 0
 
     async def drop_results(self, batch_id: str) -> None:
         async with (await self._store.database()).writing() as connection:
             await connection.execute(delete(batch_line).where(batch_line.c.batch_id == batch_id))
+
+
+def _join(kind: str, of_file: ColumnElement[bool]) -> ScalarSelect[bytes]:
+    """Return the content of a file of results. SQLite joins only texts, in the order of the inner query."""
+    if kind == "postgresql":
+        line = batch_line.c.body.op("||")(literal(b"\n", LargeBinary))
+        joined = func.string_agg(line, aggregate_order_by(literal(b"", LargeBinary), batch_line.c.number))
+        return select(joined).where(of_file).scalar_subquery()
+    ordered = select(batch_line.c.body).where(of_file).order_by(batch_line.c.number).subquery()
+    joined = func.group_concat(cast(ordered.c.body, Text) + literal("\n"), literal(""))
+    return select(cast(joined, LargeBinary)).scalar_subquery()
 
 
 def _first(

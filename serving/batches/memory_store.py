@@ -1,5 +1,6 @@
 """Files and batches in the memory of one replica."""
 
+from dataclasses import replace
 from typing import TypeVar
 
 from conductor.run.record import Account
@@ -96,8 +97,15 @@ class MemoryBatchStore:
     async def numbers(self, batch_id: str) -> set[int]:
         return set(self._results.get(batch_id, {}))
 
-    async def results(self, batch_id: str) -> list[LineResult]:
-        return [result for _, result in sorted(self._results.get(batch_id, {}).items())]
+    async def write_results(self, batch_id: str, file: StoredFile, *, errors: bool) -> bool:
+        results = sorted(self._results.get(batch_id, {}).items())
+        body = b"".join(result.body + b"\n" for _, result in results if result.is_error == errors)
+        if body:
+            await self.add_file(replace(file, n_bytes=len(body)), body)
+        return bool(body)
+
+    async def result_bytes(self, batch_id: str) -> int:
+        return sum(len(result.body) for result in self._results.get(batch_id, {}).values())
 
     async def drop_results(self, batch_id: str) -> None:
         self._results.pop(batch_id, None)

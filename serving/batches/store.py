@@ -82,7 +82,17 @@ class BatchStore(Protocol):
         """Return the numbers of the lines that have a result."""
         ...
 
-    async def results(self, batch_id: str) -> list[LineResult]: ...
+    async def write_results(self, batch_id: str, file: StoredFile, *, errors: bool) -> bool:
+        """Store a file with the successful results of a batch, or with `errors`, the others, in the order of
+        their lines. Its size replaces `file.n_bytes`. Return False if there are none.
+
+        A file with this id that is already stored stays as it is.
+        """
+        ...
+
+    async def result_bytes(self, batch_id: str) -> int:
+        """Return the total bytes of the results of a batch that has not ended."""
+        ...
 
     async def drop_results(self, batch_id: str) -> None:
         """Delete the results of a batch. Call it after they were written to files."""
