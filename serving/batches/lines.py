@@ -63,6 +63,21 @@ class Line:
         return BACKGROUND.format("podium.background") if is_set else None
 
 
+@dataclass(frozen=True, slots=True)
+class LineAnswer:
+    """Answer to a line's request.
+
+    Args:
+        run_id: id of the run, or "" if no run was started.
+        later_s: seconds after which the line can be sent again, or None if a retry is useless.
+    """
+
+    status: int
+    run_id: str
+    body: Any
+    later_s: float | None = None
+
+
 class FileGoneError(Exception):
     """The input file of a batch was deleted."""
 

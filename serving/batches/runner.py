@@ -14,7 +14,7 @@ import uuid
 from array import array
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 import orjson
@@ -24,7 +24,15 @@ from conductor.run.record import Account
 from serving.accounts.account_policy import UNLIMITED, Policies
 from serving.accounts.caller import Caller, Scope
 from serving.batches.kept_text import kept_in_steps, redactor_of
-from serving.batches.lines import FileGoneError, Line, Lines, line_of_answer, line_of_refusal, read_lines
+from serving.batches.lines import (
+    FileGoneError,
+    Line,
+    LineAnswer,
+    Lines,
+    line_of_answer,
+    line_of_refusal,
+    read_lines,
+)
 from serving.batches.model import Batch, LineResult, Status, StoredFile
 from serving.batches.store import BatchStore
 from serving.database.clock import now_us
@@ -56,21 +64,6 @@ EXPIRED = "The batch expired before the request of this line was sent."
 FULL = f"The results of this batch already have {MOST_RESULT_BYTES} bytes. Send this line in another batch."
 LATER = {"overloaded", "rate_limit_exceeded", "store_unavailable", "interrupted"}
 """Codes of retryable errors, after which a line is sent again. It starts a run or joins its run."""
-
-
-@dataclass(frozen=True, slots=True)
-class LineAnswer:
-    """Answer to a line's request.
-
-    Args:
-        run_id: id of the run, or "" if no run was started.
-        later_s: seconds after which the line can be sent again, or None if a retry is useless.
-    """
-
-    status: int
-    run_id: str
-    body: Any
-    later_s: float | None = None
 
 
 SendLine = Callable[[str, bytes, Caller, str], Awaitable[LineAnswer]]
