@@ -43,7 +43,7 @@ class Cost:
     in_turn: bool = False
     n_bytes: int = 0
     streams: str = "`limits.max_reads`"
-    memory: str = "A body of more than 64 kB counts towards `limits.max_running_bytes`. A response of more than 64 kB counts towards `limits.max_unread_bytes`."
+    memory: str = "A body of more than 64 kB, and a stored run while it is loaded, count towards `limits.max_running_bytes`. A response of more than 64 kB counts towards `limits.max_unread_bytes`."
 
 
 PROBE = Cost("probe", streams="no limit, never queued", memory="Each request uses less than 10 kB.")

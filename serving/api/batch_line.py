@@ -14,7 +14,8 @@ from serving.accounts.caller import Caller
 from serving.api.authentication import CALLER
 from serving.api.completions import IS_BATCH
 from serving.api.run_response import WORKFLOW_HEADER
-from serving.batches.runner import AGAIN_S, LATER, LineAnswer, SendLine
+from serving.batches.lines import LineAnswer
+from serving.batches.runner import AGAIN_S, LATER, SendLine
 from serving.sessions.deduplication import HEADER
 
 

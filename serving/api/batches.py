@@ -13,7 +13,16 @@ from serving.accounts.caller import Caller
 from serving.api.authentication import caller_of
 from serving.api.dialect import Dialects
 from serving.api.dialects.read_body import body_in_turn, read_body
-from serving.api.files import BATCH, SECOND_US, ExpiresAfter, batches_of, check_keeps, find_file, page
+from serving.api.files import (
+    BATCH,
+    SECOND_US,
+    ExpiresAfter,
+    batches_of,
+    check_keeps,
+    find_file,
+    find_last,
+    page,
+)
 from serving.api.record_json import Json
 from serving.api.request import NameText
 from serving.api.respond import success
@@ -107,9 +116,10 @@ async def list_batches(
     ] = None,
 ) -> Response:
     """List the batches of the caller's team, newest first."""
-    caller = caller_of(request)
-    batches = await batches_of(request).store.batches(caller)
-    return await page(batches, lambda each: batch_json(each, (each.completed, each.failed)), limit, after)
+    caller, store = caller_of(request), batches_of(request).store
+    last = await find_last(after, store.get, caller) if after is not None else None
+    batches = await store.batches(caller, limit + 1, last)
+    return await page(batches, lambda each: batch_json(each, (each.completed, each.failed)), limit)
 
 
 @router.get("/v1/batches/{id}")

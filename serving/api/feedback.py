@@ -8,7 +8,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from conductor.errors import BadTask, NotAllowed, UnknownName, quote
-from conductor.run.record import RunRecords
 from serving.accounts.caller import Caller
 from serving.api.authentication import caller_of
 from serving.api.dialects.read_body import body_in_turn, read_body
@@ -18,6 +17,7 @@ from serving.database.clock import now_us
 from serving.redaction.texts import redactor_of
 from serving.sessions.service import Service
 from serving.store.feedback import Feedback
+from serving.store.store import RunInfo
 
 router = APIRouter()
 MOST_LABELS, LABEL_CHARS, COMMENT_CHARS, EXPECTED_CHARS = 20, 60, 4_000, 20_000
@@ -57,15 +57,20 @@ async def give_feedback(request: Request, id: str) -> Response:
     service: Service = request.app.state.service
     caller = caller_of(request)
     body = read_body(FeedbackBody, await body_in_turn(request))
-    run = await service.records(id, caller)
-    if run is None:
-        raise UnknownName(f"Run {quote(id)} not found. GET /v1/workflows lists your runs.", param="id")
-    if not caller.owns(run.record.account):
+    info = await service.info(id, caller)
+    if info is None:
+        raise no_run(id)
+    if not caller.owns(info.account):
         message = "This run belongs to another team. Only that team can give feedback on it."
         raise NotAllowed(message, param="id")
-    feedback = _to_feedback(run, caller, body)
+    feedback = _to_feedback(id, info, caller, body)
     await service.store.give_feedback(feedback)
     return success({"id": id, "object": "workflow.feedback", **feedback_json(feedback)})
+
+
+def no_run(id: str) -> UnknownName:
+    """Return the error for a run that is not stored, or that the caller may not see."""
+    return UnknownName(f"Run {quote(id)} not found. GET /v1/workflows lists your runs.", param="id")
 
 
 def feedback_json(feedback: Feedback) -> Json:
@@ -79,16 +84,16 @@ def feedback_json(feedback: Feedback) -> Json:
     }
 
 
-def _to_feedback(run: RunRecords, caller: Caller, body: FeedbackBody) -> Feedback:
+def _to_feedback(id: str, info: RunInfo, caller: Caller, body: FeedbackBody) -> Feedback:
     """Return the feedback as stored: redacted, not empty, and without texts if those may not be stored."""
     if body.score is None and not (body.labels or body.comment or body.expected):
         raise BadTask("Set at least one of score, labels, comment and expected.", param="score")
     text = "comment" if body.comment else "expected" if body.expected else None
-    permit = run.record.task.permit
+    permit = info.permit
     if text and not (permit.stores and caller.policies.both.store_content):
         message = f"{text}: the policy of this key or its team does not allow storing text. Send only score and labels."
         raise NotAllowed(message, param=text)
-    if text and not run.has_content:
+    if text and not info.has_content:
         raise BadTask(f"{text}: the texts of this run are no longer stored. Send only score and labels.", param=text)  # fmt: skip
     hides = permit.hides_personal_data or caller.policies.both.redact_personal_data
     redact = redactor_of(replace(permit, hides_personal_data=hides))
@@ -98,6 +103,4 @@ def _to_feedback(run: RunRecords, caller: Caller, body: FeedbackBody) -> Feedbac
 
     labels = tuple(dict.fromkeys(map(clean, body.labels)))
     key_id = caller.account.key_id
-    return Feedback(
-        run.record.id, key_id, now_us(), body.score, labels, clean(body.comment), clean(body.expected)
-    )
+    return Feedback(id, key_id, now_us(), body.score, labels, clean(body.comment), clean(body.expected))

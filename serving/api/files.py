@@ -3,7 +3,7 @@ here.
 """
 
 import uuid
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from typing import Annotated, Literal, TypeVar
 
@@ -37,6 +37,8 @@ router = APIRouter()
 BATCH, USER_DATA = "batch", "user_data"
 """Purposes: lines of a batch, and a PDF or text that requests name by its id."""
 SECOND_US = 1_000_000
+MOST_FILES = 100_000
+"""Maximum number of stored files of one team."""
 PARSED_BYTES = 16_384
 """Bytes of a form to parse at once. The parser takes up to a microsecond per byte."""
 Item = TypeVar("Item", StoredFile, Batch)
@@ -84,7 +86,10 @@ async def upload(request: Request) -> Response:
 async def _check_room(batches: Batches, file: StoredFile) -> None:
     """Check that the team has room for a file, or raise TooLarge."""
     most = batches.settings.max_bytes_per_team
-    if await batches.store.used_bytes(file.account) + file.n_bytes > most:
+    n_files, n_bytes = await batches.store.used(file.account)
+    if n_files >= MOST_FILES:
+        raise TooLarge(f"file: a team may have at most {MOST_FILES} files. Delete some files.", param="file")
+    if n_bytes + file.n_bytes > most:
         raise TooLarge(
             f"file: the files of a team may use at most {most} bytes (batches.max_bytes_per_team). Delete some files.",
             param="file",
@@ -102,11 +107,12 @@ async def files(
     order: Literal["asc", "desc"] = "desc",
 ) -> Response:
     """List the files of the caller's team."""
-    caller = caller_of(request)
-    listed = await batches_of(request).store.files(caller, purpose)
-    if order == "asc":
-        listed.reverse()
-    return await page(listed, file_json, limit, after)
+    caller, store = caller_of(request), batches_of(request).store
+    last = await find_last(after, store.file, caller) if after is not None else None
+    if last is not None and purpose not in (None, last.purpose):
+        raise not_listed(last.id)
+    listed = await store.files(caller, limit + 1, last, purpose, newest_first=order == "desc")
+    return await page(listed, file_json, limit)
 
 
 @router.get("/v1/files/{id}")
@@ -171,18 +177,25 @@ def check_keeps(caller: Caller) -> None:
         )
 
 
-async def page(
-    items: Sequence[Item], show: Callable[[Item], Json], limit: int, after: str | None
-) -> Response:
-    """Return one page of a list. Raise UnknownName if `after` is not in it."""
-    ids = [item.id for item in items]
-    if after is not None and after not in ids:
-        raise UnknownName(f"after: {quote(after)} is not in this list.", param="after")
-    begin = ids.index(after) + 1 if after is not None else 0
-    page_items = items[begin : begin + limit]
-    first, last = (page_items[0].id, page_items[-1].id) if page_items else (None, None)
-    ends = {"first_id": first, "last_id": last, "has_more": begin + limit < len(items)}
-    return await success_list(page_items, show, ends)
+async def find_last(after: str, find: Callable[[str], Awaitable[Item | None]], caller: Caller) -> Item:
+    """Return the last item of the previous page. Raise UnknownName if the caller may not see it."""
+    item = await find(after)
+    if item is None or not caller.sees(item.account):
+        raise not_listed(after)
+    return item
+
+
+def not_listed(after: str) -> UnknownName:
+    return UnknownName(f"after: {quote(after)} is not in this list.", param="after")
+
+
+async def page(items: Sequence[Item], show: Callable[[Item], Json], limit: int) -> Response:
+    """Return a page of a list. Its first `limit` items are shown, and any other means that there are more."""
+    shown = items[:limit]
+    first, last = (shown[0].id, shown[-1].id) if shown else (None, None)
+    return await success_list(
+        shown, show, {"first_id": first, "last_id": last, "has_more": len(items) > limit}
+    )
 
 
 def file_json(file: StoredFile) -> Json:

@@ -137,8 +137,9 @@ class RunOpener:
     def _follow(self, match: Match) -> AbstractAsyncContextManager[Run]:
         """Read the run of an earlier request."""
         claim = _claim_of(match)
-        opened = follow(self._service.store, claim)
-        return self._sessions.follow(claim.run_id, self._caller.account, opened)
+        account = self._caller.account
+        opened = follow(self._service.store, claim, self._sessions.admission.loading, account)
+        return self._sessions.follow(claim.run_id, account, opened)
 
     async def _wait_until_begun(self, match: Match) -> bool:
         """Wait until an earlier request's run has begun, which counts as a reader (`wait_until_begun`)."""

@@ -115,7 +115,7 @@ async def _settle(
     service: Service, answer: ToolAnswer, caller: Caller, headers: dict[str, str], rate: RateReservation
 ) -> "Run | _Repeated | None":
     for pause_s in chain(PAUSES_S, repeat(PAUSES_S[-1])):
-        async with service.sessions.admission.loads.turn(caller.account):
+        async with service.sessions.admission.loading(answer.run_id, caller.account):
             records = await service.find_waiting(answer.run_id) or await service.store.get(answer.run_id)
         if records is None or not records.has_content or records.record.status in ("expired", "cancelled"):
             return _refuse_late(answer)

@@ -8,19 +8,20 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Query, Request
 from starlette.responses import Response, StreamingResponse
 
-from conductor.errors import BadTask, UnknownName, quote
+from conductor.errors import BadTask, quote
 from conductor.run.record import Record, RunRecords, RunStatus
 from serving.accounts.caller import Caller
 from serving.accounts.directory import Directory
 from serving.api import record_json
 from serving.api.authentication import caller_of, is_still_accepted
 from serving.api.feed import Feeds
-from serving.api.feedback import feedback_json
+from serving.api.feedback import feedback_json, no_run
 from serving.api.record_json import call_of_tool, dumps
 from serving.api.respond import success, success_list
 from serving.redaction.slices import READS, turn
 from serving.sessions.service import Service
 from serving.store.run_filter import RunFilter
+from serving.store.store import RunInfo
 from serving.store.tool_ids import CallName
 
 router = APIRouter()
@@ -112,11 +113,12 @@ async def cancel(request: Request, id: str) -> Response:
     """
     service: Service = request.app.state.service
     caller = caller_of(request)
-    await _find(request, id, caller)
+    await _find_info(request, id, caller)
     await service.sessions.cancel(id)
+    info = await _find_info(request, id, caller)
+    if not caller.reads(info.account):
+        return success({"id": id, "object": "workflow", "status": info.status})
     run = await _find(request, id, caller)
-    if not caller.reads(run.record.account):
-        return success({"id": id, "object": "workflow", "status": run.record.status})
     async with turn(READS):
         return success(_workflow_json(run, caller))
 
@@ -144,7 +146,7 @@ async def events(
         if not (last_event_id.isascii() and last_event_id.isdigit() and len(last_event_id) < 18):
             raise BadTask(f"Last-Event-ID must be the id of an event, not {quote(last_event_id)}.", param="Last-Event-ID")  # fmt: skip
         after = int(last_event_id)
-    await _find(request, id, caller)
+    await _find_info(request, id, caller)
     await service.store.watch(id)
     headers = {"cache-control": "no-cache", "x-accel-buffering": "no"}
     return StreamingResponse(_follow(request, service, id, caller, after), 200, headers, "text/event-stream")  # fmt: skip
@@ -168,8 +170,8 @@ async def _follow(
                 return
             if frames:
                 yield frames
-    records = await service.records(id, caller)
-    status = records.record.status if records else "removed"
+    info = await service.info(id, caller)
+    status = info.status if info else "removed"
     yield b"event: end\n" + b"data: " + dumps({"type": "end", "status": status}) + b"\n\n"
 
 
@@ -204,5 +206,14 @@ async def _find(request: Request, id: str, caller: Caller) -> RunRecords:
     service: Service = request.app.state.service
     run = await service.records(id, caller)
     if run is None:
-        raise UnknownName(f"Run {quote(id)} not found. GET /v1/workflows lists your runs.", param="id")
+        raise no_run(id)
     return run
+
+
+async def _find_info(request: Request, id: str, caller: Caller) -> RunInfo:
+    """Return facts about a run without loading its texts. Raise UnknownName if `caller` may not see it."""
+    service: Service = request.app.state.service
+    info = await service.info(id, caller)
+    if info is None:
+        raise no_run(id)
+    return info

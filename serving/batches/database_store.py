@@ -14,14 +14,21 @@ from sqlalchemy import (
     Connection,
     LargeBinary,
     Row,
+    ScalarSelect,
+    Select,
     Table,
+    Text,
+    cast,
     delete,
     func,
     insert,
+    literal,
     select,
     true,
+    tuple_,
     update,
 )
+from sqlalchemy.dialects.postgresql import aggregate_order_by
 
 from conductor.run.record import Account
 from serving.accounts.caller import Caller
@@ -33,6 +40,7 @@ from serving.database.inserts import RowInsert, insert_into
 from serving.database.schema import batch as batch_table
 from serving.database.schema import batch_line, replica, stored_file
 from serving.database.writer import Operation
+from serving.shares import in_slices
 from serving.store.queries import owner_condition
 
 FILE = (stored_file.c.id, stored_file.c.key_id, stored_file.c.team_id, stored_file.c.purpose, stored_file.c.name, stored_file.c.n_bytes, stored_file.c.made_us, stored_file.c.drop_us)  # fmt: skip
@@ -57,7 +65,8 @@ class DatabaseBatchStore:
     def __init__(self, store: ReplicaStore) -> None:
         self.owner, self._store = store.owner, store
 
-    async def add_file(self, file: StoredFile, body: bytes) -> None:
+    async def add_file(self, file: StoredFile, body: bytes | ScalarSelect[bytes]) -> None:
+        """See `BatchStore.add_file`. The database can also compute `body`, so that it is never in memory here."""
         row = asdict(file) | {"key_id": file.account.key_id, "team_id": file.account.team_id, "body": body}
         del row["account"]
         new = insert_into(self._store.address.kind, stored_file).values(row)
@@ -82,19 +91,28 @@ class DatabaseBatchStore:
         )
         return rows[0].piece if rows else None
 
-    async def files(self, caller: Caller, purpose: str | None = None) -> list[StoredFile]:
+    async def files(
+        self,
+        caller: Caller,
+        limit: int,
+        after: StoredFile | None = None,
+        purpose: str | None = None,
+        *,
+        newest_first: bool = True,
+    ) -> list[StoredFile]:
         query = select(*FILE).where(_visible(stored_file, caller), stored_file.c.drop_us > now_us())
         if purpose is not None:
             query = query.where(stored_file.c.purpose == purpose)
-        query = query.order_by(stored_file.c.made_us.desc(), stored_file.c.id.desc())
-        return [_file(row) for row in await self._store.read(query)]
+        query = _first(query, stored_file, limit, after, newest_first=newest_first)
+        return [_file(row) async for row in in_slices(await self._store.read(query))]
 
-    async def used_bytes(self, account: Account) -> int:
-        query = select(func.coalesce(func.sum(stored_file.c.n_bytes), 0)).where(
+    async def used(self, account: Account) -> tuple[int, int]:
+        n_bytes = func.coalesce(func.sum(stored_file.c.n_bytes), 0).label("n_bytes")
+        query = select(func.count().label("n"), n_bytes).where(
             owner_condition(stored_file, account), stored_file.c.drop_us > now_us()
         )
         rows = await self._store.read(query)
-        return int(rows[0][0]) if rows else 0
+        return (int(rows[0].n), int(rows[0].n_bytes)) if rows else (0, 0)
 
     async def delete_file(self, id: str) -> None:
         async with (await self._store.database()).writing() as connection:
@@ -109,9 +127,9 @@ class DatabaseBatchStore:
         rows = await self._store.read(select(batch_table.c.body).where(batch_table.c.id == id))
         return _batch(rows[0].body) if rows else None
 
-    async def batches(self, caller: Caller) -> list[Batch]:
+    async def batches(self, caller: Caller, limit: int, after: Batch | None = None) -> list[Batch]:
         query = select(batch_table.c.body).where(_visible(batch_table, caller))
-        query = query.order_by(batch_table.c.made_us.desc(), batch_table.c.id.desc())
+        query = _first(query, batch_table, limit, after)
         return [_batch(row.body) for row in await self._store.read(query)]
 
     async def count_open(self, account: Account) -> int:
@@ -169,13 +187,51 @@ class DatabaseBatchStore:
         rows = await self._store.read(select(batch_line.c.number).where(batch_line.c.batch_id == batch_id))
         return {row.number for row in rows}
 
-    async def results(self, batch_id: str) -> list[LineResult]:
-        query = select(batch_line).where(batch_line.c.batch_id == batch_id).order_by(batch_line.c.number)
-        return [LineResult(row.number, bool(row.is_error), row.body) for row in await self._store.read(query)]
+    async def write_results(self, batch_id: str, file: StoredFile, *, errors: bool) -> bool:
+        of_file = (batch_line.c.batch_id == batch_id) & (batch_line.c.is_error == int(errors))
+        n_bytes = func.coalesce(func.sum(func.length(batch_line.c.body) + 1), 0).label("n_bytes")
+        rows = await self._store.read(select(n_bytes).where(of_file))
+        if not rows or not rows[0].n_bytes:
+            return False
+        body = _join(self._store.address.kind, of_file)
+        await self.add_file(replace(file, n_bytes=int(rows[0].n_bytes)), body)
+        return True
+
+    async def result_bytes(self, batch_id: str) -> int:
+        n_bytes = func.coalesce(func.sum(func.length(batch_line.c.body)), 0).label("n_bytes")
+        rows = await self._store.read(select(n_bytes).where(batch_line.c.batch_id == batch_id))
+        return int(rows[0].n_bytes) if rows else 0
 
     async def drop_results(self, batch_id: str) -> None:
         async with (await self._store.database()).writing() as connection:
             await connection.execute(delete(batch_line).where(batch_line.c.batch_id == batch_id))
+
+
+def _join(kind: str, of_file: ColumnElement[bool]) -> ScalarSelect[bytes]:
+    """Return the content of a file of results. SQLite joins only texts, in the order of the inner query."""
+    if kind == "postgresql":
+        line = batch_line.c.body.op("||")(literal(b"\n", LargeBinary))
+        joined = func.string_agg(line, aggregate_order_by(literal(b"", LargeBinary), batch_line.c.number))
+        return select(joined).where(of_file).scalar_subquery()
+    ordered = select(batch_line.c.body).where(of_file).order_by(batch_line.c.number).subquery()
+    joined = func.group_concat(cast(ordered.c.body, Text) + literal("\n"), literal(""))
+    return select(cast(joined, LargeBinary)).scalar_subquery()
+
+
+def _first(
+    query: Select[*tuple[Any, ...]],
+    table: Table,
+    limit: int,
+    after: StoredFile | Batch | None,
+    *,
+    newest_first: bool = True,
+) -> Select[*tuple[Any, ...]]:
+    """Return the query for its first rows by time after `after`."""
+    order = (table.c.made_us, table.c.id)
+    if after is not None:
+        row, place = tuple_(*order), tuple_(literal(after.made_us), literal(after.id))
+        query = query.where(row < place if newest_first else row > place)
+    return query.order_by(*(each.desc() if newest_first else each for each in order)).limit(limit)
 
 
 def _visible(table: Table, caller: Caller) -> ColumnElement[bool]:

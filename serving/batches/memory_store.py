@@ -1,10 +1,15 @@
 """Files and batches in the memory of one replica."""
 
+from dataclasses import replace
+from typing import TypeVar
+
 from conductor.run.record import Account
 from serving.accounts.caller import Caller, same_owner
 from serving.batches.model import Batch, LineResult, StoredFile
-from serving.batches.store import Change, newest_first
+from serving.batches.store import Change
 from serving.database.clock import now_us
+
+Item = TypeVar("Item", StoredFile, Batch)
 
 
 class MemoryBatchStore:
@@ -33,19 +38,27 @@ class MemoryBatchStore:
         content = await self.content(id)
         return None if content is None else content[begin : begin + n_bytes]
 
-    async def files(self, caller: Caller, purpose: str | None = None) -> list[StoredFile]:
+    async def files(
+        self,
+        caller: Caller,
+        limit: int,
+        after: StoredFile | None = None,
+        purpose: str | None = None,
+        *,
+        newest_first: bool = True,
+    ) -> list[StoredFile]:
         self._drop_old()
         visible = [
             file
             for file, _ in self._files.values()
             if caller.sees(file.account) and purpose in (None, file.purpose)
         ]
-        newest_first(visible)
-        return visible
+        return _first(visible, limit, after, newest_first=newest_first)
 
-    async def used_bytes(self, account: Account) -> int:
+    async def used(self, account: Account) -> tuple[int, int]:
         self._drop_old()
-        return sum(file.n_bytes for file, _ in self._files.values() if same_owner(file.account, account))
+        sizes = [file.n_bytes for file, _ in self._files.values() if same_owner(file.account, account)]
+        return len(sizes), sum(sizes)
 
     async def delete_file(self, id: str) -> None:
         self._files.pop(id, None)
@@ -57,11 +70,10 @@ class MemoryBatchStore:
         self._drop_old()
         return self._batches.get(id)
 
-    async def batches(self, caller: Caller) -> list[Batch]:
+    async def batches(self, caller: Caller, limit: int, after: Batch | None = None) -> list[Batch]:
         self._drop_old()
         visible = [batch for batch in self._batches.values() if caller.sees(batch.account)]
-        newest_first(visible)
-        return visible
+        return _first(visible, limit, after)
 
     async def count_open(self, account: Account) -> int:
         return sum(each.is_open and same_owner(each.account, account) for each in self._batches.values())
@@ -85,8 +97,15 @@ class MemoryBatchStore:
     async def numbers(self, batch_id: str) -> set[int]:
         return set(self._results.get(batch_id, {}))
 
-    async def results(self, batch_id: str) -> list[LineResult]:
-        return [result for _, result in sorted(self._results.get(batch_id, {}).items())]
+    async def write_results(self, batch_id: str, file: StoredFile, *, errors: bool) -> bool:
+        results = sorted(self._results.get(batch_id, {}).items())
+        body = b"".join(result.body + b"\n" for _, result in results if result.is_error == errors)
+        if body:
+            await self.add_file(replace(file, n_bytes=len(body)), body)
+        return bool(body)
+
+    async def result_bytes(self, batch_id: str) -> int:
+        return sum(len(result.body) for result in self._results.get(batch_id, {}).values())
 
     async def drop_results(self, batch_id: str) -> None:
         self._results.pop(batch_id, None)
@@ -97,3 +116,10 @@ class MemoryBatchStore:
         self._batches = {
             id: each for id, each in self._batches.items() if each.is_open or each.drop_us > at_us
         }
+
+
+def _first(items: list[Item], limit: int, after: Item | None, *, newest_first: bool = True) -> list[Item]:
+    """Return the first items by time after `after`."""
+    items.sort(key=lambda each: (each.made_us, each.id), reverse=newest_first)
+    begin = next((n for n, each in enumerate(items, 1) if after is not None and each.id == after.id), 0)
+    return items[begin : begin + limit]

@@ -14,8 +14,8 @@ import uuid
 from array import array
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, Literal
 
 import orjson
 
@@ -24,7 +24,15 @@ from conductor.run.record import Account
 from serving.accounts.account_policy import UNLIMITED, Policies
 from serving.accounts.caller import Caller, Scope
 from serving.batches.kept_text import kept_in_steps, redactor_of
-from serving.batches.lines import Line, Lines, join_results, line_of_answer, line_of_refusal, parse_in_steps
+from serving.batches.lines import (
+    FileGoneError,
+    Line,
+    LineAnswer,
+    Lines,
+    line_of_answer,
+    line_of_refusal,
+    read_lines,
+)
 from serving.batches.model import Batch, LineResult, Status, StoredFile
 from serving.batches.store import BatchStore
 from serving.database.clock import now_us
@@ -50,31 +58,20 @@ LONGEST_LATER_S = 60.0
 """Maximum seconds after which a rejected line is sent again, whatever the error says."""
 TURN_S = 300.0
 """Seconds after which a batch must give its slot to a waiting batch."""
-LATER = {
+MOST_RESULT_BYTES = 500_000_000
+"""Maximum bytes of a batch's results. A database can store at most 1 GB in one value, such as a file."""
+EXPIRED = "The batch expired before the request of this line was sent."
+FULL = f"The results of this batch already have {MOST_RESULT_BYTES} bytes. Send this line in another batch."
+LATER = (
     "overloaded",
     "rate_limit_exceeded",
     "store_unavailable",
     "interrupted",
     "budget_exceeded",
     "insufficient_quota",
-}
-"""Codes of errors, after which a line is sent again if they are retryable. It starts a run or joins its run. A
-budget is retryable while other calls hold a part of it. The Responses API calls it a quota."""
-
-
-@dataclass(frozen=True, slots=True)
-class LineAnswer:
-    """Answer to a line's request.
-
-    Args:
-        run_id: id of the run, or "" if no run was started.
-        later_s: seconds after which the line can be sent again, or None if a retry is useless.
-    """
-
-    status: int
-    run_id: str
-    body: Any
-    later_s: float | None = None
+)
+"""Codes of errors, after which a line is sent again if they are retryable. It starts a run or joins its run. A budget is
+retryable while other calls hold a part of it. The Responses API calls it a quota."""
 
 
 SendLine = Callable[[str, bytes, Caller, str], Awaitable[LineAnswer]]
@@ -181,19 +178,25 @@ class Batches:
     async def _work_in_place(self, id: str) -> bool:
         batch = await self.find_own(id)
         if batch.status == "cancelling":
-            await self._finish(id, Lines(b""))
+            await self._finish(id, None)
             return True
-        content = await self.store.content(batch.input_file_id)
-        if content is None:
+        try:
+            return await self._send_lines(batch)
+        except FileGoneError:
             message = f"The file {batch.input_file_id} is no longer stored. Upload it again."
             errors = [{"code": "file_gone", "message": message, "param": "input_file_id"}]
             if await self.store.numbers(id):  # these lines are billed
-                await self._finish(id, Lines(b""), end="expired", errors=errors)
+                await self._finish(id, None, end="expired", errors=errors)
             else:
                 await self._fail(id, errors)
             return True
-        reading = parse_in_steps(content, batch.endpoint, self.settings.max_lines)
-        lines, errors = await in_turns(reading, batch.account)
+
+    async def _send_lines(self, batch: Batch) -> bool:
+        """Send the lines of a batch and write its files. Return as `_work`. Raise FileGoneError if its input file
+        is deleted.
+        """
+        id = batch.id
+        lines, errors = await read_lines(self.store, batch, self.settings.max_lines)
         if errors:
             await self._fail(id, errors)
             return True
@@ -267,41 +270,36 @@ class Batches:
         finally:
             self._turns.give_back(account.key_id)
 
-    async def _finish(self, id: str, lines: Lines, *, end: Status = "completed", **fields: Any) -> None:
+    async def _finish(
+        self, id: str, lines: Lines | None, *, end: Status = "completed", **fields: Any
+    ) -> None:
         batch = await self._reach(id, "finalizing", {"in_progress"})
-        results = await self.store.results(id)
-        ended = {result.number for result in results}
-        unfinished = [number for number in range(len(lines)) if number not in ended]
-        end = "cancelled" if batch.status == "cancelling" else "expired" if unfinished else end
-        if unfinished and end == "expired":
-            message = "The batch expired before the request of this line was sent."
-            for number in unfinished:
-                late = line_of_refusal(id, lines[number], "batch_expired", message)
+        unfinished = await self._find_left(id, lines) if lines is not None else ()
+        is_late = self.now_us() >= batch.expires_us
+        end = "cancelled" if batch.status == "cancelling" else "expired" if unfinished and is_late else end
+        if lines is not None and end != "cancelled":
+            code, message = ("batch_expired", EXPIRED) if is_late else ("batch_full", FULL)
+            for number in reversed(unfinished):
+                late = line_of_refusal(id, await lines.get(number), code, message)
                 await self.store.put_result(id, late)
-            results = await self.store.results(id)
-        failed = sum(result.is_error for result in results)
+        completed, failed = await self.store.counts(id)
         files = {
-            "output_file_id": await self._write(batch, "output", join_results(results, errors=False)),
-            "error_file_id": await self._write(batch, "error", join_results(results, errors=True)),
+            "output_file_id": await self._write(batch, "output"),
+            "error_file_id": await self._write(batch, "error"),
         }
-        await self._reach(
-            id, end, {batch.status}, completed=len(results) - failed, failed=failed, **files, **fields
-        )
+        await self._reach(id, end, {batch.status}, completed=completed, failed=failed, **files, **fields)
         await self.store.drop_results(id)
 
-    async def _write(self, batch: Batch, kind: str, content: bytes) -> str | None:
+    async def _write(self, batch: Batch, kind: Literal["output", "error"]) -> str | None:
         """Write a file of results and return its id, or None if there are no results.
 
         The file's id is derived from the batch's id, so that a repeated call has no effect.
         """
-        if not content:
-            return None
         id = f"file-{uuid.uuid5(uuid.NAMESPACE_OID, f'{batch.id}/{kind}').hex}"
         name = f"{batch.id}_{kind}.jsonl"
         drop_us = await self._drop_us(batch)
-        file = StoredFile(id, batch.account, "batch_output", name, len(content), self.now_us(), drop_us)
-        await self.store.add_file(file, content)
-        return id
+        file = StoredFile(id, batch.account, "batch_output", name, 0, self.now_us(), drop_us)
+        return id if await self.store.write_results(batch.id, file, errors=kind == "error") else None
 
     async def _drop_us(self, batch: Batch) -> int:
         """Return when a batch's results must be deleted: by current policies, or with the batch if its key is
@@ -337,26 +335,29 @@ class _LineRunner:
 
     def __init__(self, batches: Batches, batch: Batch) -> None:
         self._batches, self._batch = batches, batch
+        self._result_bytes = 0
         self._without_place = set[asyncio.Task[None]]()
         """Tasks of lines that have no slot, because they wait for one or were rejected."""
 
     async def run(self, lines: Lines, remaining: "array[int]") -> bool:
-        """Send the lines in `remaining`, the last first, until all have ended, or the batch was cancelled or
-        expired. Return False if another batch needs the slot.
+        """Send the lines in `remaining`, the last first, until all have ended, or the batch was cancelled, expired
+        or has too many results. Return False if another batch needs the slot.
         """
         began_s, active = asyncio.get_running_loop().time(), set[asyncio.Task[None]]()
         is_through = True
+        self._result_bytes = await self._batches.store.result_bytes(self._batch.id)
         try:
             while remaining or active:
                 batch = await self._batches.find_own(self._batch.id)
                 ends = batch.status != "in_progress" or self._batches.now_us() >= batch.expires_us
+                ends = ends or self._result_bytes >= MOST_RESULT_BYTES
                 if ends or self._batches.is_turn_over(began_s):
                     is_through = ends
                     del remaining[:]
                     for task in self._without_place:
                         task.cancel()
                 while remaining and len(active) < self._batches.settings.lines_at_once:
-                    active.add(self._take_in_hand(lines[remaining.pop()]))
+                    active.add(self._take_in_hand(await lines.get(remaining.pop())))
                 if active:
                     done, active = await asyncio.wait(
                         active, timeout=POLL_S, return_when=asyncio.FIRST_COMPLETED
@@ -381,6 +382,7 @@ class _LineRunner:
         while True:
             answer = await self._answer_in_turn(line)
             if isinstance(answer, LineResult):
+                self._result_bytes += len(answer.body)
                 return await self._batches.store.put_result(self._batch.id, answer)
             await asyncio.sleep(answer)
 

@@ -28,12 +28,22 @@ class BatchStore(Protocol):
         """Return up to `n_bytes` of a file's content from `begin`, or None if the file is not stored."""
         ...
 
-    async def files(self, caller: Caller, purpose: str | None = None) -> list[StoredFile]:
-        """Return the files, of one `purpose` if it is set, that `caller` may see, newest first."""
+    async def files(
+        self,
+        caller: Caller,
+        limit: int,
+        after: StoredFile | None = None,
+        purpose: str | None = None,
+        *,
+        newest_first: bool = True,
+    ) -> list[StoredFile]:
+        """Return up to `limit` files, of one `purpose` if it is set, that `caller` may see, in order after
+        `after`.
+        """
         ...
 
-    async def used_bytes(self, account: Account) -> int:
-        """Return the total bytes of the files of an account's team, or of its key without a team."""
+    async def used(self, account: Account) -> tuple[int, int]:
+        """Return the number and total bytes of the files of an account's team, or of its key without a team."""
         ...
 
     async def delete_file(self, id: str) -> None: ...
@@ -42,7 +52,9 @@ class BatchStore(Protocol):
 
     async def get(self, id: str) -> Batch | None: ...
 
-    async def batches(self, caller: Caller) -> list[Batch]: ...
+    async def batches(self, caller: Caller, limit: int, after: Batch | None = None) -> list[Batch]:
+        """Return up to `limit` batches that `caller` may see, newest first, after `after`."""
+        ...
 
     async def count_open(self, account: Account) -> int:
         """Return the number of open batches of an account's team, or of its key without a team."""
@@ -70,12 +82,18 @@ class BatchStore(Protocol):
         """Return the numbers of the lines that have a result."""
         ...
 
-    async def results(self, batch_id: str) -> list[LineResult]: ...
+    async def write_results(self, batch_id: str, file: StoredFile, *, errors: bool) -> bool:
+        """Store a file with the successful results of a batch, or with `errors`, the others, in the order of
+        their lines. Its size replaces `file.n_bytes`. Return False if there are none.
+
+        A file with this id that is already stored stays as it is.
+        """
+        ...
+
+    async def result_bytes(self, batch_id: str) -> int:
+        """Return the total bytes of the results of a batch that has not ended."""
+        ...
 
     async def drop_results(self, batch_id: str) -> None:
         """Delete the results of a batch. Call it after they were written to files."""
         ...
-
-
-def newest_first(items: list[StoredFile] | list[Batch]) -> None:
-    items.sort(key=lambda each: (each.made_us, each.id), reverse=True)

@@ -32,6 +32,7 @@ from conductor.run.task import Task
 from serving.database.address import StoreError
 from serving.database.clock import now_us
 from serving.redaction.texts import redactor_of
+from serving.sessions.run_admission import Loading
 from serving.settings.settings import Settings
 from serving.store.idempotency import CachedAnswer, Claim
 from serving.store.store import RecordStore
@@ -97,8 +98,8 @@ class IdempotencyKey:
 class RequestDeduplicator:
     """Finds the runs and answers of earlier requests, and stores what later lookups need."""
 
-    def __init__(self, store: RecordStore, settings: Callable[[], Settings]) -> None:
-        self._store, self._settings = store, settings
+    def __init__(self, store: RecordStore, settings: Callable[[], Settings], loading: Loading) -> None:
+        self._store, self._settings, self._loading = store, settings, loading
         self._fingerprint: tuple[Settings | None, str] = (None, "")
 
     async def find(
@@ -190,12 +191,10 @@ class RequestDeduplicator:
             if run_id is None:
                 return None
             await self._store.watch(run_id)
-            records = await self._store.get(run_id)
+            info = await self._store.info(run_id)
         except (PodiumError, StoreError):
             return None
-        if records is not None and (
-            not records.has_content or records.record.status in ("lost", "cancelled")
-        ):
+        if info is not None and (not info.has_content or info.status in ("lost", "cancelled")):
             return None
         return Claim(account.key_id, "", digest, run_id, self._store.owner)
 
@@ -205,7 +204,10 @@ class RequestDeduplicator:
             return None
         try:
             run_id = await self._store.find_answer(*key)
-            records = await self._store.get(run_id) if run_id else None
+            if run_id is None:
+                return None
+            async with self._loading(run_id, account):
+                records = await self._store.get(run_id)
         except (PodiumError, StoreError):
             return None
         if records is None or not records.has_content or not _is_reusable(records.record):

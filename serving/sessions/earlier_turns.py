@@ -9,19 +9,18 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from math import inf
 
-from conductor.errors import BadTask, StoreUnavailable
+from conductor.errors import BadTask, Overloaded, StoreUnavailable
 from conductor.model.messages import Message, ToolResult, contents_of
 from conductor.plan.prompt_parts import with_stable_system
 from conductor.run.plan_record import StepRecord
 from conductor.run.record import Account, Record
 from conductor.run.turns import StepTurn
-from serving.dispatch.slots import FairQueue
-from serving.sessions.run_admission import LOADS_AT_ONCE, bytes_of
+from serving.sessions.run_admission import Loading, bytes_of
 from serving.shares import FairDict, add_to
 from serving.store.prompt_caches import digest_of, digests_of
 from serving.store.store import RecordStore
@@ -96,17 +95,16 @@ class EarlierTurns:
     Args:
         store: run store.
         keep_s: returns for how many seconds turns stay in memory.
-        loads: turns of teams and keys to load runs, or None to share them with no other loads.
+        loading: see `RunAdmission.loading`.
     """
 
     def __init__(
         self,
         store: RecordStore,
         keep_s: Callable[[], float] = lambda: 3600.0,
-        loads: FairQueue | None = None,
+        loading: Loading = lambda _id, _account: nullcontext(),
     ) -> None:
-        self._store, self._keep_s = store, keep_s
-        self._loads = loads or FairQueue(LOADS_AT_ONCE)
+        self._store, self._keep_s, self._loading = store, keep_s, loading
         self._entries = FairDict[str, _Entry](lambda _, entry: entry.owner)
         self._bytes = Counter[str]()
         """Size of the entries of each key."""
@@ -198,7 +196,7 @@ class EarlierTurns:
                 for id in missing:
                     n_looks = 1 + LOOKS if id == [*by_run][-1] else 1
                     await self._load(id, account, max(by_run[id]), n_looks)
-        except (TimeoutError, StoreUnavailable):
+        except (TimeoutError, StoreUnavailable, Overloaded):
             pass  # the client's history is sent
         entries = {id: entry for id in by_run if (entry := self._get(id)) is not None}
         for id, entry in entries.items():
@@ -218,7 +216,7 @@ class EarlierTurns:
         """Load a run that has made the tool call `number`."""
         for look in range(n_looks):
             await asyncio.sleep(POLL_S if look else 0)
-            async with self._loads.turn(account):
+            async with self._loading(id, account):
                 records = await self._store.get(id)
             if records is not None and records.record.n_tool_calls > number:
                 run = _tool_run(records.record) if records.has_content else None

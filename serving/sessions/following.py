@@ -28,8 +28,9 @@ from conductor.run.events import (
     WorkDelta,
 )
 from conductor.run.fold import after
-from conductor.run.record import RunRecords
+from conductor.run.record import Account, RunRecords
 from conductor.run.run import Run, end_task
+from serving.sessions.run_admission import Loading
 from serving.store.idempotency import Claim
 from serving.store.rows import Item
 from serving.store.store import RecordStore
@@ -46,23 +47,25 @@ BEGINS_S = 60.0
 
 
 @asynccontextmanager
-async def follow(store: RecordStore, claim: Claim) -> AsyncGenerator[Run]:
-    """Open the run of an earlier request for one more reader. Raise Interrupted if it was lost, or BadTask if
-    its texts are gone.
+async def follow(store: RecordStore, claim: Claim, loading: Loading, account: Account) -> AsyncGenerator[Run]:
+    """Open the run of an earlier request for one more reader. Raise Interrupted if it was lost, BadTask if
+    its texts are gone, or Overloaded if there is no memory for them.
     """
     id = claim.run_id
     if not await wait_until_begun(store, claim):
         raise Interrupted(
             "The earlier request with the same content has not started a run. Retry.", retryable=True
         )
-    records = await store.get(id)
-    if records is None or records.record.status in ("running", "detached"):
+    info = await store.info(id)
+    if info is None or info.status in ("running", "detached"):
         async with _open_pump(store, id) as run:
             yield run
         return
-    if records.record.status == "lost":
+    if info.status == "lost":
         raise run_lost_error()
-    if not records.has_content:
+    async with loading(id, account):
+        records = await store.get(id)
+    if records is None or not records.has_content:
         message = "The answer to this Idempotency-Key is no longer stored. Use another key."
         raise BadTask(message, param="Idempotency-Key")
     async with follow_segment(store, records, -1) as run:  # later segments belong to later requests
@@ -75,7 +78,7 @@ async def wait_until_begun(store: RecordStore, claim: Claim) -> bool:
     """
     loop = asyncio.get_running_loop()
     began_s = asked_s = loop.time()
-    while await store.get(claim.run_id) is None and not (await store.events(claim.run_id, 0)).items:
+    while await store.info(claim.run_id) is None and not (await store.events(claim.run_id, 0)).items:
         if loop.time() - asked_s > ASK_S:
             asked_s = loop.time()
             if await store.free(claim):
@@ -117,8 +120,8 @@ async def retell(store: RecordStore, id: str, segment: int) -> AsyncGenerator[Ru
     Every reader gets the same events and parts. The run must outlive its client, because only such events
     include the answer.
     """
-    records = await store.get(id)
-    if records is not None and records.record.status not in ("running", "detached", "waiting"):
+    info = await store.info(id)
+    if info is not None and info.status not in ("running", "detached", "waiting"):
         await _check_kept(store, id)
     async with _open_pump(store, id, n_given=segment) as run:
         yield run
@@ -250,7 +253,8 @@ class Pump:
             for item in self._items:
                 self._after = item.seq
                 if isinstance(item.event, RunFinished) and item.run_id == self._id:
-                    whole = await self._store.get(self._id)
+                    info = await self._store.info(self._id)
+                    whole = await self._store.get(self._id) if info is not None and info.has_inner else None
                     run.inner += [Run(EventLog(record)) for record in whole.inner.values()] if whole else []
                 if item.run_id == self._id:
                     await self._publish(self._log, item)

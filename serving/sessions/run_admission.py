@@ -9,7 +9,7 @@ The queues of the workers are in `serving/dispatch/limiter.py`.
 
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, contextmanager
 from math import inf
 from sys import getsizeof
 from typing import Any
@@ -28,7 +28,7 @@ from serving.pool import Pool
 from serving.sessions.session import RunSpec
 from serving.settings.settings import Settings
 from serving.shares import RESERVED_PART, Room, add_to, share
-from serving.store.store import Records
+from serving.store.store import Records, RunInfo
 
 MOST_READERS = 16
 """Maximum number of requests that read the same run at one router."""
@@ -41,6 +41,8 @@ nothing.
 SMALL_BYTES = 65_536
 """Size in bytes up to which a request always fits. `limits.max_running` bounds the sum of such requests."""
 RETRY_AFTER_S = 5.0
+Loading = Callable[[str, Account], AbstractAsyncContextManager[object]]
+"""Type of `RunAdmission.loading`."""
 
 
 class RunSlots:
@@ -172,7 +174,7 @@ class RunAdmission:
     """
 
     def __init__(self, pool: Callable[[], Pool], records: Records, rates: RateCounter) -> None:
-        self._pool, self.rates = pool, rates
+        self._pool, self._records, self.rates = pool, records, rates
         self.slots = RunSlots(pool, lambda: records.n_unwritten)
         self.memory = MemoryBudget(lambda: pool().settings, records.unwritten_bytes)
         self.loads = FairQueue(LOADS_AT_ONCE)
@@ -182,6 +184,17 @@ class RunAdmission:
             lambda: max(MOST_READERS, pool().settings.limits.max_running // PART),
             "requests that wait for the run of an earlier request",
         )
+
+    @asynccontextmanager
+    async def loading(self, id: str, account: Account) -> AsyncGenerator[RunInfo | None]:
+        """Hold the account's turn to load a stored run, and the memory for its record, until the end of the block.
+
+        Yield facts about the run, or None if it is not stored. Raise Overloaded if there is no memory.
+        """
+        async with self.loads.turn(account):
+            info = await self._records.info(id)
+            with self.memory.hold(account, info.n_bytes if info else 0, "interactive"):
+                yield info
 
     @asynccontextmanager
     async def check_rate(self, caller: Caller) -> AsyncGenerator[None]:

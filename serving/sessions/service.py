@@ -23,7 +23,7 @@ from serving.store.conversations import ConversationStore, MemoryConversations
 from serving.store.memory_store import page_of, place
 from serving.store.prompt_caches import PromptCaches, row_of
 from serving.store.run_filter import ANY_RUN, RunFilter
-from serving.store.store import RunPage, StoreFactory
+from serving.store.store import RunInfo, RunPage, StoreFactory
 from serving.telemetry import metrics
 from serving.telemetry.measurement import Measurement, MeasurementSink
 
@@ -77,8 +77,8 @@ class Service:
         )
         self.store = self.sessions.store
         self.prompt_caches = prompt_caches or PromptCaches()
-        keep_s, loads = lambda: self.settings().conversation.keep_s, self.sessions.admission.loads
-        self.earlier_turns = EarlierTurns(self.store, keep_s, loads)
+        keep_s, loading = lambda: self.settings().conversation.keep_s, self.sessions.admission.loading
+        self.earlier_turns = EarlierTurns(self.store, keep_s, loading)
         self._noted = OrderedDict[str, int]()
         """Number of the newest event of each run that was noted last."""
         self.readiness = Readiness()
@@ -180,9 +180,25 @@ class Service:
         await self.prompt_caches.flush()
 
     async def records(self, id: str, caller: Caller) -> RunRecords | None:
-        """Return an active or stored run, or None if there is no such run or `caller` may not see it."""
-        records = self.sessions.find_kept(id) or await self.store.get(id)
+        """Return an active or stored run, or None if there is no such run or `caller` may not see it. Raise
+        Overloaded if there is no memory to load it.
+        """
+        records = self.sessions.find_kept(id)
+        if records is None:
+            async with self.sessions.admission.loading(id, caller.account) as info:
+                if info is None or not caller.sees(info.account):
+                    return None
+                records = await self.store.get(id)
         return records if records is not None and caller.sees(records.record.account) else None
+
+    async def info(self, id: str, caller: Caller) -> RunInfo | None:
+        """Return facts about an active or stored run, as `records` does. No texts are loaded."""
+        run = self.sessions.find(id)
+        if run is not None:
+            info = RunInfo.of(run.records, has_content=run.record.task.permit.stores)
+        else:
+            info = await self.store.info(id)
+        return info if info is not None and caller.sees(info.account) else None
 
     async def newest(
         self, limit: int, caller: Caller, after: str | None = None, run_filter: RunFilter = ANY_RUN
@@ -192,12 +208,12 @@ class Service:
         """
         before = None
         if after is not None:
-            records = await self.records(after, caller)
-            if records is None:
+            info = await self.info(after, caller)
+            if info is None:
                 raise UnknownName(
                     f"after: run {quote(after)} not found. GET /v1/workflows lists your runs.", param="after"
                 )
-            before = place(records.record)
+            before = info.place
         page = await self.store.newest(limit, caller, before, run_filter)
         runs = {run.record.id: run for run in page.runs}
         async for run in in_slices(list(self.sessions.running.values())):

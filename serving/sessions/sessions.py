@@ -59,7 +59,9 @@ class Sessions(SessionRegistry):
             open_store(self) if open_store else MemoryStore(lambda: pools.current.settings.limits, self)
         )
         self.admission = RunAdmission(lambda: pools.current, self.store, rates)
-        self.requests = RequestDeduplicator(self.store, lambda: pools.current.settings)
+        self.requests = RequestDeduplicator(
+            self.store, lambda: pools.current.settings, self.admission.loading
+        )
         self._executor = RunExecutor(
             self, self.store, pools, self.admission, ledgers, policies, meter, end_turn
         )

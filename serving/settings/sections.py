@@ -374,8 +374,8 @@ class BatchSettings(Frozen):
     max_open_per_team: int = Field(default=100, ge=1)
     """Maximum number of unfinished batches of one team. Further batches get a 429."""
     at_once: int = Field(default=4, ge=1)
-    """Maximum number of concurrent batches in one router replica. The replica holds the file of each of these
-    batches in memory. Further batches wait, and the keys take turns."""
+    """Maximum number of concurrent batches in one router replica. The replica holds about 4 MB of the file
+    of each of these batches in memory. Further batches wait, and the keys take turns."""
     lines_at_once: int = Field(default=8, ge=1)
     """Maximum number of concurrent lines in one router replica, over all batches."""
     room: float = Field(default=0.5, gt=0, le=1)

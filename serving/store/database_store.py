@@ -34,7 +34,7 @@ from serving.store.rows import load_records, pack_records, storable
 from serving.store.run_filter import ANY_RUN, RunFilter
 from serving.store.signing_secrets import READ_SECRETS, SECRETS_S
 from serving.store.statements import CANCEL_RUN, LEAVE_RUN, LOSE_DEAD, TAKE_OVER, WATCH_RUN, TakeOver
-from serving.store.store import Place, RunPage, StoreListener
+from serving.store.store import Place, RunInfo, RunPage, StoreListener
 from serving.store.stored_runs import StoredRuns
 from serving.store.suspended import DROP_SUSPENDED, EXPIRE, TAKE_SUSPENDED, Take
 from serving.store.tool_ids import CallIds
@@ -125,8 +125,9 @@ class DatabaseStore(RunJournal, StoredRuns):
     async def get(self, id: str) -> RunRecords | None:
         return self.find(id) or await super().get(id)
 
-    async def n_bytes(self, id: str) -> int:
-        return 0 if self.find(id) else await super().n_bytes(id)
+    async def info(self, id: str) -> RunInfo | None:
+        records = self.find(id)
+        return RunInfo.of(records, has_content=records.has_content) if records else await super().info(id)
 
     async def _get_readable(self, id: str) -> RunRecords | None:
         """Return a run, or None if it is not stored or unreadable. One bad record must not stop a sweep."""

@@ -20,7 +20,7 @@ from serving.store.idempotency import CachedAnswer, Claim
 from serving.store.rows import Item, fold_items, made_us
 from serving.store.run_costs import CostQuery, CostReport, group_rows, rows_of
 from serving.store.run_filter import ANY_RUN, RunFilter
-from serving.store.store import EventPage, Place, RunPage, StoreListener
+from serving.store.store import EventPage, Place, RunInfo, RunPage, StoreListener
 from serving.store.tool_ids import SECRET_BYTES, CallIds
 from serving.store.unflushed_run import AnswerBuffer, weight
 
@@ -160,6 +160,13 @@ class MemoryStore:
             }
 
     async def get(self, id: str) -> RunRecords | None:
+        return self._find(id)
+
+    async def info(self, id: str) -> RunInfo | None:
+        records = self._find(id)
+        return RunInfo.of(records, has_content=records.has_content) if records else None
+
+    def _find(self, id: str) -> RunRecords | None:
         records = self._runs.get(id)
         if records is None:
             under_way = fold_items(id, self._items.get(id, ()))
@@ -168,10 +175,6 @@ class MemoryStore:
         if records.record.status == "waiting" and self._drop_us(id) < now_us():
             return replace(records, record=replace(records.record, status="expired"))
         return records
-
-    async def n_bytes(self, id: str) -> int:
-        """Return 0, because all runs are in memory."""
-        return 0
 
     def _drop_us(self, id: str) -> int:
         """Return the end of a run's wait in microseconds since 1970, or 0 if the run does not wait."""

@@ -4,20 +4,54 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Protocol
+from typing import Protocol, Self
 
+from conductor.model.terms import Permit
 from conductor.run.events import Event
-from conductor.run.record import Record, RunRecords
+from conductor.run.record import Account, Record, RunRecords, RunStatus
 from serving.accounts.caller import Caller
 from serving.store.feedback import Feedback
 from serving.store.idempotency import CachedAnswer, Claim
-from serving.store.rows import Item
+from serving.store.rows import Item, made_us
 from serving.store.run_costs import CostQuery, CostReport
 from serving.store.run_filter import ANY_RUN, RunFilter
 from serving.store.tool_ids import CallIds
 
 Place = tuple[int, str]
 """Position of a run in a list: its start in microseconds since 1970, and its id."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunInfo:
+    """Facts about a run that are known before its record is loaded.
+
+    Args:
+        has_inner: whether runs are nested in it.
+        has_content: whether its texts are stored.
+        n_bytes: bytes that `Records.get` would load: the size of the compressed record, or 0 if the run is in
+            memory.
+    """
+
+    account: Account
+    status: RunStatus
+    permit: Permit
+    place: Place
+    has_inner: bool
+    has_content: bool
+    n_bytes: int = 0
+
+    @classmethod
+    def of(cls, records: RunRecords, *, has_content: bool, n_bytes: int = 0) -> Self:
+        record = records.record
+        return cls(
+            record.account,
+            record.status,
+            record.task.permit,
+            (made_us(record), record.id),
+            bool(records.inner),
+            has_content,
+            n_bytes,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +139,8 @@ class Records(Protocol):
         """Return a run, also an active one of another replica, or None if it is not stored."""
         ...
 
-    async def n_bytes(self, id: str) -> int:
-        """Return the bytes that `get` would load: the size of the compressed record, or 0 if the run is in memory
-        or is not stored. Nothing is loaded.
-        """
+    async def info(self, id: str) -> RunInfo | None:
+        """Return facts about a run without loading its texts, or None if it is not stored."""
         ...
 
     async def newest(

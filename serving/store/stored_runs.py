@@ -36,7 +36,7 @@ from serving.store.retention import ContentDays
 from serving.store.rows import fold_items, load_items, load_records, mark_lost
 from serving.store.run_costs import CostQuery, CostReport, groups_query, ledger_query, load_group, load_ledger
 from serving.store.run_filter import RunFilter
-from serving.store.store import EventPage, Place, RunPage
+from serving.store.store import EventPage, Place, RunInfo, RunPage
 
 PAGE_ITEMS = 200
 """Maximum number of event rows in a page."""
@@ -73,13 +73,17 @@ class StoredRuns:
         billed_usd = await self._ledger_cost_usd(id) if row.status == "lost" else None
         return _with_status(row.status, records, billed_usd)
 
-    async def n_bytes(self, id: str) -> int:
-        """See `RecordStore.n_bytes`. Both databases know the length of a column's value without reading it."""
-        of_record = select(func.length(run.c.body)).where(run.c.id == id)
-        of_events = select(func.sum(func.length(run_event.c.body))).where(run_event.c.run_id == id)
-        size = func.coalesce(of_record.scalar_subquery(), of_events.scalar_subquery(), 0)
-        rows = await self._store.read(select(size))
-        return int(rows[0][0]) if rows else 0
+    async def info(self, id: str) -> RunInfo | None:
+        """See `RecordStore.info`. Both databases know the length of a column's value without reading it."""
+        of_events = select(func.sum(func.length(run_event.c.body))).where(run_event.c.run_id == run.c.id)
+        size = func.coalesce(func.length(run.c.body), of_events.scalar_subquery(), 0).label("n_bytes")
+        query = select(run.c.status, run.c.numbers, size).where(run.c.id == id)
+        row = next(iter(await self._store.read(query)), None)
+        if row is None:
+            return None
+        records = _with_status(row.status, load_records(row.numbers, has_content=False), None)
+        has_content = row.n_bytes > 0 and records.record.task.permit.stores
+        return RunInfo.of(records, has_content=has_content, n_bytes=int(row.n_bytes))
 
     async def newest(
         self, limit: int, caller: Caller, before: Place | None, run_filter: RunFilter

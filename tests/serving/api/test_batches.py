@@ -5,11 +5,13 @@ import json
 import tracemalloc
 from collections import Counter
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
+from sqlalchemy import Executable, Row
 
 from conductor.errors import BudgetExceeded
 from conductor.model.messages import Message
@@ -22,9 +24,11 @@ from serving.api.dialects.table import DIALECTS
 from serving.api.run_response import Wire
 from serving.batches.database_store import DatabaseBatchStore
 from serving.batches.kept_text import kept_in_steps
-from serving.batches.lines import parse_in_steps
-from serving.batches.model import StoredFile
-from serving.batches.runner import LineAnswer
+from serving.batches.lines import PIECE_BYTES, LineAnswer, read_lines
+from serving.batches.memory_store import MemoryBatchStore
+from serving.batches.model import Batch, StoredFile
+from serving.batches.runner import MOST_RESULT_BYTES
+from serving.database.address import Address
 from serving.database.clock import now_us
 from serving.redaction.personal import PersonalDataRedactor
 from serving.redaction.secrets import redact_secrets
@@ -353,16 +357,75 @@ async def test_a_team_may_have_so_many_open_batches_and_is_told_what_to_do(tmp_p
             await end(mine, id)
 
 
-def test_the_lines_of_a_file_take_little_more_memory_than_its_bytes() -> None:
-    content = jsonl(*(line(str(n)) for n in range(5_000)))
+async def batch_of(content: bytes) -> tuple[MemoryBatchStore, Batch]:
+    store = MemoryBatchStore()
+    await store.add_file(
+        StoredFile("file-1", NO_ACCOUNT, "batch", "a", len(content), now_us(), 2**60), content
+    )
+    return store, Batch("batch_1", NO_ACCOUNT, "", "validating", "file-1", CHAT, {}, now_us(), 2**60, 2**60)
+
+
+async def test_the_lines_of_a_file_take_the_memory_of_one_piece_of_it() -> None:
+    content = jsonl(*(line(str(n), "x" * 2_000) for n in range(7_000)))
+    assert len(content) > 3 * PIECE_BYTES
+    store, batch = await batch_of(content)
     tracemalloc.start()
     try:
-        lines, errors = finish(parse_in_steps(content, CHAT, 5_000))
-        peak_bytes = tracemalloc.get_traced_memory()[0]
+        lines, errors = await read_lines(store, batch, 7_000)
+        assert [(await lines.get(n)).custom_id for n in (6_999, 1)] == ["6999", "1"]
+        n_bytes = tracemalloc.get_traced_memory()[0]
     finally:
         tracemalloc.stop()
-    assert (len(lines), errors, lines[4_999].custom_id) == (5_000, [], "4999")
-    assert peak_bytes < len(content) / 10
+    assert (len(lines), errors) == (7_000, [])
+    assert n_bytes < 1.5 * PIECE_BYTES
+
+
+class LargestRead(ReplicaStore):
+    """Measures the most bytes that it reads at once."""
+
+    most_bytes = 0
+
+    async def read(self, query: Executable) -> list[Row[Any]]:
+        rows = await super().read(query)
+        n_bytes = sum(len(value) for row in rows for value in row if isinstance(value, bytes))
+        self.most_bytes = max(self.most_bytes, n_bytes)
+        return rows
+
+
+async def test_a_batch_reads_its_file_in_pieces_and_its_results_are_joined_in_the_database(
+    store_address: Address,
+) -> None:
+    store, long = LargestRead(store_address, renew_s=60), "x" * 120_000
+    settings = team(workers=[scripted("a", {"text": "ü" * 70_000})], workflows={})
+    async with aclosing(store), served(settings, batch_store=DatabaseBatchStore(store)) as api:
+        lines = [line(str(n), long, "a" if n % 9 else "absent") for n in range(45)]
+        batch = await end(api.sdk, await begin(api.sdk, *lines))
+        assert (batch.status, batch.request_counts.completed, batch.request_counts.failed) == (
+            "completed",
+            40,
+            5,
+        )
+        assert store.most_bytes <= PIECE_BYTES
+        good, bad = await rows(api.sdk, batch.output_file_id), await rows(api.sdk, batch.error_file_id)
+        assert list(good) == [str(n) for n in range(45) if n % 9]
+        assert list(bad) == [str(n) for n in range(45) if not n % 9]
+        assert all(each["response"]["body"]["choices"][0]["message"]["content"] for each in good.values())
+        file = await api.sdk.files.retrieve(batch.output_file_id)
+        assert file.bytes == len((await api.sdk.files.content(file.id)).content) > PIECE_BYTES
+
+
+class FullBatches(MemoryBatchStore):
+    async def result_bytes(self, batch_id: str) -> int:
+        return MOST_RESULT_BYTES
+
+
+async def test_a_batch_whose_results_are_too_large_sends_no_more_lines_and_says_so() -> None:
+    async with served(team(), batch_store=FullBatches()) as api:
+        batch = await end(api.sdk, await begin(api.sdk, line("1"), line("2")))
+        assert (batch.status, batch.request_counts.failed) == ("completed", 2)
+        bad = await rows(api.sdk, batch.error_file_id)
+        assert [each["error"]["code"] for each in bad.values()] == ["batch_full", "batch_full"]
+        assert not api.worker("a").calls
 
 
 async def test_secrets_in_a_file_are_not_kept(api: Served) -> None:
@@ -533,7 +596,7 @@ async def test_a_file_of_many_lines_is_read_without_a_copy_of_it() -> None:
     tracemalloc.start()
     try:
         assert finish(kept_in_steps(content, redact_secrets)) is content
-        lines, errors = finish(parse_in_steps(content, CHAT, 4_000))
+        lines, errors = await read_lines(*await batch_of(content), 4_000)
         assert (len(lines), errors) == (4_000, [])
         assert tracemalloc.get_traced_memory()[1] < 3 * len(content)
     finally:

@@ -1,11 +1,25 @@
 """Lists and look-ups: records of runs, models and health."""
 
 import asyncio
+from collections.abc import Sequence
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
 
 import openai
 import pytest
+from sqlalchemy import Row, Select, text
 
-from tests.serving.api.served import ASK, plan, scripted, served, step, team
+from conductor.run.record import NO_ACCOUNT
+from serving.accounts.replica_store import ReplicaStore
+from serving.api.files import MOST_FILES
+from serving.batches.database_store import DatabaseBatchStore
+from serving.batches.memory_store import MemoryBatchStore
+from serving.batches.model import Batch, StoredFile
+from serving.batches.store import BatchStore
+from serving.database.address import Address
+from tests.databases import make_file
+from tests.serving.api.served import ASK, Json, Served, plan, scripted, served, step, team
 from tests.states import until
 
 
@@ -198,3 +212,86 @@ async def test_settings_that_were_not_taken_are_told_until_others_are():
         afterwards = (await api.http.get("/readyz")).json()
     assert report["refused_user_config"] == "The adapter is not there."
     assert "refused_user_config" not in afterwards
+
+
+class CountedRows(ReplicaStore):
+    """Counts the rows that it reads."""
+
+    n_rows = 0
+
+    async def read(self, query: Select[Any]) -> Sequence[Row[Any]]:
+        rows = await super().read(query)
+        self.n_rows += len(rows)
+        return rows
+
+
+async def add_files_and_batches(store: BatchStore, n: int) -> list[str]:
+    """Two of each begin at a time. Every third file is of another purpose. Return the numbers, newest first."""
+    for number in range(n):
+        id, made_us, purpose = f"{number:032x}", 1 + number // 2, "user_data" if number % 3 else "batch"
+        await store.add_file(StoredFile(f"file-{id}", NO_ACCOUNT, purpose, "a", 1, made_us, 2**60), b"x")
+        await store.add(
+            Batch(
+                f"batch_{id}",
+                NO_ACCOUNT,
+                "",
+                "failed",
+                "file-1",
+                "/v1/responses",
+                {},
+                made_us,
+                made_us,
+                2**60,
+            )
+        )
+    return [f"{number:032x}" for number in reversed(range(n))]
+
+
+async def all_pages(api: Served, path: str) -> list[str]:
+    """Read pages of four rows until the end."""
+    ids, after = list[str](), ""
+    while True:
+        page = (await api.http.get(f"{path}limit=4{after}")).json()
+        ids += [each["id"][-32:] for each in page["data"]]
+        if not page["has_more"]:
+            return ids
+        assert (len(page["data"]), page["last_id"]) == (4, page["data"][-1]["id"])
+        after = f"&after={page['last_id']}"
+
+
+async def test_files_and_batches_are_listed_page_by_page_and_no_other_rows_are_read(
+    store_address: Address,
+) -> None:
+    rows = CountedRows(store_address, renew_s=60)
+    for store in (MemoryBatchStore(), DatabaseBatchStore(rows)):
+        async with served(team(), batch_store=store) as api:
+            newest_first = await add_files_and_batches(store, 9)
+            rows.n_rows = 0
+            assert await all_pages(api, "/v1/files?") == newest_first
+            assert await all_pages(api, "/v1/batches?") == newest_first
+            assert await all_pages(api, "/v1/files?order=asc&") == newest_first[::-1]
+            assert await all_pages(api, "/v1/files?purpose=batch&") == newest_first[2::3]
+            assert rows.n_rows <= 4 * (9 + 2 * 2), "each page reads `after` and one row more than it shows"
+            of_another_purpose = f"/v1/files?purpose=batch&after=file-{newest_first[0]}"
+            for path in (of_another_purpose, "/v1/files?after=file-1", "/v1/batches?after=batch_1"):
+                missing = await api.http.get(path)
+                assert (missing.status_code, missing.json()["error"]["param"]) == (404, "after")
+    await rows.aclose()
+
+
+async def test_the_number_of_files_of_a_team_is_limited(tmp_path: Path) -> None:
+    rows = ReplicaStore(make_file(tmp_path / "podium.db"))
+    numbers = (
+        f"WITH RECURSIVE number(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM number WHERE n < {MOST_FILES})"
+    )
+    insert = (
+        f"INSERT INTO stored_file SELECT 'file-' || n, '', '', 'batch', 'a', 0, 1, {2**60}, '' FROM number"
+    )
+    async with aclosing(rows), served(team(), batch_store=DatabaseBatchStore(rows)) as api:
+        async with (await rows.database()).writing() as connection:
+            await connection.execute(text(insert.replace("SELECT", f"{numbers} SELECT", 1)))
+        form: Json = {"data": {"purpose": "user_data"}, "files": {"file": ("a.txt", b"A.")}}
+        refused = await api.http.post("/v1/files", **form)
+        assert (refused.status_code, str(MOST_FILES) in refused.text) == (413, True)
+        await api.http.delete("/v1/files/file-1")
+        assert (await api.http.post("/v1/files", **form)).status_code == 200

@@ -4,10 +4,12 @@ import asyncio
 import random
 import time
 import zlib
-from contextlib import AsyncExitStack, aclosing
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 from sqlalchemy import text
 
@@ -26,11 +28,12 @@ from serving.store.memory_store import MemoryStore
 from serving.store.store import StoreListener
 from tests.databases import Postgres, make_store
 from tests.serving.api.keyed import keyed
-from tests.serving.api.served import Json, Served, scripted, served, team
+from tests.serving.api.served import ASK, Json, Served, scripted, served, team
 from tests.serving.api.test_policies import limit
+from tests.serving.api.tool_caller import tool_caller
 from tests.states import until
 
-PATH, COUNT = "/v1/responses", "/v1/responses/input_tokens"
+PATH, COUNT, CHAT = "/v1/responses", "/v1/responses/input_tokens", "/v1/chat/completions"
 ANOTHER = Account("key_another", "team_another")
 
 
@@ -48,6 +51,10 @@ class CountingDatabase(DatabaseStore):
     async def get(self, id: str) -> RunRecords | None:
         self.n_loaded += 1
         return await super().get(id)
+
+    async def find_waiting(self, id: str) -> RunRecords | None:
+        self.n_loaded += 1
+        return await super().find_waiting(id)
 
 
 def one_worker(**limits: int) -> Json:
@@ -132,36 +139,111 @@ async def test_loaded_texts_count_towards_the_memory_for_runs() -> None:
             )
 
 
-async def test_a_stored_response_that_does_not_fit_into_memory_is_not_loaded(store_address: Address) -> None:
-    store, opened = ReplicaStore(store_address, renew_s=60), list[CountingDatabase]()
+@asynccontextmanager
+async def counted(
+    address: Address, settings: Json
+) -> AsyncGenerator[tuple[Served, CountingDatabase, ReplicaStore]]:
+    """A router whose database counts loads."""
+    store, opened = ReplicaStore(address, renew_s=60), list[CountingDatabase]()
 
     def open_store(listener: StoreListener) -> DatabaseStore:
         opened.append(CountingDatabase(store, LimitSettings, sweep_s=60, listener=listener))
         return opened[0]
 
-    settings, ledgers = one_worker(max_running_bytes=400_000), AccountLedgers(store)
+    ledgers = AccountLedgers(store)
     async with aclosing(store), served(settings, open_store=open_store, ledgers=ledgers) as api:
-        [records] = opened
+        yield api, opened[0], store
+        await opened[0].aclose()
+
+
+async def until_written(api: Served, records: DatabaseStore) -> None:
+    await api.quiet()
+    await until(lambda: not records.n_unwritten, "the run is written")
+
+
+def check_refused(answer: httpx2.Response) -> None:
+    param = answer.json()["error"]["param"]
+    assert (answer.status_code, param) == (429, "limits.max_running_bytes")
+
+
+async def test_a_stored_response_that_does_not_fit_into_memory_is_not_loaded(store_address: Address) -> None:
+    async with counted(store_address, one_worker(max_running_bytes=400_000)) as (api, records, store):
         response = await respond(api, random.Random(1).randbytes(100_000).hex())
-        await api.quiet()
-        await until(lambda: not records.n_unwritten, "the run is written")
+        await until_written(api, records)
         run, records.n_loaded = f"wf_{response[5:37]}", 0
-        assert await records.n_bytes(run) > 2 * 100_000, (
-            "the record has the text in the prompt of its step too"
-        )
+        info = await records.info(run)
+        assert info is not None
+        assert info.n_bytes > 2 * 100_000, "the record has the text in the prompt of its step too"
         body = {"previous_response_id": response, "input": "Hi."}
         with api.service.sessions.admission.memory.occupy(ANOTHER, 399_000):
-            refused = await api.http.post(COUNT, json=body)
-        error = refused.json()["error"]
-        assert (refused.status_code, error["param"]) == (429, "limits.max_running_bytes")
+            check_refused(await api.http.post(COUNT, json=body))
+            check_refused(await api.http.get(f"/v1/workflows/{run}"))
         assert records.n_loaded == 0
         assert (await api.http.post(COUNT, json=body)).status_code == 200
 
         async with (await store.database()).writing() as connection:
             await connection.execute(text("UPDATE run SET body = NULL"))
-        assert await records.n_bytes(run) > SMALL_BYTES, "a run without a record is loaded from its events"
-        assert await records.n_bytes(f"wf_{'0' * 32}") == 0
-        await records.aclose()
+        info = await records.info(run)
+        assert info is not None
+        assert info.n_bytes > SMALL_BYTES, "a run without a record is loaded from its events"
+        assert await records.info(f"wf_{'0' * 32}") is None
+
+
+async def test_routes_that_need_only_the_owner_of_a_run_load_no_record(store_address: Address) -> None:
+    async with counted(store_address, one_worker()) as (api, records, store):
+        run = f"/v1/workflows/wf_{(await respond(api, 'Hi.'))[5:37]}"
+        await until_written(api, records)
+        records.n_loaded = 0
+        rated = await api.http.post(f"{run}/feedback", json={"comment": "Good."})
+        assert (rated.status_code, rated.json().get("comment")) == (200, "Good."), rated.text
+        assert "finished" in (await api.http.get(f"{run}/events")).text
+        assert (await api.http.get(f"/v1/workflows?after={run[14:]}")).json()["data"] == []
+        assert records.n_loaded == 0
+        assert (await api.http.post(f"{run}/cancel")).json()["status"] == "finished"
+        assert records.n_loaded == 1, "the answer shows the record"
+
+        async with (await store.database()).writing() as connection:
+            await connection.execute(text("UPDATE run SET body = NULL"))
+            await connection.execute(text("DELETE FROM run_event"))
+        refused = await api.http.post(f"{run}/feedback", json={"comment": "Good."})
+        assert "texts of this run are no longer stored" in refused.text
+
+
+async def test_the_answer_of_an_earlier_request_that_does_not_fit_into_memory_is_not_loaded(
+    store_address: Address,
+) -> None:
+    long = random.Random(1).randbytes(100_000).hex()
+    workers = [scripted("a", *[long] * 9), tool_caller("b")]
+    settings = team(
+        workers=workers, workflows={}, limits={"max_running_bytes": 4_000_000}, cache={"keep_s": 60}
+    )
+    async with counted(settings=settings, address=store_address) as (api, records, _):
+        chat = ASK | {"model": "a"}
+        named, cached = (
+            {"headers": {"Idempotency-Key": "1"}, "json": chat},
+            {"json": chat | {"podium": {"cache": True}}},
+        )
+        tools = [{"type": "function", "function": {"name": "look"}}]
+        for sent in (named, cached):
+            assert (await api.http.post(CHAT, **sent)).status_code == 200
+        long_question = [{"role": "user", "content": long}]
+        asked = await api.http.post(CHAT, json={"model": "b", "messages": long_question, "tools": tools})
+        (call,) = asked.json()["choices"][0]["message"]["tool_calls"]
+        turns: list[Json] = [*ASK["messages"], {"role": "assistant", "tool_calls": [call]}]
+        turns += [{"role": "tool", "tool_call_id": call["id"], "content": "R."}]
+        given = {"json": {"model": "b", "messages": turns, "tools": tools}}
+        await until_written(api, records)
+        records.n_loaded = 0
+        with api.service.sessions.admission.memory.occupy(ANOTHER, 3_999_000):
+            check_refused(await api.http.post(CHAT, **named))
+            check_refused(await api.http.post(CHAT, **given))
+            assert records.n_loaded == 0
+            missed = await api.http.post(CHAT, **cached)
+            assert (missed.status_code, "x-podium-cache" in missed.headers) == (200, False)
+            assert records.n_loaded == 0
+        for sent in (named, given):
+            assert (await api.http.post(CHAT, **sent)).status_code == 200
+        assert records.n_loaded > 0
 
 
 async def test_loads_take_turns_and_one_place_is_left_for_a_team_that_loads_nothing(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ class Pages:
     def __init__(self, *pages: list[Item]) -> None:
         self._pages = list(pages)
 
-    async def get(self, id: str) -> None:
+    async def info(self, id: str) -> None:
         return None
 
     async def events(self, id: str, after: int) -> EventPage:

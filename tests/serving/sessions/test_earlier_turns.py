@@ -3,12 +3,14 @@
 import asyncio
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
+from conductor.errors import Overloaded
 from conductor.model.messages import Message, Native, PendingCall, Text, ToolCall, ToolResult
 from conductor.model.reply import CallResult, FinishReason
 from conductor.model.usage import Usage
@@ -208,6 +210,24 @@ async def test_a_run_that_is_not_stored_is_looked_for_in_one_turn_only() -> None
     for _ in range(3):
         assert await turns.find(messages, MINE) == {}
     assert client.n_reads == 1 + earlier_turns.LOOKS
+
+
+async def test_a_run_that_does_not_fit_into_memory_is_not_loaded_and_the_clients_history_is_sent() -> None:
+    client = CountingStore(LimitSettings, StoreListener())
+    record = run_of(RUNS[0], (QUESTION,), turn_of(0))
+    await client.put(RunRecords(record))
+
+    @asynccontextmanager
+    async def loading(_id: str, _account: Account) -> AsyncGenerator[None]:
+        if not n_free:
+            raise Overloaded("There is no memory.")
+        yield
+
+    turns, messages, n_free = EarlierTurns(client, loading=loading), await sent_by(client, record), 0
+    assert await turns.find(messages, MINE) == {}
+    assert client.n_reads == 0
+    n_free = 1
+    assert len(await turns.find(messages, MINE)) == 1
 
 
 async def test_a_key_with_many_turns_evicts_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

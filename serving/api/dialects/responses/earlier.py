@@ -77,9 +77,7 @@ class CallersRuns:
 
     async def find(self, id: str) -> RunRecords | None:
         """Return a run, or None if the caller has no such run. Raise Overloaded if there is no memory to load it."""
-        async with self.turn():
-            with self.memory(await self._service.store.n_bytes(id)):
-                records = await self._service.records(id, self._caller)
+        records = await self._service.records(id, self._caller)
         return records if records is not None and self._caller.reads(records.record.account) else None
 
     async def call_id(self, id: str) -> CallId:
