@@ -210,10 +210,14 @@ class Pool:
         }
 
     async def aclose(self) -> None:
+        """Close the connections of all workers, also if some cannot be closed."""
         for client in self.clients:
             close: Callable[[], object] | None = getattr(client, "aclose", None)
-            if close is not None and inspect.isawaitable(closing := close()):
-                await closing
+            try:
+                if close is not None and inspect.isawaitable(closing := close()):
+                    await closing
+            except Exception:
+                logger.exception("The connections of worker %s could not be closed.", client.name)
 
 
 def build_pool(

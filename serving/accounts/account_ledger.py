@@ -25,8 +25,6 @@ logger = logging.getLogger("podium")
 
 WAIT_S = 2.0
 """Seconds that a call waits until other calls are settled. Most calls cost far less than their holds."""
-BATCH_WAIT_S = 60.0
-"""The same for a call of priority `batch`, whose answer can wait."""
 POLL_S = 0.1
 MAX_TOKENS = 2**63 - 1
 

@@ -6,9 +6,8 @@ from contextlib import suppress
 from typing import Literal
 
 from conductor.errors import StoreUnavailable
-from conductor.model.terms import Priority
 from conductor.run.record import Account
-from serving.accounts.account_ledger import BATCH_WAIT_S, WAIT_S, AccountLedger
+from serving.accounts.account_ledger import AccountLedger
 from serving.accounts.budget_limits import Balance, least_balance, read_spending
 from serving.accounts.hold import key_subject, team_subject
 from serving.accounts.replica_store import ReplicaStore
@@ -38,7 +37,7 @@ class AccountLedgers:
         """True if the store was opened and the last attempt to reach it failed."""
         return self._store.is_away
 
-    async def of(self, account: Account, run_id: str, priority: Priority) -> AccountLedger | None:
+    async def of(self, account: Account, run_id: str) -> AccountLedger | None:
         """Return the ledger for a run, or None without a key, as nothing is charged."""
         if not account.key_id:
             return None
@@ -47,7 +46,6 @@ class AccountLedgers:
             account.key_id,
             account.team_id or None,
             run_id,
-            wait_s=BATCH_WAIT_S if priority == "batch" else WAIT_S,
             refuses_when_away=self._refuses_when_away,
         )
 

@@ -67,7 +67,8 @@ class Wire:
         """True if the answer comes from the cache. A header says so."""
         self.is_joined = True
         """True if a retry of the request joins the run."""
-        self.has_begun = False
+        self.has_begun = self.is_whole = False
+        """True once the first or the last byte was sent."""
         self.sent_s = 0.0
         """Time of the last byte of the stream, or of its start (the loop's clock)."""
 
@@ -80,7 +81,7 @@ class Wire:
         await self._start(
             status, {"content-type": "application/json", "content-length": str(len(content)), **(extra or {})}
         )
-        await self._send({"type": "http.response.body", "body": content})
+        await self._send_last(content)
 
     @property
     def workflow_id(self) -> str | None:
@@ -142,7 +143,11 @@ class Wire:
         return asyncio.get_running_loop().time() >= self.sent_s + for_s
 
     async def end(self) -> None:
-        await self._send({"type": "http.response.body", "body": b""})
+        await self._send_last(b"")
+
+    async def _send_last(self, content: bytes) -> None:
+        self.is_whole = True
+        await self._send({"type": "http.response.body", "body": content})
 
     async def _start(self, status: int, headers: dict[str, str]) -> None:
         self.has_begun = True
@@ -205,7 +210,10 @@ class RunResponse:
             if lingers:
                 wire.leave()
             else:
-                answering.cancel()
+                if (
+                    not wire.is_whole
+                ):  # else it only closes what it used, and Uvicorn reports a client that left
+                    answering.cancel()
                 await asyncio.wait({answering, leaving})
         if not (lingers or answering.cancelled()):
             answering.result()

@@ -24,7 +24,6 @@ import socket
 import struct
 import termios
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -33,6 +32,7 @@ from typing import Any
 from starlette.types import Message, Receive, Scope, Send
 
 from conductor.errors import Cancelled, Overloaded, PodiumError
+from serving.shares import RoundRobin
 
 logger = logging.getLogger("podium")
 
@@ -166,31 +166,34 @@ class WaitingRoom:
 
 
 class StartQueue:
-    """Starts requests in order of arrival, at most `STARTS` in each iteration of the event loop.
+    """Starts at most `STARTS` requests in each iteration of the event loop. Senders take turns.
 
     If thousands of requests started at once, each iteration would execute one step of each of them. A probe or
     a stream needs several iterations, and would wait for thousands of steps each time.
     """
 
     def __init__(self) -> None:
-        self._waiting = deque[Callable[[], None]]()
+        self._waiting = RoundRobin[Callable[[], None]]()
         self._n_left = STARTS
         """Number of requests that may still start in this iteration."""
 
-    def add(self, start: Callable[[], None]) -> None:
-        """Call `start` now or in a later iteration."""
+    def add(self, sender: str, start: Callable[[], None]) -> None:
+        """Call `start` for a sender, such as a key or an address, now or in a later iteration."""
         if self._n_left == STARTS:
             asyncio.get_running_loop().call_soon(self._begin_iteration)
-        if self._n_left:
+        if self._n_left and not self._waiting:
             self._n_left -= 1
             start()
         else:
-            self._waiting.append(start)
+            self._waiting.add(sender, start)
 
     def _begin_iteration(self) -> None:
         self._n_left = STARTS
-        for start in [self._waiting.popleft() for _ in range(min(STARTS, len(self._waiting)))]:
-            self.add(start)
+        if self._waiting:
+            asyncio.get_running_loop().call_soon(self._begin_iteration)
+        while self._n_left and self._waiting:
+            self._n_left -= 1
+            self._waiting.pop()()
 
 
 class SparseWarning:

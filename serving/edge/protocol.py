@@ -17,7 +17,7 @@ from http import HTTPStatus
 from typing import Any, ClassVar, NoReturn
 
 import orjson
-from uvicorn._types import ASGI3Application
+from uvicorn._types import ASGI3Application, HTTPScope
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
@@ -65,6 +65,12 @@ def guard_protocol(
         "error_body": staticmethod(error_body),
     }
     return type(base.__name__, (base,), bounds)
+
+
+def _sender(scope: HTTPScope) -> str:
+    """Return the header with the key of a request, or the client's address if it has none."""
+    keys = [value for name, value in scope["headers"] if name in (b"authorization", b"x-api-key")]
+    return repr(keys or scope["client"])
 
 
 def _jitter(seconds: float) -> float:
@@ -269,7 +275,7 @@ class EdgeProtocol(HttpToolsProtocol):
         if cycle.scope["method"] == "POST" or cycle.scope["path"] in AT_ONCE_PATHS:
             start()
         else:
-            self.starts.add(start)
+            self.starts.add(_sender(cycle.scope), start)
 
     def _release(self) -> None:
         if self._pending_cycle is not None and self._pending_cycle[0] is self.cycle:

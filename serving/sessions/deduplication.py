@@ -136,7 +136,8 @@ class RequestDeduplicator:
 
     async def _has_failed_unpaid(self, claim: Claim) -> bool:
         """Return whether the run of a claim has failed without a call, with an error that may be retried."""
-        records = await self._store.get(claim.run_id)
+        info = await self._store.info(claim.run_id)
+        records = await self._store.get(claim.run_id) if info and info.status == "failed" else None
         if records is None or records.record.failure is None:
             return False
         return records.record.failure.retryable and not has_called(records.record)

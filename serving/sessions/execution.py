@@ -161,7 +161,7 @@ class RunExecutor:
                     with spans.workflow(task.model, id, spec.headers) as span:
                         try:
                             ledgers = self._ledgers
-                            ledger = await ledgers.of(account, id, task.priority) if ledgers else None
+                            ledger = await ledgers.of(account, id) if ledgers else None
                             opened = self._open(spec, account, ledger, spans.trace_id(span), journal.note)
                             async with opened as run:
                                 spec.rate.is_owned = True

@@ -4,6 +4,7 @@ The connections of a pool are closed after the last request that uses it. Whethe
 records of this router's runs. For a conductor behind an API, there is no other sign of health.
 """
 
+import asyncio
 import logging
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterator
@@ -39,6 +40,7 @@ class Pools:
         """
         self._n_using = Counter[Pool]()
         self._retired: list[Pool] = []
+        self._closing = set[asyncio.Task[None]]()
         self._levelled: set[str] = set()
         """Names of all workers that were ever reported. The gauges of a removed worker must fall to 0."""
 
@@ -82,11 +84,16 @@ class Pools:
     async def _close_unused(self) -> None:
         unused = [pool for pool in self._retired if not self._n_using[pool]]
         self._retired = [pool for pool in self._retired if self._n_using[pool]]
+        if not unused:
+            return
         for pool in unused:
             del self._n_using[pool]
-            await pool.aclose()
-        if unused:
-            collect_soon()
+        closing = [asyncio.create_task(pool.aclose(), name="close a replaced pool") for pool in unused]
+        self._closing.update(closing)
+        for task in closing:
+            task.add_done_callback(self._closing.discard)
+        await asyncio.wait(closing)  # the tasks go on if this request is cancelled
+        collect_soon()
 
 
 @dataclass(slots=True)

@@ -77,15 +77,26 @@ def test_it_is_never_over_full_and_the_one_that_goes_is_always_of_the_address_wi
 async def test_requests_start_in_order_and_a_few_in_each_iteration_of_the_event_loop() -> None:
     queue, started = StartQueue(), list[int]()
     for n in range(3 * STARTS):
-        queue.add(lambda n=n: started.append(n))
+        queue.add("a", lambda n=n: started.append(n))
     counts = list[int]()
     for _ in range(3):
         counts.append(len(started))
         await asyncio.sleep(0)
     assert (counts, started) == ([STARTS, 2 * STARTS, 3 * STARTS], list(range(3 * STARTS)))
     await asyncio.sleep(0)
-    queue.add(lambda: started.append(-1))
+    queue.add("a", lambda: started.append(-1))
     assert started[-1] == -1, "an idle queue starts a request at once"
+
+
+async def test_a_sender_waits_for_none_of_the_reads_that_another_one_has_sent_before() -> None:
+    queue, started = StartQueue(), list[str]()
+    for _ in range(100 * STARTS):
+        queue.add("flood", lambda: started.append("flood"))
+    queue.add("other", lambda: started.append("other"))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert "other" in started
+    assert len(started) == 4 * STARTS
 
 
 async def test_a_probe_and_a_post_overtake_a_burst_of_reads() -> None:

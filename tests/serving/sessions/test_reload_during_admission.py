@@ -18,7 +18,7 @@ from serving.settings.settings import parse
 from serving.store.idempotency import Claim
 from serving.store.memory_store import MemoryStore
 from serving.workers.scripted import ScriptedCall, ScriptedReply, ScriptedWorker
-from tests.serving.api.served import Json, left_tasks
+from tests.serving.api.served import Json, left_tasks, served
 from tests.states import until
 
 TURNS = 40
@@ -41,6 +41,21 @@ class Closing(ScriptedWorker):
         return super().open(call)
 
     async def aclose(self) -> None:
+        self.is_closed = True
+
+
+class SlowlyClosing(ScriptedWorker):
+    """Plugin that takes a moment to close, like a client of HTTPS. Worker `a` fails to close."""
+
+    is_closed = False
+
+    def __init__(self, name: str, price: Price | None) -> None:
+        super().__init__(name, ["Yes."], delay_s=0.1)
+
+    async def aclose(self) -> None:
+        await asyncio.sleep(0.02)
+        if self.name == "a":
+            raise OSError("It cannot be closed.")
         self.is_closed = True
 
 
@@ -117,6 +132,24 @@ async def test_a_request_is_answered_if_the_settings_change_at_any_turn_of_its_a
             assert records is not None
             assert records.record.status == "finished", (n_turns, records.record.failure)
         await it.pool.aclose()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("path", "body"), [(CHAT, {}), ("/v1/messages", {"max_tokens": 9})])
+async def test_every_worker_of_a_replaced_pool_is_closed_after_its_last_answer(
+    path: str, body: Json, stream: bool
+) -> None:
+    factory = f"{__name__}:SlowlyClosing"
+    settings = parse({"workers": [{"name": name, "kind": "python", "factory": factory} for name in "abc"]})
+    async with served(settings) as api:
+        replaced = api.service.pool.clients
+        asking = asyncio.create_task(
+            api.http.post(path, json={"model": "a", "messages": MESSAGES, "stream": stream} | body)
+        )
+        await until(lambda: api.service.running == 1, "the request is admitted")
+        await api.service.swap(build_pool(settings, {}, {}))
+        assert (await asking).status_code == 200
+        await until(lambda: [getattr(each, "is_closed", False) for each in replaced] == [False, True, True])
 
 
 async def test_a_run_continues_if_the_settings_change_at_any_turn_of_its_resumption() -> None:
