@@ -245,6 +245,8 @@ class Terms(Value, frozen=True):
     """True if an answer whose stream is interrupted is continued or started again."""
     rest_tokens: int | None = None
     """Limit of the text after `Call.prefix`, in tokens. None: only `Call.sampling` limits it."""
+    answer_tokens: int = 0
+    """Number of tokens that the context of a fallback must have left for the answer."""
     observer: Observer | None = None
     holds: Holds | None = None
     """Budget reservations of the call. None if nothing is billed."""

@@ -1,11 +1,11 @@
-"""Upper bounds of the tokens that a call can use. They are computed without a tokenizer."""
+"""Upper bounds and estimates of the tokens that a call can use. They are computed without a tokenizer."""
 
 import json
 
 from msgspec.structs import replace
 
 from conductor.model.call import AnswerFormat, Call, Sampling
-from conductor.model.characters import byte_size
+from conductor.model.characters import BYTES_PER_TOKEN, byte_size
 from conductor.model.messages import File, Image, Message, Part, Text, Tool, ToolCall, ToolResult
 from conductor.model.usage import Usage
 from conductor.model.worker import PoolMember
@@ -20,6 +20,8 @@ TOKENS_PER_CONTINUATION = 1_024
 """Reserve for the prompt that asks a model to continue an answer, in tokens."""
 TOKENS_PER_FORMAT = 3_072
 """Reserve for the prompts around an answer's schema and for the repair of an answer, in tokens."""
+ANSWER_TOKENS = 1024
+"""Tokens that a worker's context must have left for an answer whose length the request does not limit."""
 
 
 def with_defaults(member: PoolMember, sampling: Sampling) -> Sampling:
@@ -53,6 +55,22 @@ def sent_bytes(call: Call) -> int:
     if answer_format := call.answer_format:
         reserved_tokens += TOKENS_PER_FORMAT + _format_size(answer_format)
     return input_bound(call) - reserved_tokens
+
+
+def input_estimate(call: Call) -> int:
+    """Estimate the tokens of a prompt: four bytes of text per token, and the tokens of pictures and PDFs."""
+    parts = (part for message in call.messages for part in message.all_parts)
+    attached = sum(_part_bound(part) for part in parts if _is_attached(part))
+    return (sent_bytes(call) - attached) // BYTES_PER_TOKEN + attached
+
+
+def answer_estimate(member: PoolMember, sampling: Sampling) -> int:
+    """Return how many tokens a context must have left for the answer. `sampling` has no defaults of `member` yet."""
+    return sampling.max_output_tokens or min(member.max_output_tokens, ANSWER_TOKENS)
+
+
+def _is_attached(part: Part) -> bool:
+    return isinstance(part, Image) or (isinstance(part, File) and part.text is None)
 
 
 def _message_bound(message: Message) -> int:

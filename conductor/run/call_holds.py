@@ -30,7 +30,7 @@ from conductor.model.reply import CallResult, Reply
 from conductor.model.terms import Callee, LikelyPrompt, Observer
 from conductor.model.usage import FREE, Price, Usage, estimate, total, unseen_bytes
 from conductor.model.worker import PoolMember
-from conductor.run.call_bound import call_bound, with_defaults
+from conductor.run.call_bound import answer_estimate, call_bound, with_defaults
 from conductor.run.ledger import BudgetLedger, Hold, Ledger
 from conductor.run.plan_record import charges
 from conductor.run.run import wait_until_done
@@ -355,13 +355,14 @@ async def open_call(
         WorkerRefused: the run's permit excludes the worker.
     """
     _check_permit(member, call)
+    terms = replace(call.terms, answer_tokens=answer_estimate(member, call.sampling))
     call = replace(call, sampling=with_defaults(member, call.sampling))
     if member.bills_inner_calls:
         ledger = BudgetLedger()
     bound, observer = call_bound(member, call), call.terms.observer
     async with CallHolds(ledger, member, bound, observer, likely_prompt) as holds:
         sampling = replace(call.sampling, max_output_tokens=holds.bound.output_tokens)
-        call = replace(call, sampling=sampling, terms=replace(call.terms, holds=holds))
+        call = replace(call, sampling=sampling, terms=replace(terms, holds=holds))
         reply: Reply | None = None
         try:
             async with member.worker.open(call) as reply:

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from conductor.errors import BadTask, TooLarge, quote
 from conductor.model.call import AnswerFormat, Sampling
-from conductor.model.characters import BYTES_PER_TOKEN, byte_size, check_name_text, estimate_tokens
+from conductor.model.characters import BYTES_PER_TOKEN, check_name_text, estimate_tokens
 from conductor.model.messages import NO_TOOLS, File, Image, Message, Part, Text, ToolCall, Toolset
 from conductor.model.operation import NO_OPTIONS, Operation, WireOptions
 from conductor.model.terms import Priority
@@ -239,11 +239,6 @@ class ApiRequest:
     def input_token_estimate(self) -> int:
         """Estimated input tokens of a model that reads the whole request with attachments, at least 1."""
         return max(1, self.text_token_estimate + self._attachment_tokens)
-
-    @property
-    def probable_input_tokens(self) -> int:
-        """As `input_token_estimate`, but not higher than most models count scripts other than Latin."""
-        return sum(map(byte_size, self._texts)) // BYTES_PER_TOKEN + self._attachment_tokens
 
     @property
     def _attachment_tokens(self) -> int:

@@ -10,11 +10,13 @@ from urllib.parse import urlsplit
 from msgspec.structs import replace
 
 from conductor.errors import BadTask, ContextOverflow, InvalidPlan, Reason, UnknownModel, did_you_mean, quote
+from conductor.model.call import Call
 from conductor.model.messages import File, Image, Message
 from conductor.model.terms import Permit, least
 from conductor.model.worker import PoolMember
 from conductor.plan.plan import Plan, Step
 from conductor.plan.prompt_parts import reads
+from conductor.run.call_bound import answer_estimate, input_estimate
 from conductor.run.events import Source
 from conductor.run.ledger import Budget
 from conductor.run.steps import may_call_tools
@@ -35,8 +37,6 @@ from serving.settings.sections import ModelSettings, StepSettings
 from serving.settings.settings import Settings
 from serving.workers.picture_urls import INLINE
 
-ANSWER_TOKENS = 1024
-"""Tokens that a worker's context must have left for an answer whose length the request does not limit."""
 ESTIMATE_FACTOR = 1.5
 """Factor by which the estimated tokens of a prompt may exceed every context before the request is rejected."""
 OWN_PLAN_STEPS = 5
@@ -117,7 +117,7 @@ def _resolve(
         own = _own_plan(podium.plan, team, task, _own_steps(podium, model))
         return _check_given_plan(request, team, task, own, "client", fetchers)
     if name in settings.models:
-        task = _fit_context(task, team.members_for(task), pool, request, prompt_tokens)
+        task = _fit_context(task, team.members_for(task), pool, prompt_tokens)
         members = team.members_for(task)
         task = _fit_tools(task, [(Step(each, ""), member) for each, member in members.items()])
         _check_attachments(request, members.values(), fetchers)
@@ -134,7 +134,7 @@ def _resolve(
 
 
 def _fit_context(
-    task: Task, members: Mapping[str, PoolMember], pool: Pool, request: ApiRequest, prompt_tokens: int | None
+    task: Task, members: Mapping[str, PoolMember], pool: Pool, prompt_tokens: int | None
 ) -> Task:
     """Return `task` without the workers whose context is too short for the prompt and the answer.
 
@@ -144,12 +144,12 @@ def _fit_context(
     limits = {name: limit for name in members if (limit := pool.context_tokens.get(name)) is not None}
     if not limits:
         return task
-    tokens = request.probable_input_tokens if prompt_tokens is None else prompt_tokens
-    output_limit = task.sampling.max_output_tokens
+    tokens = prompt_tokens
+    if tokens is None:
+        tokens = input_estimate(Call(task.conversation, tools=task.tools, answer_format=task.answer_format))
 
     def fits(member: PoolMember) -> bool:
-        answer_tokens = output_limit or min(member.max_output_tokens or ANSWER_TOKENS, ANSWER_TOKENS)
-        return tokens + answer_tokens <= limits.get(member.name, inf)
+        return tokens + answer_estimate(member, task.sampling) <= limits.get(member.name, inf)
 
     fitting = [name for name, member in members.items() if fits(member)]
     if len(fitting) == len(members):

@@ -23,10 +23,9 @@ from conductor.errors import (
     WorkerUnavailable,
 )
 from conductor.model.call import Call
-from conductor.model.characters import BYTES_PER_TOKEN
 from conductor.model.failure import Attempt, Failure
 from conductor.model.terms import Places, Terms
-from conductor.run.call_bound import sent_bytes
+from conductor.run.call_bound import input_estimate
 from serving.dispatch.conforming import Repair
 from serving.dispatch.continuing import Form
 from serving.dispatch.route import RetryRules, Route
@@ -128,8 +127,8 @@ def candidates(routes: Sequence[Route], call: Call) -> list[Route]:
     - The worker that wrote the newest turn in its provider's own format is first, because that turn is sent
       unchanged only to the worker that wrote it.
     - Embeddings and token prompts go to the first worker only, because they depend on its model.
-    - Fallbacks whose context is too short for the prompt are left out. The first worker is not, because the prompt's
-      tokens are only estimated.
+    - Fallbacks whose context is too short for the prompt and the answer are left out. The first worker is not, because
+      the prompt's tokens are only estimated.
     """
     first = routes[0]
     if len(routes) == 1 or call.site.operation == "embeddings" or call.sampling.options.token_prompt:
@@ -143,7 +142,7 @@ def candidates(routes: Sequence[Route], call: Call) -> list[Route]:
     if profile.reads_pdfs and any(message.has_pdf for message in call.messages):
         eligible = [route for route in eligible if route.profile.reads_pdfs]
     if any(route.profile.context_tokens for route in eligible if route is not first):
-        tokens = sent_bytes(call) // BYTES_PER_TOKEN
+        tokens = input_estimate(call) + call.terms.answer_tokens
         eligible = [each for each in eligible if each is first or _context_tokens(each) >= tokens]
     writer = next((message.native.worker for message in reversed(call.messages) if message.native), "")
     eligible.sort(key=lambda route: route.name != writer)

@@ -18,11 +18,10 @@ from msgspec.structs import replace
 
 from conductor.errors import ContextOverflow, LineTooLong, WorkerBusy, WorkerError, WorkerRefused
 from conductor.model.call import Call
-from conductor.model.characters import BYTES_PER_TOKEN
 from conductor.model.failure import Attempt, Failure
 from conductor.model.reply import Reply
 from conductor.model.terms import AttemptHold
-from conductor.run.call_bound import input_bound
+from conductor.run.call_bound import input_estimate
 from conductor.run.plan_record import charges
 from serving.dispatch.fitting import ModelProfile
 from serving.dispatch.limiter import NO_RULES, Limiter, QueueRules, Skipped
@@ -185,7 +184,7 @@ class Route:
     ) -> tuple[Target, Reply, int]:
         failed: list[Attempt] = []
         targets = self._order(call)
-        estimate = input_bound(call) // BYTES_PER_TOKEN
+        estimate = input_estimate(call)
         for number, target in enumerate(targets, 1):
             began_s = time.monotonic()
             others = targets[number:]

@@ -5,9 +5,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, cast
 
 from conductor.model.call import Call
-from conductor.model.characters import BYTES_PER_TOKEN
 from conductor.model.messages import CacheMark
-from conductor.run.call_bound import sent_bytes
+from conductor.run.call_bound import input_estimate
 
 TTL: Mapping[CacheMark, str] = {"5m": "5m", "1h": "1h", "12h": "1h"}
 """Lifetime of the cached prefix for each mark. Other marks last five minutes."""
@@ -89,7 +88,7 @@ def least_tokens(model: str) -> int:
 
 def is_long_enough(call: Call, model: str) -> bool:
     """Return whether the provider of `model` probably caches the call's prompt."""
-    return sent_bytes(call) // BYTES_PER_TOKEN >= least_tokens(model)
+    return input_estimate(call) >= least_tokens(model)
 
 
 def conversation_in_cache(call: Call, model: str = "") -> str:

@@ -104,7 +104,7 @@ async def test_a_conversation_that_no_worker_can_read_is_an_error_with_both_numb
         by_name = await api.post(asks(WORDS, model="a"))
     error = answer.json()["error"]
     assert (answer.status_code, error["code"]) == (400, "context_length_exceeded")
-    assert "about 10,000 tokens" in error["message"]
+    assert "about 10,008 tokens" in error["message"]
     assert "4,000 tokens" in error["message"]
     assert by_name.status_code == 200  # the provider decides
 
@@ -121,3 +121,14 @@ async def test_a_long_answer_needs_space_too() -> None:
         assert await workers_of_newest(api) == ["a", "b"]
         await api.ok(asks(WORDS, max_tokens=4_000))
         assert await workers_of_newest(api) == ["b"]
+
+
+@pytest.mark.parametrize(("max_tokens", "n_calls"), [(None, 1), (1_500, 1), (4_000, 0)])
+async def test_a_fallback_without_space_for_the_answer_is_not_called(
+    max_tokens: int | None, n_calls: int
+) -> None:
+    workers = [scripted("a", {"error": "unavailable"}, fallbacks=["b"]), scripted("b", context_tokens=12_000)]
+    async with served({"workers": workers}) as api:
+        answer = await api.post(asks(WORDS, model="a", max_tokens=max_tokens))
+        assert len(api.worker("b").calls) == n_calls
+    assert answer.status_code == 200 if n_calls else answer.json()["error"]["code"] == "worker_unavailable"

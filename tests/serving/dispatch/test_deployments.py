@@ -11,9 +11,10 @@ import openai
 import pytest
 
 from conductor.model.call import Call, Sampling
-from conductor.model.messages import Message
+from conductor.model.messages import File, Image, Message, Text
 from conductor.model.operation import PromptCache, WireOptions
 from conductor.model.terms import ANY_TERMS, Terms
+from conductor.run.call_bound import PDF_TOKENS
 from serving.dispatch.target import BUSY_REST_S, Target
 from serving.health import FAILURES_BEFORE_REST
 from serving.settings.keys import absent_workers, without_workers
@@ -259,6 +260,14 @@ def test_a_rate_fills_evenly_and_waits_for_what_is_owed() -> None:
     assert rate.wait_s == pytest.approx(0.1), "no more than a tenth of a minute's is there at once"
 
 
+async def test_the_tokens_of_a_pdf_count_against_the_tokens_a_minute_before_they_are_reported() -> None:
+    read = Call((Message("user", (File("a.pdf", "data:application/pdf;base64,AAAA"),)),))
+    place = routes.target(ScriptedWorker("w", ["x"]), "a")
+    place.tokens = TokenBucket(600, lambda: 0.0)
+    async with routes.dispatcher(routes.deployed(place)).open(read):
+        assert place.tokens.wait_s > (PDF_TOKENS - 60) / 10, "60 tokens were there, at 10 a second"
+
+
 async def test_a_rate_that_this_router_keeps_closes_the_worker_to_nobody() -> None:
     async with deployed({"requests_per_minute": 1}) as (running, wires), running.sdk as sdk:
         await ask(running, sdk)
@@ -362,6 +371,11 @@ FIRST: dict[str, tuple[Call, str, bool]] = {
     ),
     "long": (call_in("cv_1", LONG, is_named=False), "gpt-5", True),
     "too short for its provider's cache": (call_in("cv_1", LONG, is_named=False), "claude-haiku-4-5", False),
+    "a picture": (
+        call_in("cv_1", Message("user", (Text("?"), Image("data:image/png;base64,AAAA"))), is_named=False),
+        "gpt-5",
+        True,
+    ),
     "short": (call_in("cv_1", is_named=False), "gpt-5", False),
 }
 

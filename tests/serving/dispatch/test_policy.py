@@ -255,6 +255,7 @@ LESS: dict[str, ModelProfile] = {
     "calls no tools": ModelProfile(calls_tools=False),
     "any": ModelProfile(calls_tools=True),
     "short": ModelProfile(context_tokens=1000),
+    "middle": ModelProfile(context_tokens=4000),
     "long": ModelProfile(context_tokens=100_000),
 }
 LONG = Call((Message.of("user", "word " * 2000),))
@@ -285,6 +286,12 @@ CANDIDATES: dict[str, tuple[Call, Sequence[str], list[str]]] = {
     "a prompt that is longer": (LONG, ["any", "short", "long", "any"], ["a", "c", "d"]),
     "a prompt that is longer for the first": (LONG, ["short", "short", "long"], ["a", "c"]),
     "a prompt that is longer for all": (LONG, ["short", "short"], ["a"]),
+    "an answer that is longer": (
+        replace(CALL, terms=Terms(answer_tokens=1000)),
+        ["any", "short", "middle"],
+        ["a", "c"],
+    ),
+    "a PDF that is longer": (READ, ["any", "middle", "long"], ["a", "c"]),
     "a permit for none of them": (replace(CALL, terms=Terms(permit=Permit(()))), ["any", "any"], ["a"]),
 }
 
