@@ -340,6 +340,32 @@ async def test_a_conversation_stays_at_the_deployment_that_has_its_cache_while_i
             assert caches.kept[-1].deployment == first.deployment
 
 
+async def test_the_plans_of_a_conversation_are_written_at_one_deployment_with_a_cache_key_of_their_own() -> (
+    None
+):
+    kind, keys = PROVIDERS["openai"], {"KEY_X": "key-x", "KEY_Y": "key-y"}
+    async with serving(kind.wire) as upstream:
+        upstream.respond = lambda request: Answer(
+            text=TO_A if request.body["model"] == "gpt-9" else "A says."
+        )
+        places = [{"name": name[-1].lower(), "api_key_env": name} for name in keys]
+        shared: Json = {"price": FREE, "deployments": places, "service": "azure", "api_version": "1"}
+        conductor = remote(kind, upstream.url, model="gpt-9", name="conductor", in_pool=False, **shared)
+        workers = [conductor, remote(kind, upstream.url, model="gpt-8", **shared)]
+        settings: Json = {"conductor": {"worker": "conductor"}, "workers": workers, "models": {"mini": {}}}
+        async with served(settings, keys) as api:
+            words = [LONG]
+            for _ in range(8):
+                await run(api, *words, podium={"conversation": "trip"})
+                words.append("And now?")
+    calls = [
+        {(each.headers["api-key"], each.body["prompt_cache_key"]) for each in upstream.requests if each.body["model"] == model}
+        for model in ("gpt-9", "gpt-8")
+    ]  # fmt: skip
+    ((_, plan_key),), ((_, worker_key),) = calls
+    assert plan_key == f"{worker_key}-plan"
+
+
 @pytest.mark.parametrize("model", ["a", "mini"])
 async def test_a_tool_loop_stays_at_the_deployment_of_its_last_call(model: str) -> None:
     kind, keys = PROVIDERS["openai"], {"KEY_X": "key-x", "KEY_Y": "key-y"}
