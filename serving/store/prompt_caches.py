@@ -8,7 +8,7 @@ conversations while the store is unreachable. The rows contain no texts.
 import asyncio
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from hashlib import blake2b
 from operator import attrgetter
 
@@ -18,6 +18,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from conductor.errors import StoreUnavailable
 from conductor.model.characters import estimate_tokens
 from conductor.model.messages import File, Image, Message, Text, ToolCall, ToolResult, Toolset, cache_marks
+from conductor.model.operation import PromptCache
 from conductor.plan.prompt_parts import with_stable_system
 from conductor.run.record import Record
 from conductor.run.task import Task
@@ -32,7 +33,7 @@ from serving.shares import FairDict
 logger = logging.getLogger("podium")
 
 PATIENCE_S = 0.2
-"""Seconds that a turn waits for the store at its start."""
+"""Seconds that a turn waits for the rows of one id."""
 FLUSH_S = 5.0
 """Seconds that a router waits for the store at its end."""
 MOST_IDS = 10_000
@@ -47,7 +48,7 @@ class PromptCacheRow:
     """Row of the table `prompt_cache`. Its fields are the columns.
 
     Args:
-        id: hash of the conversation's id and of its first messages.
+        id: one of `row_ids`.
         worker: worker that answered.
         deployment: deployment that answered, or "" if the worker has only one.
         n_messages: number of messages of the conversation in the prompt.
@@ -133,30 +134,37 @@ def tail_of(messages: Sequence[Message]) -> str:
     return digest_of(users[:1])[:16]
 
 
-def row_id(conversation: str, messages: Sequence[Message]) -> str:
-    """Return the id of the rows of a conversation. Conversations of one session differ in their first messages."""
-    digest = blake2b(f"{conversation}\0{head_of(messages)}".encode(), digest_size=16)
-    return digest.hexdigest()
+def row_ids(cache: PromptCache, messages: Sequence[Message]) -> list[str]:
+    """Return the ids under which a conversation has rows, the better one first.
+
+    1. A hash of the conversation's id and of the first user message. The agents of a session have the same conversation
+       id, and differ in this message. The system prompt does not count, because it may contain the time.
+    2. The conversation's id, if the client has named the conversation. It is used if the first user message has changed.
+    """
+    first = digest_of([message for message in messages if message.role == "user"][:1])
+    digest = blake2b(f"{cache.conversation}\0{first}".encode(), digest_size=16)
+    return [digest.hexdigest(), *([cache.conversation] if cache.is_named else [])]
 
 
-def row_of(record: Record, keep_s: float) -> PromptCacheRow | None:
-    """Return the row of a run that has an answer or waits for tools, or None if it has no conversation or no plan of
-    a conductor, or its answer no input tokens, as that of a program.
+def rows_of(record: Record, keep_s: float) -> list[PromptCacheRow]:
+    """Return the rows of a run that has an answer or waits for tools: one for each of `row_ids`. There is none if the run
+    has no conversation or no plan of a conductor, or its answer no input tokens, as that of a program.
     """
     task, result = record.task, record.answering
     cache = task.sampling.options.prompt_cache
     is_planned = task.plan is None and not task.plan_only and record.status in ("finished", "waiting")
     if cache is None or not cache.conversation or not is_planned or result is None or result.inner_run:
-        return None
+        return []
     if result.usage is None or not result.usage.input_tokens:
-        return None
+        return []
     messages = with_stable_system(task.conversation)
     texts = [message.text for message in messages if message.role == "assistant"]
     answers = [estimate_tokens(text) for text in texts if text] + [result.usage.output_tokens]
     waited_s = sum(segment.waited_s for segment in record.segments)
     written_us = int((record.created + _called_s(record) + waited_s) * 1e6)
-    return PromptCacheRow(
-        id=row_id(cache.conversation, task.conversation),
+    ids = row_ids(cache, task.conversation)
+    row = PromptCacheRow(
+        id=ids[0],
         worker=result.worker,
         deployment=result.deployment,
         n_messages=len(messages),
@@ -171,6 +179,7 @@ def row_of(record: Record, keep_s: float) -> PromptCacheRow | None:
         cached_tokens=result.usage.cached_input_tokens + result.usage.cache_write_tokens,
         quick_turns=cache.quick_turns,
     )
+    return [replace(row, id=id) for id in ids]
 
 
 def _called_s(record: Record) -> float:

@@ -1,6 +1,7 @@
 """Follow-up turns through a conductor's model. The worker with the conversation in its cache keeps it."""
 
 import asyncio
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -237,6 +238,39 @@ async def test_a_cleared_tool_result_ends_no_tool_loop() -> None:
         answer = await api.post({"messages": tool_turns("[cleared]", *more), "tools": [READ]})
         record = await api.record(answer.headers["x-podium-workflow-id"])
     assert (sources(record), record["answer"]) == (["conversation"], "A says.")
+
+
+@pytest.mark.parametrize("words", [LONG, "Now it is noon. " + LONG])
+async def test_a_named_conversation_whose_beginning_changes_keeps_its_worker_in_a_tool_loop(
+    words: str,
+) -> None:
+    call, result = tool_turns("New.")[1:]
+    before = [{"role": "system", "content": "It is 11:59."}, *turns(LONG)]
+    after = [{"role": "system", "content": "It is 12:00."}, *turns(words, "Look it up."), call, result]
+    async with served(settings_for(TO_A, TO_B)) as api:
+        for messages in (before, after):
+            answer = await api.ok({"messages": messages, "tools": [READ]}, conversation="trip")
+        assert answer["choices"][0]["message"]["content"] == "A says."
+        assert sources(await api.newest()) == ["conversation"]
+
+
+@pytest.mark.parametrize(("session", "answer"), [("s-1", "A says."), ("s-2", "B says.")])
+async def test_the_agents_of_a_session_keep_their_own_workers(session: str, answer: str) -> None:
+    """One agent's system prompt has a clock. Another agent's turn comes between its turns."""
+    tool = {"name": "read", "input_schema": {"type": "object"}}
+    call = {"type": "tool_use", "id": "toolu_1", "name": "read", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "X."}
+    loop = [{"role": "assistant", "content": [call]}, {"role": "user", "content": [result]}]
+    async with served(settings_for(TO_A, TO_B, TO_B)) as api:
+        for clock, messages, id in (
+            ("11:59", turns(LONG), "s-1"),
+            ("11:59", turns("Search."), "s-1"),
+            ("12:00", [*turns(LONG), *loop], session),
+        ):
+            named = {"metadata": {"user_id": json.dumps({"session_id": id})}}
+            body: Json = {"model": "mini", "max_tokens": 500, "system": f"It is {clock}.", "tools": [tool]}
+            await api.ok(body | {"messages": messages} | named, path="/v1/messages")
+        assert (await api.newest())["answer"] == answer
 
 
 @pytest.mark.parametrize(("result", "is_cached"), [("X.", True), ("[cleared]", False)])
