@@ -29,13 +29,19 @@ from serving.sessions.service import Service
 from serving.settings.sections import ConversationSettings
 from serving.settings.settings import Settings
 from serving.settings.workers import VllmSettings, WorkerSettings
-from serving.store.prompt_caches import PromptCacheRow, head_of, is_unchanged, lifetime_of, row_ids, tail_of
+from serving.store.prompt_caches import (
+    LIFETIMES_S,
+    PromptCacheRow,
+    head_of,
+    is_unchanged,
+    lifetime_of,
+    row_ids,
+    tail_of,
+)
 from serving.workers.cache_marks import least_tokens
 
 PREFIX, KEY_PREFIX = "cv_", "key:"
 """Beginnings of a conversation's id, and of a name that is OpenAI's `prompt_cache_key`."""
-LIFETIMES_S = {"30m": 1800, "1h": 3600, "24h": 86_400}
-"""Lifetime of a provider's cache in seconds, by the lifetime of its breakpoints or by OpenAI's `retention` or `ttl`."""
 LIFETIME_S = 300
 """Lifetime of all other caches in seconds. Reads renew it."""
 LONG_GAP_S = 240

@@ -39,6 +39,8 @@ FLUSH_S = 5.0
 MOST_IDS = 10_000
 """Maximum number of ids whose rows are in memory. The API key with the most ids loses the one that it has not used for
 the longest time."""
+LIFETIMES_S = {"30m": 1800, "1h": 3600, "24h": 86_400}
+"""Lifetime of a provider's cache in seconds, by the lifetime of its breakpoints or by OpenAI's `retention` or `ttl`."""
 OUTAGES = (StoreUnavailable, StoreError, SQLAlchemyError, TimeoutError)
 """Errors after which only the rows in memory are used. `SQLAlchemyError` covers a missing table."""
 
@@ -162,6 +164,8 @@ def rows_of(record: Record, keep_s: float) -> list[PromptCacheRow]:
     answers = [estimate_tokens(text) for text in texts if text] + [result.usage.output_tokens]
     waited_s = sum(segment.waited_s for segment in record.segments)
     written_us = int((record.created + _called_s(record) + waited_s) * 1e6)
+    lifetime = lifetime_of(task)
+    lifetimes_s = [LIFETIMES_S.get(each, 0) for each in (lifetime, cache.retention, cache.ttl)]
     ids = row_ids(cache, task.conversation)
     row = PromptCacheRow(
         id=ids[0],
@@ -172,9 +176,9 @@ def rows_of(record: Record, keep_s: float) -> list[PromptCacheRow]:
         tokens=result.usage.input_tokens,
         answer_tokens=round(sum(answers) / len(answers)),
         turns=sum(message.role == "user" for message in messages),
-        lifetime=lifetime_of(task),
+        lifetime=lifetime,
         written_us=written_us,
-        drop_us=written_us + int(keep_s * 1e6),
+        drop_us=written_us + int(max(keep_s, *lifetimes_s) * 1e6),
         prefix=_prefix_of(messages, _results_of(record), task.tools),
         cached_tokens=result.usage.cached_input_tokens + result.usage.cache_write_tokens,
         quick_turns=cache.quick_turns,

@@ -168,6 +168,26 @@ def test_the_row_of_a_run_is_about_the_worker_that_answered() -> None:
     assert [row.lifetime for each in runs for row in rows_of(each, 60)] == ["5m", "1h"]
 
 
+@pytest.mark.parametrize(
+    ("keep_s", "cache", "expected_s"),
+    [
+        (60, PromptCache(), 60),
+        (60, PromptCache(lifetime="1h"), 3600),
+        (7200, PromptCache(lifetime="1h"), 7200),
+        (3600, PromptCache(retention="24h"), 86_400),
+        (60, PromptCache(ttl="30m"), 1800),
+    ],
+)
+def test_a_row_is_remembered_as_long_as_its_cache_lasts(
+    keep_s: float, cache: PromptCache, expected_s: float
+) -> None:
+    record = run_of(*said("Why?"))
+    options = WireOptions(prompt_cache=msgspec.structs.replace(cache, conversation="cv_1"))
+    task = msgspec.structs.replace(record.task, sampling=Sampling(options=options))
+    (made,) = rows_of(msgspec.structs.replace(record, task=task), keep_s)
+    assert made.drop_us - made.written_us == expected_s * 1_000_000
+
+
 def replace_parts(message: Message, cache: Any) -> Message:
     return Message(
         message.role, tuple(Text(part.text, cache) for part in message.parts if isinstance(part, Text))
