@@ -51,7 +51,7 @@ class PromptCacheRow:
 
     Args:
         id: one of `row_ids`.
-        worker: worker that answered.
+        worker: worker that answered a step. The worker of the newest row gave the last answer.
         deployment: deployment that answered, or "" if the worker has only one.
         n_messages: number of messages of the conversation in the prompt.
         tail: hash of the last user message among them.
@@ -149,8 +149,9 @@ def row_ids(cache: PromptCache, messages: Sequence[Message]) -> list[str]:
 
 
 def rows_of(record: Record, keep_s: float) -> list[PromptCacheRow]:
-    """Return the rows of a run that has an answer or waits for tools: one for each of `row_ids`. There is none if the run
-    has no conversation or no plan of a conductor, or its answer no input tokens, as that of a program.
+    """Return the rows of a run that has an answer or waits for tools: for each worker that has read the conversation, one
+    for each of `row_ids`. There is none if the run has no conversation or no plan of a conductor, or its answer no input
+    tokens, as that of a program.
     """
     task, result = record.task, record.answering
     cache = task.sampling.options.prompt_cache
@@ -183,7 +184,33 @@ def rows_of(record: Record, keep_s: float) -> list[PromptCacheRow]:
         cached_tokens=result.usage.cached_input_tokens + result.usage.cache_write_tokens,
         quick_turns=cache.quick_turns,
     )
-    return [replace(row, id=id) for id in ids]
+    by_worker = {each.worker: each for each in (*_rows_of_earlier_steps(record, row), row)}
+    return [replace(each, id=id) for each in by_worker.values() for id in ids]
+
+
+def _rows_of_earlier_steps(record: Record, row: PromptCacheRow) -> Iterator[PromptCacheRow]:
+    """Yield a row for each step before the answering one whose prompt began as the next turn's prompt will.
+
+    Args:
+        record: record of the run.
+        row: row of the answering step. It stays the newest one.
+    """
+    task, plan = record.task, record.answering_plan
+    prefix = _prefix_of(with_stable_system(task.conversation), (), task.tools)
+    for step in plan.steps[:-1] if plan else ():
+        result = step.results[0] if step.results and (step.tools or not task.tools) else None
+        if result is None or result.inner_run or step.first_token_s is None:
+            continue
+        if (usage := result.usage) is not None and usage.input_tokens:
+            yield replace(
+                row,
+                worker=result.worker,
+                deployment=result.deployment,
+                tokens=usage.input_tokens,
+                cached_tokens=usage.cached_input_tokens + usage.cache_write_tokens,
+                prefix=prefix,
+                written_us=min(int((record.created + step.first_token_s) * 1e6), row.written_us - 1),
+            )
 
 
 def _called_s(record: Record) -> float:

@@ -139,6 +139,17 @@ async def test_the_conductor_is_told_of_the_cache_and_its_switch_is_allowed_if_i
     assert record["answer"] == "B says."
 
 
+async def test_the_conductor_is_told_of_the_cache_of_each_step_s_worker() -> None:
+    both = plan(step("a", "Find."), step("b", "Conclude.", [0]))
+    policy = {"stickiness": 0, "speculation_usd_per_s": None}
+    async with served(settings_for(both, TO_B, conversation=policy)) as api:
+        await run(api, LONG)
+        await run(api, LONG, "And now?")
+        prompt = api.worker("conductor").calls[-1].messages[-1].text
+    assert "Worker 1 gave the last answer." in prompt
+    assert prompt.count("tokens of this conversation in its cache") == 2
+
+
 async def test_an_early_call_that_the_plan_confirms_answers() -> None:
     async with served(settings_for(TO_A, a=FREE, b=FREE)) as api:
         await run(api, "Why?")

@@ -188,6 +188,23 @@ def test_a_row_is_remembered_as_long_as_its_cache_lasts(
     assert made.drop_us - made.written_us == expected_s * 1_000_000
 
 
+def test_a_run_has_a_row_for_each_worker_that_has_read_the_conversation() -> None:
+    record = run_of(*said("Why?"), task={"tools": READ})
+    (plan,) = record.plans
+    result = CallResult("So.", "c", "m", Usage(5_000, 10), None, FinishReason.STOP)
+    first = msgspec.structs.replace(plan.steps[0], result=result, first_token_s=0.5)
+    late = msgspec.structs.replace(
+        first, result=msgspec.structs.replace(result, worker="d"), first_token_s=9.0
+    )
+    untold = msgspec.structs.replace(first, result=msgspec.structs.replace(result, worker="e"), tools=False)
+    plans = (msgspec.structs.replace(plan, steps=(first, late, untold, *plan.steps)),)
+    rows = {row.worker: row for row in rows_of(msgspec.structs.replace(record, plans=plans), 60)}
+    assert set(rows) == {"b", "c", "d"}, "a step without tools has another prefix"
+    assert [rows["c"].tokens, rows["c"].written_us] == [5_000, 1_000_500_000]
+    assert max(rows.values(), key=lambda row: row.written_us).worker == "b", "it gave the answer"
+    assert is_unchanged(rows["c"], said("Why?", "Because.", "And now?"), READ)
+
+
 def replace_parts(message: Message, cache: Any) -> Message:
     return Message(
         message.role, tuple(Text(part.text, cache) for part in message.parts if isinstance(part, Text))
