@@ -93,6 +93,17 @@ class WireOptions(Value, frozen=True):
         return self.prompt_cache.conversation if self.prompt_cache else ""
 
     @property
+    def for_plans(self) -> "WireOptions":
+        """Options of the calls that write the plans of this conversation. These prompts have another prefix than the
+        workers' prompts, so they have a conversation's id of their own.
+        """
+        cache = self.prompt_cache
+        if cache is None or not cache.conversation:
+            return NO_OPTIONS
+        plans = PromptCache(conversation=f"{cache.conversation}-plan", is_named=cache.is_named)
+        return WireOptions(prompt_cache=plans)
+
+    @property
     def set_options(self) -> tuple[str, ...]:
         """Names of the options that are set, without hints."""
         names = (name for name in self.__struct_fields__ if name not in HINTS)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from conductor.errors import InvalidPlan, NoPlan, PodiumError, Reason, WorkerUnavailable
-from conductor.model.call import Call, Sampling
+from conductor.model.call import Call
 from conductor.model.characters import byte_size
 from conductor.model.deltas import deltas_until
 from conductor.model.failure import Failure
@@ -46,7 +46,8 @@ class PlanStream:
 
     Args:
         pool: workers in the order in which the conductor sees them.
-        call: call with the prompt and its position in the run. `conductor` determines sampling and grammar.
+        call: call with the prompt, its position in the run, and the task's sampling, of which only the conversation
+            counts. `conductor` determines the rest of the sampling, and the grammar.
         has_tools: whether workers can receive the client's tools.
         on_text: function that receives each delta of the text, and the reply so far.
     """
@@ -77,7 +78,8 @@ class PlanStream:
                 thinking=conductor.thought,
                 has_tools=has_tools,
             )
-        self._call = replace(call, sampling=conductor.sampling, grammar=constraint)
+        sampling = replace(conductor.sampling, options=call.sampling.options.for_plans)
+        self._call = replace(call, sampling=sampling, grammar=constraint)
         self.result: CallResult | None = None
         """Result of the conductor's call, once the iteration has ended. None if the call gave no reply."""
         self.plan: Plan | None = None
@@ -178,7 +180,7 @@ class PlanRequests:
         context, conductor = self._context, self.conductor
         prompt = self.prompt(move)
         index = self.start(move.source, move.round, conductor.member.name, prompt)
-        call = context.call(prompt, context.site(index, operation="plan"), Sampling())
+        call = context.call(prompt, context.site(index, operation="plan"), context.task.sampling)
         stream = PlanStream(
             conductor,
             list(context.pool.values()),

@@ -29,13 +29,19 @@ from serving.sessions.service import Service
 from serving.settings.sections import ConversationSettings
 from serving.settings.settings import Settings
 from serving.settings.workers import VllmSettings, WorkerSettings
-from serving.store.prompt_caches import PromptCacheRow, head_of, is_unchanged, lifetime_of, row_id, tail_of
+from serving.store.prompt_caches import (
+    LIFETIMES_S,
+    PromptCacheRow,
+    head_of,
+    is_unchanged,
+    lifetime_of,
+    row_ids,
+    tail_of,
+)
 from serving.workers.cache_marks import least_tokens
 
 PREFIX, KEY_PREFIX = "cv_", "key:"
 """Beginnings of a conversation's id, and of a name that is OpenAI's `prompt_cache_key`."""
-LIFETIMES_S = {"30m": 1800, "1h": 3600, "24h": 86_400}
-"""Lifetime of a provider's cache in seconds, by the lifetime of its breakpoints or by OpenAI's `retention` or `ttl`."""
 LIFETIME_S = 300
 """Lifetime of all other caches in seconds. Reads renew it."""
 LONG_GAP_S = 240
@@ -186,12 +192,13 @@ async def find_history(request: ApiRequest, service: Service, caller: Caller) ->
     days = [each for each in (service.settings().store.content_days, policy.content_days) if each is not None]
     content_s = min(days, default=inf) * DAY_S
     turns = await service.earlier_turns.find(request.conversation, account, content_s)
-    rows = list[PromptCacheRow]()
-    if request.model in service.settings().models and request.podium.plan is None:
-        id = row_id(request.sampling.options.conversation, request.conversation)
-        rows = await service.prompt_caches.find(id, account.key_id)
-        cache, messages = request.sampling.options.prompt_cache, with_stable_system(request.conversation)
-        if cache is None or not cache.is_named:  # other conversations may have begun alike
+    rows, cache = list[PromptCacheRow](), request.sampling.options.prompt_cache
+    if cache and request.model in service.settings().models and request.podium.plan is None:
+        for id in row_ids(cache, request.conversation):
+            if rows := await service.prompt_caches.find(id, account.key_id):
+                break
+        if not cache.is_named:  # other conversations may have begun alike
+            messages = with_stable_system(request.conversation)
             rows = [row for row in rows if _is_continued(row, messages)]
     newest_first = sorted(rows, key=lambda row: row.written_us, reverse=True)
     return History(turns, tuple(newest_first), now_us())

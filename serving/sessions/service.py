@@ -21,7 +21,7 @@ from serving.shares import in_slices
 from serving.store.content import for_list, without_content
 from serving.store.conversations import ConversationStore, MemoryConversations
 from serving.store.memory_store import page_of, place
-from serving.store.prompt_caches import PromptCaches, row_of
+from serving.store.prompt_caches import PromptCaches, rows_of
 from serving.store.run_filter import ANY_RUN, RunFilter
 from serving.store.store import RunInfo, RunPage, StoreFactory
 from serving.telemetry import metrics
@@ -165,8 +165,7 @@ class Service:
             self._noted.popitem(last=False)
         if record.may_call_tools:
             self.earlier_turns.remember(record)
-        row = row_of(record, self.settings().conversation.keep_s)
-        if row is not None:
+        for row in rows_of(record, self.settings().conversation.keep_s):
             self.prompt_caches.keep(row, record.account.key_id, stores=record.task.permit.stores)
 
     async def find_waiting(self, id: str) -> RunRecords | None:

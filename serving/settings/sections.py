@@ -332,7 +332,8 @@ class ConversationSettings(Frozen):
     (`max_concurrency`), so that they do not delay other calls of a busy worker. If null, Podium never calls
     the worker early."""
     keep_s: float = Field(default=3600.0, gt=0, le=86_400)
-    """Time, in seconds, for which Podium remembers after each turn which worker answered."""
+    """Minimum time, in seconds, for which Podium remembers after each turn which worker answered. If the
+    provider's cache lasts longer, for example with `prompt_cache_retention: 24h`, Podium remembers for as long."""
     breakpoints: bool = True
     """Set breakpoints for Anthropic's prompt cache in requests that have none. Podium sets them only if the
     prompt is long enough and will probably be sent again. If false, Claude models cache only up to the

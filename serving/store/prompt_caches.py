@@ -8,7 +8,7 @@ conversations while the store is unreachable. The rows contain no texts.
 import asyncio
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from hashlib import blake2b
 from operator import attrgetter
 
@@ -18,6 +18,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from conductor.errors import StoreUnavailable
 from conductor.model.characters import estimate_tokens
 from conductor.model.messages import File, Image, Message, Text, ToolCall, ToolResult, Toolset, cache_marks
+from conductor.model.operation import PromptCache
 from conductor.plan.prompt_parts import with_stable_system
 from conductor.run.record import Record
 from conductor.run.task import Task
@@ -32,12 +33,14 @@ from serving.shares import FairDict
 logger = logging.getLogger("podium")
 
 PATIENCE_S = 0.2
-"""Seconds that a turn waits for the store at its start."""
+"""Seconds that a turn waits for the rows of one id."""
 FLUSH_S = 5.0
 """Seconds that a router waits for the store at its end."""
 MOST_IDS = 10_000
 """Maximum number of ids whose rows are in memory. The API key with the most ids loses the one that it has not used for
 the longest time."""
+LIFETIMES_S = {"30m": 1800, "1h": 3600, "24h": 86_400}
+"""Lifetime of a provider's cache in seconds, by the lifetime of its breakpoints or by OpenAI's `retention` or `ttl`."""
 OUTAGES = (StoreUnavailable, StoreError, SQLAlchemyError, TimeoutError)
 """Errors after which only the rows in memory are used. `SQLAlchemyError` covers a missing table."""
 
@@ -47,8 +50,8 @@ class PromptCacheRow:
     """Row of the table `prompt_cache`. Its fields are the columns.
 
     Args:
-        id: hash of the conversation's id and of its first messages.
-        worker: worker that answered.
+        id: one of `row_ids`.
+        worker: worker that answered a step. The worker of the newest row gave the last answer.
         deployment: deployment that answered, or "" if the worker has only one.
         n_messages: number of messages of the conversation in the prompt.
         tail: hash of the last user message among them.
@@ -133,30 +136,40 @@ def tail_of(messages: Sequence[Message]) -> str:
     return digest_of(users[:1])[:16]
 
 
-def row_id(conversation: str, messages: Sequence[Message]) -> str:
-    """Return the id of the rows of a conversation. Conversations of one session differ in their first messages."""
-    digest = blake2b(f"{conversation}\0{head_of(messages)}".encode(), digest_size=16)
-    return digest.hexdigest()
+def row_ids(cache: PromptCache, messages: Sequence[Message]) -> list[str]:
+    """Return the ids under which a conversation has rows, the better one first.
+
+    1. A hash of the conversation's id and of the first user message. The agents of a session have the same conversation
+       id, and differ in this message. The system prompt does not count, because it may contain the time.
+    2. The conversation's id, if the client has named the conversation. It is used if the first user message has changed.
+    """
+    first = digest_of([message for message in messages if message.role == "user"][:1])
+    digest = blake2b(f"{cache.conversation}\0{first}".encode(), digest_size=16)
+    return [digest.hexdigest(), *([cache.conversation] if cache.is_named else [])]
 
 
-def row_of(record: Record, keep_s: float) -> PromptCacheRow | None:
-    """Return the row of a run that has an answer or waits for tools, or None if it has no conversation or no plan of
-    a conductor, or its answer no input tokens, as that of a program.
+def rows_of(record: Record, keep_s: float) -> list[PromptCacheRow]:
+    """Return the rows of a run that has an answer or waits for tools: for each worker that has read the conversation, one
+    for each of `row_ids`. There is none if the run has no conversation or no plan of a conductor, or its answer no input
+    tokens, as that of a program.
     """
     task, result = record.task, record.answering
     cache = task.sampling.options.prompt_cache
     is_planned = task.plan is None and not task.plan_only and record.status in ("finished", "waiting")
     if cache is None or not cache.conversation or not is_planned or result is None or result.inner_run:
-        return None
+        return []
     if result.usage is None or not result.usage.input_tokens:
-        return None
+        return []
     messages = with_stable_system(task.conversation)
     texts = [message.text for message in messages if message.role == "assistant"]
     answers = [estimate_tokens(text) for text in texts if text] + [result.usage.output_tokens]
     waited_s = sum(segment.waited_s for segment in record.segments)
     written_us = int((record.created + _called_s(record) + waited_s) * 1e6)
-    return PromptCacheRow(
-        id=row_id(cache.conversation, task.conversation),
+    lifetime = lifetime_of(task)
+    lifetimes_s = [LIFETIMES_S.get(each, 0) for each in (lifetime, cache.retention, cache.ttl)]
+    ids = row_ids(cache, task.conversation)
+    row = PromptCacheRow(
+        id=ids[0],
         worker=result.worker,
         deployment=result.deployment,
         n_messages=len(messages),
@@ -164,13 +177,40 @@ def row_of(record: Record, keep_s: float) -> PromptCacheRow | None:
         tokens=result.usage.input_tokens,
         answer_tokens=round(sum(answers) / len(answers)),
         turns=sum(message.role == "user" for message in messages),
-        lifetime=lifetime_of(task),
+        lifetime=lifetime,
         written_us=written_us,
-        drop_us=written_us + int(keep_s * 1e6),
+        drop_us=written_us + int(max(keep_s, *lifetimes_s) * 1e6),
         prefix=_prefix_of(messages, _results_of(record), task.tools),
         cached_tokens=result.usage.cached_input_tokens + result.usage.cache_write_tokens,
         quick_turns=cache.quick_turns,
     )
+    by_worker = {each.worker: each for each in (*_rows_of_earlier_steps(record, row), row)}
+    return [replace(each, id=id) for each in by_worker.values() for id in ids]
+
+
+def _rows_of_earlier_steps(record: Record, row: PromptCacheRow) -> Iterator[PromptCacheRow]:
+    """Yield a row for each step before the answering one whose prompt began as the next turn's prompt will.
+
+    Args:
+        record: record of the run.
+        row: row of the answering step. It stays the newest one.
+    """
+    task, plan = record.task, record.answering_plan
+    prefix = _prefix_of(with_stable_system(task.conversation), (), task.tools)
+    for step in plan.steps[:-1] if plan else ():
+        result = step.results[0] if step.results and (step.tools or not task.tools) else None
+        if result is None or result.inner_run or step.first_token_s is None:
+            continue
+        if (usage := result.usage) is not None and usage.input_tokens:
+            yield replace(
+                row,
+                worker=result.worker,
+                deployment=result.deployment,
+                tokens=usage.input_tokens,
+                cached_tokens=usage.cached_input_tokens + usage.cache_write_tokens,
+                prefix=prefix,
+                written_us=min(int((record.created + step.first_token_s) * 1e6), row.written_us - 1),
+            )
 
 
 def _called_s(record: Record) -> float:

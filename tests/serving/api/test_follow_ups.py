@@ -1,6 +1,7 @@
 """Follow-up turns through a conductor's model. The worker with the conversation in its cache keeps it."""
 
 import asyncio
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -138,6 +139,17 @@ async def test_the_conductor_is_told_of_the_cache_and_its_switch_is_allowed_if_i
     assert record["answer"] == "B says."
 
 
+async def test_the_conductor_is_told_of_the_cache_of_each_step_s_worker() -> None:
+    both = plan(step("a", "Find."), step("b", "Conclude.", [0]))
+    policy = {"stickiness": 0, "speculation_usd_per_s": None}
+    async with served(settings_for(both, TO_B, conversation=policy)) as api:
+        await run(api, LONG)
+        await run(api, LONG, "And now?")
+        prompt = api.worker("conductor").calls[-1].messages[-1].text
+    assert "Worker 1 gave the last answer." in prompt
+    assert prompt.count("tokens of this conversation in its cache") == 2
+
+
 async def test_an_early_call_that_the_plan_confirms_answers() -> None:
     async with served(settings_for(TO_A, a=FREE, b=FREE)) as api:
         await run(api, "Why?")
@@ -239,6 +251,39 @@ async def test_a_cleared_tool_result_ends_no_tool_loop() -> None:
     assert (sources(record), record["answer"]) == (["conversation"], "A says.")
 
 
+@pytest.mark.parametrize("words", [LONG, "Now it is noon. " + LONG])
+async def test_a_named_conversation_whose_beginning_changes_keeps_its_worker_in_a_tool_loop(
+    words: str,
+) -> None:
+    call, result = tool_turns("New.")[1:]
+    before = [{"role": "system", "content": "It is 11:59."}, *turns(LONG)]
+    after = [{"role": "system", "content": "It is 12:00."}, *turns(words, "Look it up."), call, result]
+    async with served(settings_for(TO_A, TO_B)) as api:
+        for messages in (before, after):
+            answer = await api.ok({"messages": messages, "tools": [READ]}, conversation="trip")
+        assert answer["choices"][0]["message"]["content"] == "A says."
+        assert sources(await api.newest()) == ["conversation"]
+
+
+@pytest.mark.parametrize(("session", "answer"), [("s-1", "A says."), ("s-2", "B says.")])
+async def test_the_agents_of_a_session_keep_their_own_workers(session: str, answer: str) -> None:
+    """One agent's system prompt has a clock. Another agent's turn comes between its turns."""
+    tool = {"name": "read", "input_schema": {"type": "object"}}
+    call = {"type": "tool_use", "id": "toolu_1", "name": "read", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "X."}
+    loop = [{"role": "assistant", "content": [call]}, {"role": "user", "content": [result]}]
+    async with served(settings_for(TO_A, TO_B, TO_B)) as api:
+        for clock, messages, id in (
+            ("11:59", turns(LONG), "s-1"),
+            ("11:59", turns("Search."), "s-1"),
+            ("12:00", [*turns(LONG), *loop], session),
+        ):
+            named = {"metadata": {"user_id": json.dumps({"session_id": id})}}
+            body: Json = {"model": "mini", "max_tokens": 500, "system": f"It is {clock}.", "tools": [tool]}
+            await api.ok(body | {"messages": messages} | named, path="/v1/messages")
+        assert (await api.newest())["answer"] == answer
+
+
 @pytest.mark.parametrize(("result", "is_cached"), [("X.", True), ("[cleared]", False)])
 async def test_a_tool_result_of_the_last_run_may_be_cleared_too(result: str, is_cached: bool) -> None:
     kind, name = PROVIDERS["anthropic"], "has 19,000 tokens of this conversation in its cache"
@@ -338,6 +383,32 @@ async def test_a_conversation_stays_at_the_deployment_that_has_its_cache_while_i
             record = await run(api, LONG, "And now?", "Then?")
             assert sources(record)[0] == "conductor", "the cache cannot be reached"
             assert caches.kept[-1].deployment == first.deployment
+
+
+async def test_the_plans_of_a_conversation_are_written_at_one_deployment_with_a_cache_key_of_their_own() -> (
+    None
+):
+    kind, keys = PROVIDERS["openai"], {"KEY_X": "key-x", "KEY_Y": "key-y"}
+    async with serving(kind.wire) as upstream:
+        upstream.respond = lambda request: Answer(
+            text=TO_A if request.body["model"] == "gpt-9" else "A says."
+        )
+        places = [{"name": name[-1].lower(), "api_key_env": name} for name in keys]
+        shared: Json = {"price": FREE, "deployments": places, "service": "azure", "api_version": "1"}
+        conductor = remote(kind, upstream.url, model="gpt-9", name="conductor", in_pool=False, **shared)
+        workers = [conductor, remote(kind, upstream.url, model="gpt-8", **shared)]
+        settings: Json = {"conductor": {"worker": "conductor"}, "workers": workers, "models": {"mini": {}}}
+        async with served(settings, keys) as api:
+            words = [LONG]
+            for _ in range(8):
+                await run(api, *words, podium={"conversation": "trip"})
+                words.append("And now?")
+    calls = [
+        {(each.headers["api-key"], each.body["prompt_cache_key"]) for each in upstream.requests if each.body["model"] == model}
+        for model in ("gpt-9", "gpt-8")
+    ]  # fmt: skip
+    ((_, plan_key),), ((_, worker_key),) = calls
+    assert plan_key == f"{worker_key}-plan"
 
 
 @pytest.mark.parametrize("model", ["a", "mini"])

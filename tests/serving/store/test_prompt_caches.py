@@ -27,8 +27,8 @@ from serving.store.prompt_caches import (
     PromptCaches,
     is_unchanged,
     lifetime_of,
-    row_id,
-    row_of,
+    row_ids,
+    rows_of,
     tail_of,
 )
 from tests.serving.store.stores import opened
@@ -151,8 +151,7 @@ def said(*words: str) -> tuple[Message, ...]:
 
 
 def test_the_row_of_a_run_is_about_the_worker_that_answered() -> None:
-    made = row_of(run_of(*said("Why?", "Word " * 40, "And now?")), 60)
-    assert made is not None
+    (made,) = rows_of(run_of(*said("Why?", "Word " * 40, "And now?")), 60)
     assert (made.worker, made.deployment, made.tokens, made.turns, made.n_messages) == (
         "b",
         "eu",
@@ -162,13 +161,48 @@ def test_the_row_of_a_run_is_about_the_worker_that_answered() -> None:
     )
     assert made.answer_tokens == (50 + 30) // 2
     assert (made.written_us, made.drop_us, made.lifetime) == (1_002_500_000, 1_062_500_000, "")
-    assert made.id == row_id("cv_1", said("Why?", "Something else."))
+    assert [made.id] == row_ids(PromptCache(conversation="cv_1"), said("Why?", "Something else."))
     assert made.tail == tail_of(said("?", "", "And now?"))
     marked = replace_parts(said("Why?")[0], "1h")
-    assert [
-        getattr(row_of(each, 60), "lifetime", None)
-        for each in (run_of(*said("Why?"), lifetime="5m"), run_of(marked))
-    ] == ["5m", "1h"]
+    runs = (run_of(*said("Why?"), lifetime="5m"), run_of(marked))
+    assert [row.lifetime for each in runs for row in rows_of(each, 60)] == ["5m", "1h"]
+
+
+@pytest.mark.parametrize(
+    ("keep_s", "cache", "expected_s"),
+    [
+        (60, PromptCache(), 60),
+        (60, PromptCache(lifetime="1h"), 3600),
+        (7200, PromptCache(lifetime="1h"), 7200),
+        (3600, PromptCache(retention="24h"), 86_400),
+        (60, PromptCache(ttl="30m"), 1800),
+    ],
+)
+def test_a_row_is_remembered_as_long_as_its_cache_lasts(
+    keep_s: float, cache: PromptCache, expected_s: float
+) -> None:
+    record = run_of(*said("Why?"))
+    options = WireOptions(prompt_cache=msgspec.structs.replace(cache, conversation="cv_1"))
+    task = msgspec.structs.replace(record.task, sampling=Sampling(options=options))
+    (made,) = rows_of(msgspec.structs.replace(record, task=task), keep_s)
+    assert made.drop_us - made.written_us == expected_s * 1_000_000
+
+
+def test_a_run_has_a_row_for_each_worker_that_has_read_the_conversation() -> None:
+    record = run_of(*said("Why?"), task={"tools": READ})
+    (plan,) = record.plans
+    result = CallResult("So.", "c", "m", Usage(5_000, 10), None, FinishReason.STOP)
+    first = msgspec.structs.replace(plan.steps[0], result=result, first_token_s=0.5)
+    late = msgspec.structs.replace(
+        first, result=msgspec.structs.replace(result, worker="d"), first_token_s=9.0
+    )
+    untold = msgspec.structs.replace(first, result=msgspec.structs.replace(result, worker="e"), tools=False)
+    plans = (msgspec.structs.replace(plan, steps=(first, late, untold, *plan.steps)),)
+    rows = {row.worker: row for row in rows_of(msgspec.structs.replace(record, plans=plans), 60)}
+    assert set(rows) == {"b", "c", "d"}, "a step without tools has another prefix"
+    assert [rows["c"].tokens, rows["c"].written_us] == [5_000, 1_000_500_000]
+    assert max(rows.values(), key=lambda row: row.written_us).worker == "b", "it gave the answer"
+    assert is_unchanged(rows["c"], said("Why?", "Because.", "And now?"), READ)
 
 
 def replace_parts(message: Message, cache: Any) -> Message:
@@ -185,8 +219,7 @@ def test_the_lifetime_of_a_cache_counts_from_the_begin_of_the_last_call_s_answer
     turn = StepTurn(CallResult("", "b", "m", None, None, FinishReason.TOOL_CALLS), calls, answered_s=40.0)
     for step, at_s in ((spoke, 0.5), (msgspec.structs.replace(spoke, turns=(turn,)), 40.0)):
         plans = (msgspec.structs.replace(plan, steps=(step,)),)
-        made = row_of(msgspec.structs.replace(record, plans=plans), 60)
-        assert made is not None
+        (made,) = rows_of(msgspec.structs.replace(record, plans=plans), 60)
         assert made.written_us == int((1_000 + at_s) * 1e6)
 
 
@@ -214,8 +247,7 @@ def test_a_prefix_is_unchanged_only_with_the_same_messages_tool_results_and_tool
         GivenResult(n, ToolResult(f"p{n}", (Text(text),))) for n, text in enumerate(["Two.", "One."])
     )
     segments = (Segment((0,), given=ClientReply(results[:1])), Segment((1,), given=ClientReply(results[1:])))
-    row = row_of(run_of(*before, segments=segments, task={"tools": READ}), 60)
-    assert row is not None
+    (row,) = rows_of(run_of(*before, segments=segments, task={"tools": READ}), 60)
     later = (
         *reading("t3", "One."),
         *reading("t2", "Two."),
@@ -244,19 +276,33 @@ def test_a_prefix_is_unchanged_only_with_the_same_messages_tool_results_and_tool
 def test_runs_without_an_answer_of_a_planned_worker_have_no_row(fields: Any) -> None:
     plans = fields.pop("plans", None) if "plans" in fields else None
     record = run_of(*said("Why?"), **fields)
-    assert row_of(record if plans is None else msgspec.structs.replace(record, plans=plans), 60) is None
+    assert not rows_of(record if plans is None else msgspec.structs.replace(record, plans=plans), 60)
 
 
 def test_an_answer_without_input_tokens_has_no_row() -> None:
     record = run_of(*said("Why?"), usage=Usage(output_tokens=30))
-    assert row_of(record, 60) is None
+    assert not rows_of(record, 60)
 
 
-def test_an_id_covers_the_conversation_and_its_first_messages() -> None:
-    system = Message.of("system", "Be brief.")
-    ids = [
-        row_id("cv_1", said("Why?")), row_id("cv_2", said("Why?")), row_id("cv_1", said("How?")),
-        row_id("cv_1", (system, *said("Why?"))),
-    ]  # fmt: skip
-    assert len(set(ids)) == 4
-    assert row_id("cv_1", said("Why?", "Because.", "Oh?")) == ids[0]
+def test_an_id_covers_the_conversation_and_its_first_user_message() -> None:
+    def id_of(conversation: str, *messages: Message) -> str:
+        (id,) = row_ids(PromptCache(conversation=conversation), messages)
+        return id
+
+    assert (
+        len({id_of("cv_1", *said("Why?")), id_of("cv_2", *said("Why?")), id_of("cv_1", *said("How?"))}) == 3
+    )
+    assert id_of("cv_1", *said("Why?", "Because.", "Oh?")) == id_of("cv_1", *said("Why?"))
+    noon = Message.of("system", "It is 12:00.")
+    assert id_of("cv_1", noon, *said("Why?")) == id_of("cv_1", *said("Why?"))
+
+
+def test_a_name_is_an_id_too() -> None:
+    cache = PromptCache(conversation="cv_1", is_named=True)
+    one, other = (row_ids(cache, said(words)) for words in ("Why?", "How?"))
+    assert one[0] != other[0], "the agents of a session"
+    assert one[1] == other[1] == "cv_1"
+    record = run_of(*said("Why?"))
+    options = WireOptions(prompt_cache=cache)
+    task = msgspec.structs.replace(record.task, sampling=Sampling(options=options))
+    assert [row.id for row in rows_of(msgspec.structs.replace(record, task=task), 60)] == one
