@@ -42,7 +42,7 @@ async def test_what_goes_wrong_on_the_way_is_shown_while_it_happens_and_no_word_
         await keep_what_is_said(page)
         await ask(page, "Does it go on?")
         await node(page, 1).click()
-        await expect(page.locator(".details")).to_contain_text("Failed attempts")
+        await expect(page.locator(".details")).to_contain_text("Earlier attempts")
         await expect(node(page, 1)).to_contain_text("running")
         await node(page, 2).click()
         await expect(page.locator(".details")).to_contain_text("The step restarts.")
