@@ -86,7 +86,7 @@ async def upload(request: Request) -> Response:
 async def _check_room(batches: Batches, file: StoredFile) -> None:
     """Check that the team has room for a file, or raise TooLarge."""
     most = batches.settings.max_bytes_per_team
-    n_files, n_bytes = await batches.store.used(file.account)
+    n_files, n_bytes = await batches.store.file_usage(file.account)
     if n_files >= MOST_FILES:
         raise TooLarge(f"file: a team may have at most {MOST_FILES} files. Delete some files.", param="file")
     if n_bytes + file.n_bytes > most:

@@ -106,7 +106,7 @@ class DatabaseBatchStore:
         query = _first(query, stored_file, limit, after, newest_first=newest_first)
         return [_file(row) async for row in in_slices(await self._store.read(query))]
 
-    async def used(self, account: Account) -> tuple[int, int]:
+    async def file_usage(self, account: Account) -> tuple[int, int]:
         n_bytes = func.coalesce(func.sum(stored_file.c.n_bytes), 0).label("n_bytes")
         query = select(func.count().label("n"), n_bytes).where(
             owner_condition(stored_file, account), stored_file.c.drop_us > now_us()

@@ -55,7 +55,7 @@ class MemoryBatchStore:
         ]
         return _first(visible, limit, after, newest_first=newest_first)
 
-    async def used(self, account: Account) -> tuple[int, int]:
+    async def file_usage(self, account: Account) -> tuple[int, int]:
         self._drop_old()
         sizes = [file.n_bytes for file, _ in self._files.values() if same_owner(file.account, account)]
         return len(sizes), sum(sizes)

@@ -42,7 +42,7 @@ class BatchStore(Protocol):
         """
         ...
 
-    async def used(self, account: Account) -> tuple[int, int]:
+    async def file_usage(self, account: Account) -> tuple[int, int]:
         """Return the number and total bytes of the files of an account's team, or of its key without a team."""
         ...
 

@@ -160,8 +160,7 @@ class RunExecutor:
                 try:
                     with spans.workflow(task.model, id, spec.headers) as span:
                         try:
-                            ledgers = self._ledgers
-                            ledger = await ledgers.of(account, id) if ledgers else None
+                            ledger = await self._ledgers.of(account, id) if self._ledgers else None
                             opened = self._open(spec, account, ledger, spans.trace_id(span), journal.note)
                             async with opened as run:
                                 spec.rate.is_owned = True

@@ -164,7 +164,7 @@ def rows_of(record: Record, keep_s: float) -> list[PromptCacheRow]:
     texts = [message.text for message in messages if message.role == "assistant"]
     answers = [estimate_tokens(text) for text in texts if text] + [result.usage.output_tokens]
     waited_s = sum(segment.waited_s for segment in record.segments)
-    written_us = int((record.created + _called_s(record) + waited_s) * 1e6)
+    written_us = int((record.created + _call_time_s(record) + waited_s) * 1e6)
     lifetime = lifetime_of(task)
     lifetimes_s = [LIFETIMES_S.get(each, 0) for each in (lifetime, cache.retention, cache.ttl)]
     ids = row_ids(cache, task.conversation)
@@ -213,7 +213,7 @@ def _rows_of_earlier_steps(record: Record, row: PromptCacheRow) -> Iterator[Prom
             )
 
 
-def _called_s(record: Record) -> float:
+def _call_time_s(record: Record) -> float:
     """Return the time at which the answering step's last call began to answer, in seconds since the run began. Providers
     count the lifetime of a cache from there.
     """

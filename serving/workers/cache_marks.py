@@ -41,14 +41,14 @@ def cache_control(mark: CacheMark) -> Json:
 
 def has_marks(request: Json) -> bool:
     """Return whether a request to an API has a cache mark, or a field that makes Anthropic set one."""
-    return _is_automatic(request) or any(map(any, _marked_blocks(request)))
+    return _is_automatic(request) or any(map(any, _blocks_with_marks(request)))
 
 
 def limit_marks(request: Json) -> None:
     """Remove cache marks beyond the limit of Anthropic's API: first the oldest ones in the messages, and then those on
     tools and system prompt.
     """
-    heads, turns = _marked_blocks(request)
+    heads, turns = _blocks_with_marks(request)
     spare = MOST_MARKS - _is_automatic(request)
     for block in [*turns, *heads][: max(0, len(turns) + len(heads) - spare)]:
         del block["cache_control"]
@@ -58,19 +58,19 @@ def _is_automatic(request: Json) -> bool:
     return "cache_control" in request or "cache_control" in request.get("extra_body", ())
 
 
-def _marked_blocks(request: Json) -> tuple[list[Json], list[Json]]:
+def _blocks_with_marks(request: Json) -> tuple[list[Json], list[Json]]:
     """Return the tools and system blocks with a cache mark, and the other blocks with one, oldest first."""
     turns: list[Json] = request.get("messages") or request.get("input") or []
     systems = [turn for turn in turns if turn.get("role") == "system"]
     heads = [*request.get("tools", ()), *_list(request.get("system")), *systems]
     others = [turn for turn in turns if turn.get("role") != "system"]
-    return list(_marked(heads)), list(_marked(others))
+    return list(_items_with_marks(heads)), list(_items_with_marks(others))
 
 
-def _marked(items: Iterable[Json]) -> Iterator[Json]:
+def _items_with_marks(items: Iterable[Json]) -> Iterator[Json]:
     for item in items:
-        yield from _marked(_list(item.get("content")))
-        yield from _marked(_list(item.get("output")))
+        yield from _items_with_marks(_list(item.get("content")))
+        yield from _items_with_marks(_list(item.get("output")))
         if "cache_control" in item:
             yield item
 

@@ -11,7 +11,7 @@ from serving.workers.programs.question import PlainQuestion
 
 _PRONOUNS = ("it", "this", "that", "them", "these", "those")
 _NAMES_OF_WORDS = ("word", "text", "one", "other", "name")
-"""Beginnings of the names of groups for a word or thing that is asked about."""
+"""Beginnings of the names of groups for the word or thing that a question is about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ def with_one_name(match: re.Match[str]) -> re.Match[str]:
 
 
 def _check_words(match: re.Match[str]) -> None:
-    """Raise NotForProgram if a word that is asked about is a pronoun without quotation marks, as in "write it backwards"."""
+    """Raise NotForProgram if the question is about a pronoun without quotation marks, as in "write it backwards"."""
     for name, text in match.groupdict().items():
         if (text or "").casefold() not in _PRONOUNS or not name.startswith(_NAMES_OF_WORDS):
             continue

@@ -36,7 +36,7 @@ from serving.redaction.slices import finish
 from tests.databases import make_file
 from tests.serving.api.keyed import Keyed, keyed
 from tests.serving.api.served import PRICE, Json, Served, scripted, served, team
-from tests.serving.api.test_responses_later import packed, unpacked
+from tests.serving.api.test_responses_later import pack_item, unpack_item
 from tests.states import until
 
 CHAT = "/v1/chat/completions"
@@ -616,19 +616,19 @@ def test_ids_of_lines_that_are_e_mail_addresses_stay_different_once_they_are_tak
 
 async def test_a_file_keeps_compactions_without_the_secrets_in_them(api: Served) -> None:
     said = f"It is gl{'pat-' + 'aB3k_' * 4}."
-    contents = [packed(Message.of("user", text)) for text in (said, "Hi.")]
+    contents = [pack_item(Message.of("user", text)) for text in (said, "Hi.")]
     bodies = [{"input": [{"type": "compaction", "encrypted_content": each}]} for each in contents]
     damaged = {"input": [{"type": "compaction", "encrypted_content": f"podium1.{said}"}]}
     sent = jsonl(*({"custom_id": str(n), "body": body} for n, body in enumerate([*bodies, damaged])))
     file = await api.sdk.files.create(file=("in.jsonl", sent), purpose="batch")
     lines = (await api.sdk.files.content(file.id)).text.splitlines()
     kept = [json.loads(line)["body"]["input"][0]["encrypted_content"] for line in lines]
-    assert unpacked(kept[0]) == (Message.of("user", "It is [secret removed]."),)
+    assert unpack_item(kept[0]) == (Message.of("user", "It is [secret removed]."),)
     assert kept[1:] == [contents[1], "podium1.It is [secret removed]."]
 
 
 async def test_a_file_has_compactions_up_to_the_size_of_a_file() -> None:
-    content = packed(Message.of("user", "x" * 900))
+    content = pack_item(Message.of("user", "x" * 900))
     body = {"input": [{"type": "compaction", "encrypted_content": content}]}
     sent = jsonl(*({"custom_id": str(n), "body": body} for n in range(3)))
     for max_file_bytes, is_taken in ((2500, False), (3000, True)):

@@ -17,7 +17,7 @@ from serving.store.conversations import MOST_BYTES
 from serving.store.retention import DAY_US, STEP
 from tests.serving.api.keyed import keyed
 from tests.serving.api.served import Json, scripted, served, team
-from tests.serving.api.test_responses_later import TOOLS, noise, packed, results, unpacked
+from tests.serving.api.test_responses_later import TOOLS, noise, pack_item, results, unpack_item
 from tests.serving.api.tool_caller import tool_caller
 from tests.serving.store.stores import replicas
 
@@ -254,18 +254,18 @@ async def test_secrets_are_not_kept() -> None:
 
 async def test_secrets_inside_a_compaction_are_not_kept() -> None:
     secret = f"sk-{'Ab1' * 16}"
-    item = {"type": "compaction", "encrypted_content": packed(Message.of("user", f"It is {secret}."))}
+    item = {"type": "compaction", "encrypted_content": pack_item(Message.of("user", f"It is {secret}."))}
     async with served(one_worker("One.")) as api, api.sdk as sdk:
         created: Any = (await api.http.post("/v1/conversations", json={"items": [item]})).json()
         stored: Any = (await sdk.conversations.items.list(created["id"])).data[0].to_dict()
-        assert unpacked(stored["encrypted_content"]) == (Message.of("user", "It is [secret removed]."),)
+        assert unpack_item(stored["encrypted_content"]) == (Message.of("user", "It is [secret removed]."),)
         await sdk.responses.create(model="a", input="Which?", conversation=created["id"])
         assert [m.text for m in api.worker("a").calls[-1].messages] == ["It is [secret removed].", "Which?"]
 
 
 async def test_a_compaction_that_looks_like_a_secret_is_kept_whole() -> None:
     pictures = (Message("user", (Image(f"data:image/png;base64,{noise(700_000, n)}"),)) for n in range(99))
-    content = next(text for each in pictures if redact_secrets(text := packed(each)) != text)
+    content = next(text for each in pictures if redact_secrets(text := pack_item(each)) != text)
     item = {"type": "compaction", "encrypted_content": content}
     async with served(one_worker("One.")) as api:
         created: Any = (await api.http.post("/v1/conversations", json={"items": [item, SAID]})).json()

@@ -140,7 +140,7 @@ async def test_loaded_texts_count_towards_the_memory_for_runs() -> None:
 
 
 @asynccontextmanager
-async def counted(
+async def open_counting(
     address: Address, settings: Json
 ) -> AsyncGenerator[tuple[Served, CountingDatabase, ReplicaStore]]:
     """A router whose database counts loads."""
@@ -167,7 +167,7 @@ def check_refused(answer: httpx2.Response) -> None:
 
 
 async def test_a_stored_response_that_does_not_fit_into_memory_is_not_loaded(store_address: Address) -> None:
-    async with counted(store_address, one_worker(max_running_bytes=400_000)) as (api, records, store):
+    async with open_counting(store_address, one_worker(max_running_bytes=400_000)) as (api, records, store):
         response = await respond(api, random.Random(1).randbytes(100_000).hex())
         await until_written(api, records)
         run, records.n_loaded = f"wf_{response[5:37]}", 0
@@ -190,7 +190,7 @@ async def test_a_stored_response_that_does_not_fit_into_memory_is_not_loaded(sto
 
 
 async def test_routes_that_need_only_the_owner_of_a_run_load_no_record(store_address: Address) -> None:
-    async with counted(store_address, one_worker()) as (api, records, store):
+    async with open_counting(store_address, one_worker()) as (api, records, store):
         run = f"/v1/workflows/wf_{(await respond(api, 'Hi.'))[5:37]}"
         await until_written(api, records)
         records.n_loaded = 0
@@ -217,7 +217,7 @@ async def test_the_answer_of_an_earlier_request_that_does_not_fit_into_memory_is
     settings = team(
         workers=workers, workflows={}, limits={"max_running_bytes": 4_000_000}, cache={"keep_s": 60}
     )
-    async with counted(settings=settings, address=store_address) as (api, records, _):
+    async with open_counting(settings=settings, address=store_address) as (api, records, _):
         chat = ASK | {"model": "a"}
         named, cached = (
             {"headers": {"Idempotency-Key": "1"}, "json": chat},

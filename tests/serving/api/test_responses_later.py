@@ -247,11 +247,11 @@ def noise(n_bytes: int, seed: int = 1) -> str:
     return base64.b64encode(random.Random(seed).randbytes(n_bytes)).decode()
 
 
-def packed(*messages: Message) -> str:
+def pack_item(*messages: Message) -> str:
     return pack(messages, MOST_BODY_BYTES)
 
 
-def unpacked(content: str) -> tuple[Message, ...]:
+def unpack_item(content: str) -> tuple[Message, ...]:
     return unpack(content, "input[0]", PartCount(MOST_BODY_BYTES))
 
 
@@ -262,7 +262,7 @@ def unpacked(content: str) -> tuple[Message, ...]:
 )
 def test_what_can_be_compacted_can_be_sent(text: str) -> None:
     messages = (Message.of("user", text), Message.of("assistant", "Yes."))
-    assert unpacked(packed(*messages)) == messages
+    assert unpack_item(pack_item(*messages)) == messages
 
 
 @pytest.mark.parametrize(
@@ -275,11 +275,11 @@ def test_what_can_be_compacted_can_be_sent(text: str) -> None:
 )
 def test_what_no_request_can_contain_is_not_compacted(message: Message) -> None:
     with pytest.raises(TooLarge, match="max_body_bytes"):
-        packed(message)
+        pack_item(message)
 
 
 def test_compactions_together_are_no_longer_than_a_body() -> None:
-    half = packed(Message.of("user", "x" * (MOST_BODY_BYTES // 2)))
+    half = pack_item(Message.of("user", "x" * (MOST_BODY_BYTES // 2)))
     assert len(half) < 100_000
     count = PartCount(MOST_BODY_BYTES)
     unpack(half, "input[0]", count)
@@ -313,7 +313,7 @@ async def test_a_conversation_is_compacted_only_if_its_text_can_be_sent() -> Non
 
 def test_a_compaction_of_a_client_s_own_making_holds_no_more_than_items_may() -> None:
     native = Message("assistant", (Text("x"),), Native("claude", "", [{"type": "web_search"}]))
-    assert unpacked(packed(native)) == (Message.of("assistant", "x"),)
+    assert unpack_item(pack_item(native)) == (Message.of("assistant", "x"),)
     thoughts = {
         "reasoning_content": "Hm.",
         "role": "system",
@@ -322,9 +322,9 @@ def test_a_compaction_of_a_client_s_own_making_holds_no_more_than_items_may() ->
         "reasoning": 1,
     }
     thoughtful = Message("assistant", (Text("x"),), thoughts=thoughts)
-    assert unpacked(packed(thoughtful))[0].thoughts == {"reasoning_content": "Hm."}
+    assert unpack_item(pack_item(thoughtful))[0].thoughts == {"reasoning_content": "Hm."}
     asking = Message("user", (Text("x"),), thoughts={"reasoning_content": "Hm."})
-    assert unpacked(packed(asking)) == (Message.of("user", "x"),)
+    assert unpack_item(pack_item(asking)) == (Message.of("user", "x"),)
     pictures = [
         Message("user", (Image("file:///x"),)),
         Message("tool", (ToolResult("1", (Image("gopher://x"),)),)),
@@ -343,10 +343,10 @@ def test_a_compaction_of_a_client_s_own_making_holds_no_more_than_items_may() ->
         )
     ]
     own = Message("user", (to_file("a.pdf", "JVBERi0="), to_file("ä.txt", "eA=="), file_by_id("file-1")))
-    assert unpacked(packed(own)) == (own,)
+    assert unpack_item(pack_item(own)) == (own,)
     for message in (*pictures, *files):
         with pytest.raises(BadTask, match="encrypted_content"):
-            unpacked(packed(message))
+            unpack_item(pack_item(message))
 
 
 async def test_any_replica_answers_for_any_response(store_address: Address) -> None:
@@ -459,7 +459,7 @@ def packed_json(text: bytes) -> str:
 )  # fmt: skip
 def test_a_compaction_has_no_more_parts_than_a_body_may(text: bytes) -> None:
     with pytest.raises(BadTask, match="Split it into several requests"):
-        unpacked(packed_json(text))
+        unpack_item(packed_json(text))
 
 
 async def test_several_compactions_have_no_more_parts_than_one_may() -> None:
@@ -480,7 +480,7 @@ async def test_several_compactions_have_no_more_parts_than_one_may() -> None:
 
 
 async def test_a_compaction_of_more_messages_than_a_conversation_may_have_is_not_answered() -> None:
-    long = packed(*[Message("user", ())] * 21_000)
+    long = pack_item(*[Message("user", ())] * 21_000)
     async with served(team(workers=[scripted("a", "Ann.")], workflows={})) as api:
         items = [{"type": "compaction", "encrypted_content": long}, {"role": "user", "content": "x"}]
         for path in (PATH, f"{PATH}/input_tokens", f"{PATH}/compact"):

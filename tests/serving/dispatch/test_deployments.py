@@ -307,16 +307,16 @@ async def test_a_conversation_that_has_moved_stays_where_its_cache_is_until_that
     home = next(name for name in ("a", "b", "c") if name != before["cv_1"])
     moved = call_in("cv_1", terms=Terms(home=("w", home)))
 
-    async def answered_by(call: Call) -> str:
+    async def answer_place(call: Call) -> str:
         async with worker.open(call) as reply:
             async for _ in reply:
                 pass
         return reply.deployment
 
-    assert await answered_by(moved) == home
-    assert await answered_by(call_in("cv_1", terms=Terms(home=("other", home)))) == before["cv_1"]
+    assert await answer_place(moved) == home
+    assert await answer_place(call_in("cv_1", terms=Terms(home=("other", home)))) == before["cv_1"]
     next(each for each in places if each.name == home).health.fail(rest_s=60)
-    assert await answered_by(moved) == before["cv_1"]
+    assert await answer_place(moved) == before["cv_1"]
 
 
 def call_in(conversation: str, *messages: Message, is_named: bool = True, terms: Terms = ANY_TERMS) -> Call:

@@ -48,7 +48,7 @@ def pack(messages: tuple[Message, ...], max_body_bytes: int) -> str:
     """
     data = codec.encode(messages)
     PartCount().add(data)
-    content = finish(_packed(data))
+    content = finish(_pack_in_steps(data))
     if max(len(data), len(content)) > PACKED_SHARE * max_body_bytes:
         raise too_large(max_body_bytes)
     return content
@@ -61,7 +61,7 @@ def unpack(content: str, at: str, count: PartCount) -> tuple[Message, ...]:
     The bytes and parts inside are added to `count`, because a few compressed kB may have hundreds of thousands.
     """
     try:
-        data = finish(_unpacked(content, count.left_bytes))
+        data = finish(_unpack_in_steps(content, count.left_bytes))
         count.add_unpacked(data)
         messages = codec.decode(tuple[Message, ...], data)
     except (ValueError, RecursionError) as exc:
@@ -74,7 +74,7 @@ def unpack(content: str, at: str, count: PartCount) -> tuple[Message, ...]:
             read_part(ImageUrl, {"url": part.url, "detail": part.detail}, f"{at}.encrypted_content")
         else:
             _check_file(part, f"{at}.encrypted_content")
-    return tuple(_checked(message, f"{at}.encrypted_content") for message in messages)
+    return tuple(_check_message(message, f"{at}.encrypted_content") for message in messages)
 
 
 def repacker(redact: Redactor, max_item_bytes: int, whole: BodyBound) -> Repack:
@@ -90,7 +90,7 @@ def repacker(redact: Redactor, max_item_bytes: int, whole: BodyBound) -> Repack:
         if not content.startswith(PACKED_MARK):
             return content
         try:
-            data = yield from _unpacked(content, max_item_bytes)
+            data = yield from _unpack_in_steps(content, max_item_bytes)
             PartCount(max_item_bytes).add_unpacked(data)
             left_bytes -= len(data)
             if left_bytes < 0:
@@ -101,12 +101,12 @@ def repacker(redact: Redactor, max_item_bytes: int, whole: BodyBound) -> Repack:
             changed = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
         except (ValueError, RecursionError):  # no request can use it, so it is only text
             return (yield from steps_of(redact, content))
-        return (yield from _packed(changed.encode("utf-8", "surrogatepass")))
+        return (yield from _pack_in_steps(changed.encode("utf-8", "surrogatepass")))
 
     return repack
 
 
-def _packed(data: bytes) -> Steps[str]:
+def _pack_in_steps(data: bytes) -> Steps[str]:
     compressor, pieces = zlib.compressobj(LEVEL), list[bytes]()
     for at in range(0, len(data), STEP_BYTES):
         pieces.append(compressor.compress(data[at : at + STEP_BYTES]))
@@ -114,7 +114,7 @@ def _packed(data: bytes) -> Steps[str]:
     return PACKED_MARK + base64.urlsafe_b64encode(b"".join([*pieces, compressor.flush()])).decode()
 
 
-def _unpacked(content: str, most_bytes: int) -> Steps[bytes]:
+def _unpack_in_steps(content: str, most_bytes: int) -> Steps[bytes]:
     """Return the JSON in an item, or more than `most_bytes` bytes of it if it is longer. Raise ValueError if
     this server did not pack it.
     """
@@ -137,7 +137,7 @@ def _unpacked(content: str, most_bytes: int) -> Steps[bytes]:
     return b"".join(pieces)
 
 
-def _checked(message: Message, at: str) -> Message:
+def _check_message(message: Message, at: str) -> Message:
     """Return a message as items can make it: with the parts of its role and, from an assistant, known thoughts.
     Raise BadTask for other parts.
     """
