@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import date
 from decimal import Decimal
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 
-from podium.client import DEFAULT_URL, Client, Url, epilog
+from podium.budgets_cli import pages
+from podium.client import DEFAULT_URL, Client, ClientError, Url, epilog
 from podium.command_line.options import option
 from podium.command_line.program import Program
 from podium.command_line.terminal import cell, console, inert_json, table
@@ -52,18 +54,31 @@ def show_costs(
             print(inert_json(report, indent=2))
             return 0
         days = client.get("/v1/costs", {"from": report["from"], "to": report["to"], "by": "day"})
-        _print_costs(report, days["data"], [name.strip() for name in by.split(",") if name.strip()])
+        fields = list(dict.fromkeys(name.strip() for name in by.split(",") if name.strip()))
+        _print_costs(report, days["data"], fields, _names(client, fields))
     return 0
 
 
-def _print_costs(report: Json, days: list[Json], fields: list[str]) -> None:
+def _names(client: Client, fields: list[str]) -> dict[str, str]:
+    """Return the names of teams and keys by id. Only an administrator may list them."""
+    with suppress(ClientError):
+        return {
+            each["id"]: each["name"]
+            for field in ("team", "key")
+            if field in fields
+            for each in pages(client, f"{field}s")
+        }
+    return {}
+
+
+def _print_costs(report: Json, days: list[Json], fields: list[str], names: dict[str, str]) -> None:
     out = console()
     if not days:
         out.print(f"No run has ended from {report['from']} to {report['to']}.")
         return
     out.print(_bars(days))
     out.print()
-    out.print(_table(report["data"], days, list(dict.fromkeys(fields))))
+    out.print(_table(report["data"], days, fields, names))
     out.print()
     out.print(f"saved by caches: {_usd(_total(days, 'saved_usd'))}")
     if unknown := sum(day["unknown_costs"] for day in days):
@@ -89,12 +104,12 @@ def _bars(days: list[Json]) -> Table:
     return rows
 
 
-def _table(groups: list[Json], days: list[Json], fields: list[str]) -> Table:
+def _table(groups: list[Json], days: list[Json], fields: list[str], names: dict[str, str]) -> Table:
     """Return a table with a row for each group, the most expensive one first, and the totals."""
     rows = table(*fields, right=SUMS)
     for group in sorted(groups, key=lambda each: Decimal(each["cost_usd"]), reverse=True):
-        names = [cell(group[COLUMNS[field]] or "none") for field in fields]
-        rows.add_row(*names, *_sums(group))
+        values = [group[COLUMNS[field]] or "none" for field in fields]
+        rows.add_row(*(cell(names.get(value, value)) for value in values), *_sums(group))
     total: Json = {name: sum(day[name] for day in days) for name in ("runs", "input_tokens", "cached_tokens", "output_tokens")}  # fmt: skip
     total |= {name: _total(days, name) for name in ("cost_usd", "saved_usd")}
     rows.add_section()

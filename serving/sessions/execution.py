@@ -6,7 +6,7 @@ from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanag
 
 from msgspec.structs import replace
 
-from conductor.errors import PodiumError
+from conductor.errors import PodiumError, QuestionRejected
 from conductor.model.failure import Attempt, Failure
 from conductor.run.event_log import EventLog, Journal
 from conductor.run.ledger import Ledger
@@ -55,9 +55,14 @@ def faults(records: RunRecords) -> list[str]:
                 failures += [attempt for result in results for attempt in result.attempts]
                 failures += holder.failure.causes if holder.failure is not None else ()
         failures += record.failure.causes if record.failure is not None else ()
-        failures = [each for each in failures if isinstance(each, Failure) or each.outcome != "lost_race"]
+        failures = [each for each in failures if isinstance(each, Failure) or _is_fault(each)]
         lines += [line_of(each, has_words=has_words) for each in failures]
     return list(dict.fromkeys(lines))
+
+
+def _is_fault(attempt: Attempt) -> bool:
+    """Return whether an attempt shows a problem. A slower hedge and a question for another program do not."""
+    return attempt.outcome != "lost_race" and attempt.error != QuestionRejected.__name__
 
 
 def describe(span: spans.Span, record: Record, *, content: bool) -> None:

@@ -3,14 +3,16 @@
 import asyncio
 import json
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from conductor.model.operation import PromptCache
-from conductor.run.record import Record, RunRecords
+from conductor.run.record import Account, Record, RunRecords
 from podium.cli import main
+from tests.serving.api.keyed import keyed
 from tests.serving.api.served import Json, scripted, served, team
 from tests.serving.api.test_costs import GPT, by_hand, of_unknown_cost, record
 
@@ -72,6 +74,19 @@ async def test_costs_are_a_bar_for_each_day_and_a_table(capsys: Any) -> None:
         code, out, err = await podium(capsys, "costs", "--by", "wrker", *where)
         assert (code, out) == (1, "")
         assert "'wrker' is not one of them" in err
+
+
+async def test_an_administrator_sees_names_of_teams_and_keys(
+    tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with keyed(tmp_path) as it:
+        account = Account(it.ids["mine"], it.ids["search"])
+        await it.api.service.store.put(RunRecords(replace(record(0), account=account)))
+        for key, expected in (("admin", ["search", "mine"]), ("mine", [account.team_id, account.key_id])):
+            monkeypatch.setenv("PODIUM_API_KEY", it.secrets[key])
+            code, out, _ = await podium(capsys, "costs", *PERIOD, "--by", "team,key", "--url", it.api.url)
+            assert code == 0
+            assert [line.split()[:2] for line in out.splitlines()].count(expected) == 1, out
 
 
 def dollars(pico: int) -> str:

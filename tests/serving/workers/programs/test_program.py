@@ -1,3 +1,4 @@
+import logging
 import os
 import re
 from functools import partial
@@ -18,6 +19,7 @@ from conductor.run.call_holds import open_call
 from conductor.run.ledger import Budget, BudgetLedger
 from serving.pool import build_pool
 from serving.settings.settings import parse
+from serving.telemetry.logs import FIELDS
 from serving.workers.programs.calculator import Calculator
 from serving.workers.programs.guide import PROGRAMS
 from serving.workers.programs.process import NotForProgram, ProgramProcess
@@ -230,6 +232,20 @@ async def test_an_answer_in_a_format_comes_from_a_model_after_a_program_has_refu
     assert answer["choices"][0]["message"]["content"] == '{"sum": 5}'
     (attempt,) = answer["podium"]["steps"][0]["attempts"]
     assert (attempt["worker"], attempt["error"]) == ("a", "QuestionRejected")
+
+
+async def test_the_log_shows_no_error_for_a_rejected_question(caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.INFO, "podium")
+    program = {
+        "name": "a",
+        "kind": "python",
+        "factory": "serving.workers.programs.calculator:Calculator",
+        "fallbacks": ["b"],
+    }
+    async with served(team(workers=[program, scripted("b", "Words."), scripted("c")])) as api:
+        await api.ok({"model": "a", "messages": [{"role": "user", "content": "Why is the sky blue?"}]})
+    (line,) = [each for each in caplog.records if each.getMessage() == "workflow finished"]
+    assert getattr(line, FIELDS)["errors"] == []
 
 
 async def test_programs_answer_in_a_process_beside_the_router():
