@@ -205,7 +205,8 @@ def test_ctrl_c_skips_the_records_that_are_still_to_come() -> None:
 
     def read(_: str) -> object:
         if next(calls) == 0:
-            signal.raise_signal(signal.SIGINT)
+            # A signal to this thread would not wake the main thread.
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
         ever.wait(30)
         raise OSError
 
