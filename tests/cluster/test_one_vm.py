@@ -22,7 +22,7 @@ def block(language: str, containing: str) -> str:
     return text
 
 
-def test_the_unit_starts_podium_with_options_that_it_takes() -> None:
+def test_the_unit_starts_podium_with_valid_options() -> None:
     unit = configparser.RawConfigParser(strict=False)
     unit.optionxform = str  # pyright: ignore[reportAttributeAccessIssue]
     unit.read_string(block("ini", "[Service]"))

@@ -36,7 +36,7 @@ async def keep_what_is_said(page: Page) -> None:
     await page.reload()
 
 
-async def test_what_goes_wrong_on_the_way_is_shown_while_it_happens_and_no_word_twice() -> None:
+async def test_faults_during_a_run_are_shown_and_no_text_is_repeated() -> None:
     async with served(fault_team()) as api, browsing() as browser, open_page(browser, api.url) as seen:
         page = seen.page
         await keep_what_is_said(page)
@@ -60,7 +60,7 @@ async def test_what_goes_wrong_on_the_way_is_shown_while_it_happens_and_no_word_
         assert (found, seen.faults) == ([], [])
 
 
-async def test_a_run_is_watched_from_a_second_router_and_its_address_is_in_the_answer(tmp_path: Path) -> None:
+async def test_a_second_routers_page_can_watch_a_run(tmp_path: Path) -> None:
     settings = team(workers=[scripted("slow", LETTERS, tokens_per_s=5)], workflows={})
     address = sqlite_address(tmp_path / "podium.db")
     async with (
@@ -84,7 +84,7 @@ async def test_a_run_is_watched_from_a_second_router_and_its_address_is_in_the_a
         assert (seen.faults, there.faults) == ([], [])
 
 
-async def test_a_run_inside_a_run_is_in_the_panel_of_its_step() -> None:
+async def test_an_inner_run_is_shown_in_the_panel_of_its_step() -> None:
     outer, inner = plan(step("team")), plan(step("a", "Look into it."), step("b", "Conclude.", [0]))
     workers = [scripted("a", "Looked into."), scripted("b", "Concluded.")]
     settings = team(outer, inner, workers=workers, workflows={}, models={"mini": {"depth": 2}})

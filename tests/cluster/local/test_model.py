@@ -88,9 +88,7 @@ def converted(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_weights_are_to_the_last_bit_what_transformers_makes_of_the_file(
-    source: Path, converted: Path
-) -> None:
+def test_converted_weights_are_identical_to_those_of_transformers(source: Path, converted: Path) -> None:
     theirs = AutoModelForCausalLM.from_pretrained(
         source.parent,
         gguf_file=source.name,
@@ -140,7 +138,7 @@ def test_the_end_token_and_the_chat_template_are_the_models(converted: Path) -> 
     assert model.is_ready(converted)
 
 
-def test_what_is_no_gguf_or_lacks_a_tensor_is_said(source: Path, tmp_path: Path) -> None:
+def test_an_invalid_gguf_file_or_a_missing_tensor_is_an_error(source: Path, tmp_path: Path) -> None:
     (tmp_path / "other.gguf").write_bytes(b"GGML" + bytes(60))
     with pytest.raises(ValueError, match="magic"):
         gguf.GGUFReader(tmp_path / "other.gguf")
@@ -161,7 +159,7 @@ def test_bfloat16_is_rounded_as_torch_rounds(tmp_path: Path) -> None:
         bfloat16.load(tmp_path / "cut.safetensors")
 
 
-def test_a_model_without_its_weights_or_with_another_end_token_is_not_ready(converted: Path) -> None:
+def test_a_model_without_weights_or_with_another_end_token_is_not_ready(converted: Path) -> None:
     assert model.is_ready(converted)
     config = converted / "generation_config.json"
     whole = config.read_text()

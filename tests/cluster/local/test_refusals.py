@@ -72,14 +72,14 @@ def test_a_store_of_another_version_is_refused(store: Path) -> None:
         check(HOST, SCRIPTED)
 
 
-def test_a_port_in_use_is_named_with_the_process_that_holds_it_and_the_remedy() -> None:
+def test_a_port_in_use_is_reported_with_its_process_and_the_remedy() -> None:
     with socket.create_server((HOST, 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ServeError, match=rf"(?s)pid {os.getpid()} .*PORT={port + 1}"):
             Server(port=port).__enter__()
 
 
-def test_of_two_servers_started_at_once_on_one_port_one_is_refused() -> None:
+def test_two_servers_cannot_start_on_one_port_at_the_same_time() -> None:
     port = free_port()
     with claim(port), pytest.raises(ServeError, match=f"is using or starting on port {port}.\nServe on another port: make serve PORT={port + 1}"):  # fmt: skip
         Server(port=port).__enter__()
@@ -87,7 +87,7 @@ def test_of_two_servers_started_at_once_on_one_port_one_is_refused() -> None:
         pass
 
 
-def test_a_start_of_ray_that_takes_too_long_ends_with_a_sentence_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_slow_start_of_ray_ends_with_a_message_and_no_processes(tmp_path: Path) -> None:
     no_time = {"RAY_gcs_server_port_wait_time_s": "0"}
     server = Server(settings=f"{ROOT}/cluster/scripted.yaml", port=0, env=no_time, log=tmp_path / "serve.log")
     with pytest.raises(ServeError, match="this machine is too busy or too slow"):

@@ -81,7 +81,7 @@ async def nothing_goes_on(podium: Podium, client: httpx.AsyncClient, workflow_id
 
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("events", range(EVENTS))
-async def test_nothing_goes_on_after_a_client_that_leaves_a_stream(podium: Podium, events: int) -> None:
+async def test_nothing_continues_after_a_client_leaves_a_stream(podium: Podium, events: int) -> None:
     script(podium)
     body = {
         "model": "m",
@@ -101,7 +101,7 @@ async def test_nothing_goes_on_after_a_client_that_leaves_a_stream(podium: Podiu
 
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("waits_for", ["conductor", "a", "c"])
-async def test_nothing_goes_on_after_a_client_that_leaves_without_a_stream(
+async def test_nothing_continues_after_a_client_leaves_without_a_stream(
     podium: Podium, waits_for: str
 ) -> None:
     script(podium)
