@@ -25,7 +25,7 @@ def test_all_right_still_has_an_interval():
     assert estimate.low == pytest.approx(0.7225, abs=1e-4)  # 1 / (1 + 1.96² / 10)
 
 
-def test_of_no_questions_nothing_is_known():
+def test_the_accuracy_over_no_questions_is_not_a_number():
     assert math.isnan(accuracy([]).mean)
 
 
@@ -35,7 +35,7 @@ def test_a_strategy_does_not_differ_from_itself():
     assert (difference.mean, difference.low, difference.high, difference.p) == (0, 0, 0, 1)
 
 
-def test_one_that_is_right_wherever_the_other_is_wrong_is_surely_better():
+def test_a_strategy_that_is_right_whenever_the_other_is_wrong_is_significantly_better():
     difference = bootstrap_difference([True] * 50, [False] * 50, resamples=999)
     assert (difference.mean, difference.low, difference.high, difference.p) == (1, 1, 1, 2 / 1000)
 
@@ -64,7 +64,7 @@ def test_swapping_the_two_turns_the_sign_and_keeps_the_mean_inside(pairs: list[t
 
 
 @given(RIGHTS, st.randoms())
-def test_the_order_of_the_questions_and_a_second_look_change_nothing(
+def test_question_order_and_repetition_do_not_change_the_estimate(
     pairs: list[tuple[bool, bool]], random: object
 ):
     shuffled = sorted(pairs)
@@ -87,12 +87,12 @@ def test_a_percentile_is_the_nearest_rank():
     assert percentiles([]) == {"p50": None, "p95": None}
 
 
-def test_the_front_leaves_out_what_another_beats():
+def test_the_pareto_front_omits_dominated_points():
     assert pareto([(1, 0.5), (2, 0.4), (2, 0.7), (3, 0.7), (0.5, 0.1)]) == [4, 0, 2]
 
 
 @given(st.lists(st.tuples(st.floats(0, 9), st.floats(0, 1)), max_size=20))
-def test_no_point_beats_one_of_the_front_and_each_other_point_is_beaten(points: list[tuple[float, float]]):
+def test_a_point_is_on_the_front_exactly_if_none_dominates_it(points: list[tuple[float, float]]):
     front = pareto(points)
 
     def beats(one: tuple[float, float], other: tuple[float, float]) -> bool:

@@ -51,14 +51,14 @@ def test_a_conversation_keeps_its_category_unless_it_changes() -> None:
     assert again == [drawn.tolist() for drawn in REPLAYS.draw(5, 0.3, seed=1)]
 
 
-def test_a_replay_costs_what_its_tokens_cost() -> None:
+def test_a_replay_costs_the_price_of_its_tokens() -> None:
     rights, usd, switches = REPLAYS.replay(np.array([0, 2]), RIGHT, 1.0)
     first = 20_100 * Decimal("3.75") + 50 * 15
     second = 20_100 * Decimal("0.3") + 150 * Decimal("3.75") + 50 * 15
     assert (rights, usd, switches) == (2, (first + second) / 10**6, 0)
 
 
-def test_at_0_the_router_decides_and_at_infinity_the_first_worker_stays() -> None:
+def test_stickiness_0_follows_the_router_and_infinity_the_first_worker() -> None:
     conversation = np.array([0, 1, 2, 3])
     assert REPLAYS.replay(conversation, RIGHT, 0.0)[::2] == (4, 3)
     rights, usd, switches = REPLAYS.replay(conversation, RIGHT, float("inf"))
@@ -66,7 +66,7 @@ def test_at_0_the_router_decides_and_at_infinity_the_first_worker_stays() -> Non
     assert usd < REPLAYS.replay(conversation, RIGHT, 0.0)[1]
 
 
-def test_the_rows_show_what_stickiness_costs() -> None:
+def test_the_rows_show_the_cost_of_stickiness() -> None:
     rows = rows_of(REPLAYS, RIGHT, 30, seed=0)
     by_case = {(row["change"], row["stickiness"]): row for row in rows}
     assert {row["right"] for row in rows if row["stickiness"] == 0} == {1.0}

@@ -126,7 +126,7 @@ def test_at_most_four_breakpoints() -> None:
     MessagesPrompt(messages([text("a", FIVE)] * 4), "")
 
 
-def test_breakpoints_of_an_hour_come_first() -> None:
+def test_one_hour_breakpoints_precede_shorter_ones() -> None:
     MessagesPrompt(messages([text("a", FIVE)], system=[text("a", HOUR)]), "")
     with pytest.raises(Rejected, match="must not come after"):
         MessagesPrompt(messages([text("a", HOUR)], system=[text("a", FIVE)]), "")

@@ -44,7 +44,7 @@ def test_one_missed_bound_is_enough(missed: dict[str, float]) -> None:
     assert len(replace(HELD, **missed).missed) == 1
 
 
-def test_every_attack_comes_on_every_path_and_those_of_connections_from_several_addresses_too() -> None:
+def test_every_attack_runs_on_every_path() -> None:
     attacks = [(case.path, case.kind, case.addresses) for case in cases([])]
     for path in PATHS:
         assert attacks.count((path, NO_ATTACK, 1)) == 1
@@ -77,7 +77,7 @@ def test_an_unknown_path_or_attack_is_named_with_its_option(
     assert message in " ".join(capsys.readouterr().err.split())
 
 
-def test_the_table_says_what_was_missed() -> None:
+def test_the_table_lists_missed_bounds() -> None:
     lines = table({Case("haproxy", "idle", 8): replace(HELD, whole=19)}).splitlines()
     assert lines[-1].split(" | ") == [
         "| haproxy", "idle", "8", "19 of 20", "30 of 30", "0.20 s", "0.00 s", "100 ms", "100, 500, 109, 109 MB",
@@ -85,7 +85,7 @@ def test_the_table_says_what_was_missed() -> None:
     ]  # fmt: skip
 
 
-def test_too_few_files_are_told_with_the_remedy() -> None:
+def test_a_low_limit_of_open_files_is_reported_with_the_remedy() -> None:
     with pytest.raises(SystemExit, match="ulimit -H -n"):
         allow_open_files(10**12)
 

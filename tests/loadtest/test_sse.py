@@ -57,7 +57,7 @@ def test_an_error_in_the_stream_is_counted_by_its_code() -> None:
 
 
 @pytest.mark.parametrize("line", [b"data: <html>\n", b"data: [1]\n"])
-def test_an_event_that_is_no_json_object_breaks_the_stream(line: bytes) -> None:
+def test_an_event_that_is_not_a_json_object_breaks_the_stream(line: bytes) -> None:
     with pytest.raises(BrokenStreamError, match="not a JSON object") as caught:
         read_stream(at_half_seconds(line), began_s=0.0)
     assert caught.value.kind == "no_json"

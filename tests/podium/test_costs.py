@@ -78,7 +78,7 @@ def dollars(pico: int) -> str:
     return f"${Decimal(pico) / 10**12:.4f}"
 
 
-async def test_the_runs_of_a_conversation_show_what_their_caches_saved(capsys: Any) -> None:
+async def test_the_runs_of_a_conversation_show_their_cache_savings(capsys: Any) -> None:
     async with served(team()) as api:
         where = ("--url", api.url)
         await api.service.store.put(RunRecords(in_conversation(record(0))))

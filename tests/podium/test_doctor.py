@@ -297,7 +297,7 @@ async def set_clock_ahead(address: Address, by: str) -> None:
         await connection.execute(text(f"ALTER DATABASE {name} SET search_path = other, pg_catalog, public"))
 
 
-def test_a_vllm_for_cpus_is_no_engine_for_gpus() -> None:
+def test_a_cpu_build_of_vllm_is_a_fault_if_gpus_are_needed() -> None:
     assert (
         check_build("GPUs that the settings need: 1. GPUs of this machine: 1.", ["torch", "vllm"]).level
         == "ok"
@@ -322,7 +322,7 @@ def copy_checkout(to: Path) -> None:
     (to / "pyproject.toml").write_bytes((ROOT / "pyproject.toml").read_bytes())
 
 
-def test_a_checkout_that_is_not_as_set_up_left_it_is_named_with_its_remedies(tmp_path: Path) -> None:
+def test_a_changed_checkout_is_reported_with_its_remedies(tmp_path: Path) -> None:
     copy_checkout(tmp_path)
     lock = tmp_path / "requirements" / "all.lock"
     words = lock.read_text()

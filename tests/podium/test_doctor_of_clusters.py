@@ -81,18 +81,18 @@ def files(tmp_path: Path) -> Files:
 
 
 @pytest.mark.parametrize("cluster", CLUSTERS, ids=lambda path: path.name)
-def test_what_ships_agrees(cluster: Path) -> None:
+def test_the_shipped_files_agree(cluster: Path) -> None:
     code, text = run_check("--cluster", str(cluster))
     assert code == 0, text
     assert "agree" in text
 
 
-def test_what_ships_has_nothing_to_remark_on() -> None:
+def test_the_shipped_files_have_no_findings() -> None:
     for cluster in CLUSTERS:
         assert findings(read_files(SETTINGS, SERVE, cluster)) == []
 
 
-def test_the_rayservice_is_also_its_own_serve_config() -> None:
+def test_the_rayservice_contains_its_own_serve_config() -> None:
     assert findings(read_files(SETTINGS, KUBERAY, KUBERAY)) == []
 
 
@@ -328,7 +328,7 @@ BROKEN = [each for each in list(globals().values()) if hasattr(each, "marks")]
 
 
 @pytest.mark.parametrize(("change", "name", "field", "says", "fault"), BROKEN)
-def test_it_is_found(
+def test_each_fault_is_found_with_its_remedy(
     files: Files, change: Callable[[Files], object], name: str, field: str, says: str, fault: bool
 ) -> None:
     change(files)
@@ -341,7 +341,7 @@ def test_it_is_found(
     assert all(len(each.remedy) > 10 for each in meant)
 
 
-def test_a_fault_is_an_exit_code_and_a_line(files: Files) -> None:
+def test_a_fault_is_printed_and_exits_1(files: Files) -> None:
     files.node("gpu_48gb")["max_workers"] = 2
     settings, serve, cluster = map(str, files.paths())
     code, text = run_check("--settings", settings, "--serve", serve, "--cluster", cluster)
@@ -350,7 +350,7 @@ def test_a_fault_is_an_exit_code_and_a_line(files: Files) -> None:
     assert text.count("WRONG") == 1
 
 
-def test_a_warning_alone_is_no_fault(files: Files) -> None:
+def test_a_warning_exits_0(files: Files) -> None:
     del files.worker("qwen3-32b")["fallbacks"]
     settings, serve, cluster = map(str, files.paths())
     code, text = run_check("--settings", settings, "--serve", serve, "--cluster", cluster)
@@ -385,7 +385,7 @@ def test_fp8_halves_weights_and_cache(files: Files) -> None:
     )
 
 
-def test_the_known_sizes_are_those_of_the_models_that_are_served() -> None:
+def test_every_served_model_has_a_known_size() -> None:
     case = read_files(SETTINGS, SERVE, AWS)
     served = {w.model for w in case.settings.workers if isinstance(w, VllmSettings) and not w.deployment}
     assert served <= case.models.keys()
@@ -402,7 +402,7 @@ def test_nodes_are_packed_at_the_smallest_and_the_largest() -> None:
     assert largest > smallest
 
 
-def test_a_thousand_requests_cost_what_their_calls_do() -> None:
+def test_the_cost_of_a_thousand_requests_is_that_of_their_calls() -> None:
     case = read_files(SETTINGS, SERVE, AWS)
     gpt, claude = case.settings.worker("gpt-5").price, case.settings.worker("claude-sonnet-4").price
     assert gpt
@@ -432,14 +432,14 @@ def test_the_machines_share_falls_with_the_load() -> None:
     assert re.search(r"\$0\.95 to \$2\.70 for the machines, at 2 requests per second", text)
 
 
-def test_a_share_of_machines_at_a_rate_that_they_cannot_serve_says_what_it_is() -> None:
+def test_the_machines_share_is_explained_if_they_cannot_serve_the_rate() -> None:
     _, text = run_check("--rps", "1000")
     assert "whether or not the machines can serve that rate" in text
     assert "128 answers concurrently" in text
     assert "podium capacity" in text
 
 
-def test_prices_can_be_ones_own(tmp_path: Path) -> None:
+def test_a_price_table_of_the_operator_can_be_used(tmp_path: Path) -> None:
     own = tmp_path / "prices.yaml"
     own.write_text("requests: {ours: [{worker: gpt-5, input_tokens: 0, output_tokens: 1000}]}")
     code, text = run_check("--prices", str(own), "--mix", "ours=1")
@@ -447,7 +447,7 @@ def test_prices_can_be_ones_own(tmp_path: Path) -> None:
     assert "$10.00 billed by providers" in text
 
 
-def test_requests_of_other_settings_are_a_warning_and_their_cost_is_unknown() -> None:
+def test_a_request_mix_for_other_settings_is_a_warning_with_unknown_cost() -> None:
     code, text = run_check("--settings", str(ROOT / "cluster/local.yaml"))
     assert "requests.ultra" in text
     assert "? billed by providers" in text
@@ -457,7 +457,7 @@ def test_requests_of_other_settings_are_a_warning_and_their_cost_is_unknown() ->
 # The command
 
 
-def test_the_doctor_looks_at_a_cluster_and_prints_json_with_file_and_field(
+def test_the_doctor_prints_a_clusters_faults_as_json_with_file_and_field(
     files: Files, capsys: pytest.CaptureFixture[str]
 ) -> None:
     files.node("gpu_48gb")["max_workers"] = 2
@@ -469,9 +469,7 @@ def test_the_doctor_looks_at_a_cluster_and_prints_json_with_file_and_field(
     assert found["field"] == "gpu_48gb.max_workers"
 
 
-def test_a_check_of_a_cluster_is_left_out_by_its_name(
-    files: Files, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_cluster_check_can_be_skipped_by_name(files: Files, capsys: pytest.CaptureFixture[str]) -> None:
     files.node("gpu_48gb")["max_workers"] = 2
     settings, serve, cluster = map(str, files.paths())
     options = ["--settings", settings, "--serve", serve, "--cluster", cluster, "--quiet"]
@@ -504,7 +502,7 @@ def test_bad_input_is_one_sentence(arguments: tuple[str, ...], says: str) -> Non
     assert "Traceback" not in text
 
 
-def test_a_wrong_price_table_is_told_with_its_place(tmp_path: Path) -> None:
+def test_an_invalid_price_table_is_an_error_with_its_field(tmp_path: Path) -> None:
     own = tmp_path / "prices.yaml"
     own.write_text("instances: {g5.2xlarge: {on_demand_usd: 1}}")
     code, text = run_check("--prices", str(own))
@@ -513,7 +511,7 @@ def test_a_wrong_price_table_is_told_with_its_place(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("rate", ["0", "-1", "many", "nan", "inf"])
-def test_a_rate_that_is_none_is_refused(rate: str) -> None:
+def test_an_invalid_rate_is_rejected(rate: str) -> None:
     with pytest.raises(SystemExit):
         check(["--rps", rate])
 

@@ -6,7 +6,7 @@ import podium
 
 
 @pytest.mark.parametrize("name", podium.EXPORTS)
-def test_every_name_resolves_to_what_its_module_defines(name: str) -> None:
+def test_every_exported_name_is_defined_in_its_module(name: str) -> None:
     module = podium.EXPORTS[name].partition(":")[0]
     assert getattr(podium, name).__module__ == module
 

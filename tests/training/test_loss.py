@@ -92,7 +92,7 @@ def loss_by_hand(
 
 
 @pytest.mark.parametrize("loss", ["grpo", "dapo", "dr_grpo"])
-def test_trls_advantages_loss_and_gradients_are_those_worked_by_hand(tmp_path: Path, loss: str):
+def test_trls_advantages_loss_and_gradients_match_those_by_hand(tmp_path: Path, loss: str):
     reward = Told()
     trl, model = trainer(tmp_path, loss, reward)
     model.train()

@@ -133,7 +133,7 @@ def test_a_run_keeps_its_config_versions_and_report(whole: Whole):
     assert "trl" in json.loads((whole.path / "versions.json").read_text("utf-8"))
 
 
-def test_a_folder_with_a_run_is_not_overwritten_and_not_resumed_with_another_config(tmp_path: Path):
+def test_a_run_is_not_overwritten_or_resumed_with_another_config(tmp_path: Path):
     run_config = config(tmp_path)
     RunDir.begin(tmp_path / "run", run_config, resume=False)
     with pytest.raises(SettingsError, match="--resume"):
@@ -142,7 +142,7 @@ def test_a_folder_with_a_run_is_not_overwritten_and_not_resumed_with_another_con
         RunDir.begin(tmp_path / "run", run_config.model_copy(update={"seed": 5}), resume=True)
 
 
-def test_a_run_whose_pool_has_changed_is_not_resumed(tmp_path: Path):
+def test_a_run_with_a_changed_pool_is_not_resumed(tmp_path: Path):
     run_config = config(tmp_path)
     RunDir.begin(tmp_path / "run", run_config, resume=False)
     config(tmp_path, POOL.replace("card: strings", "card: words"))
@@ -184,7 +184,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 @pytest.mark.slow
-def test_weights_that_find_no_room_on_the_disk_end_the_run_with_a_word_and_1(tmp_path: Path):
+def test_a_full_disk_ends_the_run_with_a_message_and_1(tmp_path: Path):
     large = {"scratch": {"hidden": 128, "layers": 1, "heads": 1, "vocabulary": 400}}
     file = write_config(tmp_path, **SMALL, model=large)
     command = [sys.executable, "-c", FULL, "--config", str(file), "--out", str(tmp_path / "full")]
@@ -209,7 +209,7 @@ def test_ctrl_c_before_the_training_ends_the_run_with_130(tmp_path: Path):
     assert "Traceback" not in stderr
 
 
-def test_the_command_tells_what_cannot_be_used_and_ends_with_1(
+def test_the_command_reports_an_invalid_config_and_exits_1(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     broken = tmp_path / "broken.yaml"

@@ -65,7 +65,7 @@ def test_a_batch_larger_than_the_table_is_refused(tmp_path: Path) -> None:
         load(write_inputs(tmp_path, engines__32b=engine))
 
 
-def test_no_file_and_no_yaml_are_told_apart(tmp_path: Path) -> None:
+def test_a_missing_file_and_invalid_yaml_have_different_errors(tmp_path: Path) -> None:
     with pytest.raises(InputsError, match="cannot be read"):
         load(tmp_path / "none.yaml")
     broken = tmp_path / "broken.yaml"
@@ -74,7 +74,7 @@ def test_no_file_and_no_yaml_are_told_apart(tmp_path: Path) -> None:
         load(broken)
 
 
-def test_every_section_with_numbers_says_its_source_and_date() -> None:
+def test_every_section_with_numbers_has_a_source_and_a_date() -> None:
     inputs = load()
     sections = [inputs.plans, inputs.router, inputs.sizing, inputs.checked]
     sections += [
@@ -87,7 +87,7 @@ def test_every_section_with_numbers_says_its_source_and_date() -> None:
     assert set(Inputs.model_fields) == set(yaml.safe_load(INPUTS.read_text()))
 
 
-def test_batches_targets_and_prices_are_those_of_the_cluster_files() -> None:
+def test_batches_targets_and_prices_come_from_the_cluster_files() -> None:
     inputs = load()
     prices = yaml.safe_load((ROOT / inputs.deployed.prices).read_text())["instances"]
     for name, machine in inputs.machines.items():
@@ -118,14 +118,14 @@ def test_a_number_of_the_inputs_wins_over_the_cluster_files(tmp_path: Path) -> N
         ({"deployed__serve": "cluster/none.yaml"}, "cluster/none.yaml cannot be read"),
     ],
 )
-def test_what_the_cluster_files_do_not_have_is_told(
+def test_a_value_missing_in_the_cluster_files_is_an_error(
     tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(InputsError, match=re.escape(message)):
         load(write_inputs(tmp_path, **changes))
 
 
-def test_the_command_line_refuses_wrong_inputs_and_wrong_rates(
+def test_the_command_rejects_invalid_inputs_and_rates(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["--inputs", str(write_inputs(tmp_path, conductor="gpt-9"))]) == 2

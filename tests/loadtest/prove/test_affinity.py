@@ -22,7 +22,7 @@ def test_turns_that_go_anywhere_never_return():
     assert find_return([], 20) is None
 
 
-def test_phases_are_told_apart_by_when_their_turns_were_sent():
+def test_phases_are_separated_by_when_their_turns_were_sent():
     turns = [turn(1), turn(5, stayed=False, lost=900), turn(6), turn(7), *[turn(11, lost=100)] * 20]
     before, during, after = summarize(turns, Counter(), 5, 10)
     assert [each.turns for each in (before, during, after)] == [1, 3, 20]

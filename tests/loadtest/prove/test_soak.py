@@ -9,7 +9,7 @@ from loadtest.prove.soak import growth, soak
 
 
 @pytest.mark.slow
-async def test_after_mixed_load_a_router_holds_what_it_held_before(tmp_path: Path) -> None:
+async def test_a_router_leaks_nothing_under_mixed_load(tmp_path: Path) -> None:
     result = await soak(tmp_path, lasts_s=6, rounds=4)
     assert result.faults(most_growth=math.inf) == [], (
         "memory says nothing yet: a fake keeps its newest 1,000 calls"
