@@ -63,7 +63,7 @@ def it() -> It:
     return It(keys, clock, Authenticator(keys, clock, clock))
 
 
-async def test_a_key_is_looked_up_once_for_many_requests_and_again_after_seconds(it: It) -> None:
+async def test_a_key_is_looked_up_again_only_after_some_seconds(it: It) -> None:
     for _ in range(20):
         assert await it.is_let_in()
     assert it.keys.lookups == 1
@@ -72,7 +72,7 @@ async def test_a_key_is_looked_up_once_for_many_requests_and_again_after_seconds
     assert it.keys.lookups == 2
 
 
-async def test_a_key_that_is_used_is_looked_up_again_before_anybody_has_to_wait_for_it(it: It) -> None:
+async def test_a_key_in_use_is_refreshed_in_the_background(it: It) -> None:
     assert await it.is_let_in()
     it.keys.waiting = answered = asyncio.Event()
     it.clock.now_s += RENEWED_S
@@ -87,7 +87,7 @@ async def test_a_key_that_is_used_is_looked_up_again_before_anybody_has_to_wait_
         assert await it.is_let_in(), "what was looked up the second time is believed"
 
 
-async def test_a_revoked_key_is_refused_within_ten_seconds_also_when_it_is_used_all_the_time(it: It) -> None:
+async def test_a_revoked_key_in_use_is_rejected_within_ten_seconds(it: It) -> None:
     assert await it.is_let_in()
     it.keys.known[KEY.hash] = replace(INFO, revoked_us=1)
     let_in_s = 0.0
@@ -98,7 +98,7 @@ async def test_a_revoked_key_is_refused_within_ten_seconds_also_when_it_is_used_
     assert 0 < let_in_s < FRESH_S < 10
 
 
-async def test_within_ten_seconds_also_while_the_database_comes_and_goes(it: It) -> None:
+async def test_a_revoked_key_is_rejected_in_time_although_the_database_is_intermittent(it: It) -> None:
     assert await it.is_let_in()
     it.keys.known[KEY.hash], it.keys.failure = replace(INFO, revoked_us=1), AWAY
     it.clock.now_s += KEPT_S - 0.1
@@ -110,7 +110,7 @@ async def test_within_ten_seconds_also_while_the_database_comes_and_goes(it: It)
     assert not await it.is_let_in()
 
 
-async def test_where_settings_say_so_a_key_is_believed_for_an_hour_while_the_database_is_away(it: It) -> None:
+async def test_with_the_setting_a_key_stays_valid_for_an_hour_without_the_database(it: It) -> None:
     it.subject = Authenticator(it.keys, it.clock, it.clock, KEPT_AWAY_S)
     assert await it.is_let_in()
     it.keys.failure = AWAY
@@ -138,7 +138,7 @@ async def test_an_answer_is_as_old_as_its_question(it: It) -> None:
     assert it.keys.lookups == 2
 
 
-async def test_those_who_ask_at_once_share_one_question_and_one_that_leaves_does_not_end_it(it: It) -> None:
+async def test_concurrent_requests_share_one_look_up_that_a_cancellation_does_not_end(it: It) -> None:
     it.keys.waiting = asyncio.Event()
     asking = [asyncio.create_task(it.is_let_in()) for _ in range(50)]
     await until(lambda: it.keys.lookups == 1)
@@ -149,7 +149,7 @@ async def test_those_who_ask_at_once_share_one_question_and_one_that_leaves_does
     assert it.keys.lookups == 1
 
 
-async def test_what_this_replica_changes_holds_at_once_also_for_an_answer_under_way(it: It) -> None:
+async def test_a_change_on_this_replica_applies_immediately_even_to_a_look_up_in_progress(it: It) -> None:
     assert await it.is_let_in()
     it.clock.now_s += FRESH_S
     it.keys.waiting = asyncio.Event()
@@ -172,14 +172,14 @@ async def test_what_this_replica_changes_holds_at_once_also_for_an_answer_under_
         (replace(INFO, team=TeamInfo("team_1", "search", 0, off_us=1)), "is disabled"),
     ],
 )
-async def test_why_a_key_is_refused_is_told_to_who_has_it(it: It, info: KeyInfo | None, said: str) -> None:
+async def test_a_rejected_keys_holder_gets_the_reason(it: It, info: KeyInfo | None, said: str) -> None:
     it.keys.known = {KEY.hash: info} if info else {}
     with pytest.raises(Unauthenticated, match=said) as refused:
         await it.subject.caller(KEY.reveal())
     assert KEY.reveal() not in str(refused.value)
 
 
-async def test_a_key_ends_when_it_expires_and_not_when_it_is_looked_up_again(it: It) -> None:
+async def test_a_cached_key_expires_on_time(it: It) -> None:
     it.keys.known[KEY.hash] = replace(INFO, expires_us=int((it.clock.now_s + 1) * 1e6))
     assert await it.is_let_in()
     it.clock.now_s += 1
@@ -187,15 +187,13 @@ async def test_a_key_ends_when_it_expires_and_not_when_it_is_looked_up_again(it:
     assert it.keys.lookups == 1
 
 
-async def test_a_typing_error_asks_no_database(it: It) -> None:
+async def test_a_mistyped_key_needs_no_database_query(it: It) -> None:
     with pytest.raises(Unauthenticated):
         await it.subject.caller(KEY.reveal()[:-1] + "!")
     assert it.keys.lookups == 0
 
 
-async def test_many_keys_that_do_not_exist_take_a_bounded_memory(
-    it: It, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_unknown_keys_use_limited_memory(it: It, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(authentication, "MOST_KEYS", 10)
     for _ in range(50):
         assert not await it.is_let_in(ApiKey.make())
@@ -214,7 +212,7 @@ async def test_no_key_means_open_until_one_is_made_and_never_again_after(it: It)
 
 
 @pytest.mark.parametrize("failure", [AWAY, StoreError("The store rejects the password.")])
-async def test_while_nobody_can_say_whether_there_are_keys_nobody_is_let_in(
+async def test_no_request_is_admitted_while_it_is_unknown_whether_keys_exist(
     it: It, failure: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     it.keys.failure = failure
@@ -236,7 +234,7 @@ async def test_a_database_that_hangs_does_not_answer(it: It, monkeypatch: pytest
         await it.subject.caller(KEY.reveal())
 
 
-async def test_an_answer_that_nobody_waited_for_is_remembered(
+async def test_the_result_of_a_look_up_that_timed_out_is_cached(
     it: It, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(authentication, "LOOKUP_S", 0.05)
@@ -249,5 +247,5 @@ async def test_an_answer_that_nobody_waited_for_is_remembered(
     assert (await it.subject.caller(KEY.reveal())).account.key_id
 
 
-async def test_without_a_place_for_keys_there_is_none() -> None:
+async def test_a_server_without_a_key_store_is_open() -> None:
     assert await Authenticator().is_open()

@@ -39,7 +39,7 @@ def parse(**fields: Any) -> ApiRequest:
     return CHAT.parse(json.dumps(ASK | fields).encode())
 
 
-def test_tools_of_every_form_are_taken() -> None:
+def test_tools_of_every_form_are_accepted() -> None:
     tools = parse(tools=[WEATHER, CLOCK, PATCH], parallel_tool_calls=False).tools
     assert tools.tools == (
         Tool("weather", "Now.", SCHEMA, strict=True),
@@ -72,11 +72,11 @@ def named(name: str) -> Json:
         ),
     ],
 )  # fmt: skip
-def test_every_choice_is_taken(tool_choice: Any, choice: ToolChoice) -> None:
+def test_every_tool_choice_is_accepted(tool_choice: Any, choice: ToolChoice) -> None:
     assert parse(tools=[WEATHER, CLOCK, PATCH], tool_choice=tool_choice).tools.choice == choice
 
 
-def test_hosted_tools_are_left_out_and_noted_while_the_model_is_free() -> None:
+def test_hosted_tools_are_ignored_and_noted_unless_required() -> None:
     only_search = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [SEARCH]}}
     for choice in (None, "auto", "none", named("clock"), only_search):
         request = parse(tools=[SEARCH, CLOCK], tool_choice=choice)
@@ -87,7 +87,7 @@ def test_hosted_tools_are_left_out_and_noted_while_the_model_is_free() -> None:
     assert not parse(tools=[SEARCH, CLOCK], tool_choice=only_search).tools
 
 
-async def test_the_record_says_what_was_left_out() -> None:
+async def test_the_record_lists_ignored_tools() -> None:
     async with served(team()) as api:
         answer = await api.ok({"tools": [SEARCH]})
         record = await api.record(answer["podium"]["workflow_id"])
@@ -123,7 +123,7 @@ REJECTED: dict[str, tuple[Json, str]] = {
 
 
 @pytest.mark.parametrize("name", REJECTED)
-def test_what_cannot_be_meant_is_rejected_by_name(name: str) -> None:
+def test_an_invalid_tool_request_is_rejected_by_field(name: str) -> None:
     body, param = REJECTED[name]
     with pytest.raises(BadTask) as caught:
         parse(**body)

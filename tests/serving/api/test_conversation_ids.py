@@ -52,7 +52,7 @@ async def test_turns_of_one_beginning_are_one_conversation() -> None:
         assert await id_of(api, {"messages": [system, turn(SKY)]}) != first
 
 
-async def test_a_name_of_the_clients_comes_before_the_first_messages() -> None:
+async def test_a_name_from_the_client_precedes_the_first_messages_as_id() -> None:
     async with served(team()) as api:
         named = await id_of(api, chat(SKY, podium={"conversation": "trip"}))
         assert await id_of(api, chat(SEA, podium={"conversation": "trip"}, prompt_cache_key="k")) == named
@@ -120,7 +120,7 @@ async def test_only_a_session_is_used_of_the_metadata() -> None:
     ],
     ids=lambda user_id: ascii(user_id[:40]),
 )
-async def test_other_ids_of_users_are_no_sessions(user_id: str) -> None:
+async def test_other_user_ids_are_not_sessions(user_id: str) -> None:
     async with served(team()) as api:
         first = await id_of(api, message(None, SKY), "/v1/messages")
         body = json.dumps(message(user_id, SKY) | {"model": "a"}).encode()
@@ -131,7 +131,7 @@ async def test_other_ids_of_users_are_no_sessions(user_id: str) -> None:
         assert (await api.record(answer.headers["x-podium-workflow-id"]))["conversation"] == first
 
 
-async def test_a_line_that_changes_with_each_request_changes_nothing() -> None:
+async def test_a_line_that_changes_with_each_request_does_not_change_the_id() -> None:
     async with served(team()) as api:
         ids = [
             await id_of(

@@ -68,7 +68,7 @@ def _anew(call: Json) -> Json:
 
 @each_wire
 @each_model
-async def test_a_question_after_tools_is_sent_with_the_turns_as_they_were(wire: str, model: str) -> None:
+async def test_a_later_question_is_sent_with_unchanged_tool_turns(wire: str, model: str) -> None:
     async with serving(wire_of(wire)) as upstream:
         upstream.respond = WIRES[wire][1].respond
         async with served(settings_for(wire, upstream.url)) as api:
@@ -92,7 +92,7 @@ async def test_another_router_finds_the_turns_in_the_store(wire: str, tmp_path: 
             assert await agent.ask(one.api, "Are you sure?") == "done"
 
 
-async def test_turns_of_a_deleted_response_are_sent_as_the_client_has_them() -> None:
+async def test_turns_of_a_deleted_response_are_sent_from_the_clients_history() -> None:
     tools = [{"type": "function", "name": "read", "parameters": SCHEMA}]
     items: list[Json] = [{"role": "user", "content": "Mend it."}]
     async with serving(wire_of("chat")) as upstream:

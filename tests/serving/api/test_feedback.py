@@ -47,7 +47,7 @@ async def say_and_read(giver: Served, reader: Served) -> str:
     return id
 
 
-async def test_feedback_is_kept_in_memory_with_the_run() -> None:
+async def test_feedback_is_stored_in_memory_with_the_run() -> None:
     async with served(team()) as api:
         id = await say_and_read(api, api)
         assert await ids_with_feedback(api) == [id]
@@ -59,7 +59,7 @@ async def test_feedback_is_kept_in_memory_with_the_run() -> None:
         assert (await give(api, id, {"score": 0})).status_code == 200
 
 
-async def test_feedback_is_in_the_store_on_every_router_and_its_texts_go_with_the_runs(
+async def test_feedback_is_stored_for_all_routers_and_its_texts_are_removed_with_the_run(
     store_address: Address,
 ) -> None:
     async with replicas(store_address, team()) as (one, other):
@@ -94,7 +94,7 @@ async def test_feedback_is_bounded_and_a_bad_one_names_its_field(body: Json, par
         assert (await give(api, "wf_none", {"score": 1})).status_code == 404
 
 
-async def test_only_the_team_that_asked_gives_feedback_and_a_policy_without_texts_keeps_none(
+async def test_only_the_runs_team_may_give_feedback_and_its_policy_applies(
     tmp_path: Path,
 ) -> None:
     async with keyed(tmp_path) as it:
@@ -117,7 +117,7 @@ async def test_only_the_team_that_asked_gives_feedback_and_a_policy_without_text
         assert (await it.ask("mine", "POST", path, {"score": 0, "labels": ["bad"]})).status_code == 200
 
 
-async def test_the_command_line_gives_feedback_and_writes_questions_that_training_reads(
+async def test_the_command_gives_feedback_and_exports_questions_for_training(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with served(team()) as api:

@@ -153,7 +153,7 @@ async def stand_of(respond: Callable[[], Answer], *, refuses_prefill: bool = Fal
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("name", SCENARIOS)
-async def test_a_fault_of_a_primary_that_has_a_fallback_ends_as_it_should(name: str, stream: bool):
+async def test_a_primarys_fault_with_a_fallback_has_the_expected_result(name: str, stream: bool):
     scenario = SCENARIOS[name]
     answers = iter(scenario.answers)
     async with stand_of(

@@ -104,7 +104,7 @@ async def test_a_tools_failure_and_its_pictures_reach_the_step() -> None:
     assert block.text == "They gave: ERROR no network, ERROR no network."
 
 
-async def test_arguments_that_are_no_object_are_told_as_what_they_are() -> None:
+async def test_invalid_tool_arguments_are_returned_as_invalid_json() -> None:
     async with served(calling_team(arguments="[1")) as api:
         whole = await api.ok(QUESTION | {"tools": TOOLS}, PATH)
         streamed = await run_tools(api, stream=True)
@@ -113,7 +113,7 @@ async def test_arguments_that_are_no_object_are_told_as_what_they_are() -> None:
     assert [block.input for block in streamed.content if block.type == "tool_use"] == [expected] * 2
 
 
-async def test_a_forged_id_is_an_error_in_the_dialects_own_shape() -> None:
+async def test_a_forged_id_is_an_error_in_the_dialects_form() -> None:
     forged = "call_" + "A" * 40
     messages: Any = [
         *QUESTION["messages"],
@@ -132,7 +132,7 @@ async def test_a_forged_id_is_an_error_in_the_dialects_own_shape() -> None:
             await api.sdk.chat.completions.create(model="mini", messages=turns, tools=CHAT_TOOLS)
 
 
-async def test_what_tools_gave_is_no_answer_to_an_equal_request() -> None:
+async def test_tool_results_do_not_answer_an_equal_request() -> None:
     async with served(calling_team() | {"cache": {"keep_s": 60}}) as api, sdk(api) as client:
         for _ in range(2):
             responses = await run_tools(api, stream=False)
@@ -204,7 +204,7 @@ async def test_results_cannot_bring_a_schema_that_the_run_is_not_bound_by(field:
         assert (late.status_code, late.json()["error"]["param"]) == (400, field)
 
 
-async def test_results_with_the_schema_that_the_run_began_with_go_on() -> None:
+async def test_results_with_the_runs_original_schema_continue_it() -> None:
     path, wanted = FORMATS["response_format"]
     async with served(calling_team()) as api:
         whole = await api.ok(ASK | {"tools": CHAT_TOOLS[1:]} | wanted)
@@ -215,7 +215,7 @@ async def test_results_with_the_schema_that_the_run_began_with_go_on() -> None:
             assert answer.json()["error"]["code"] == "answer_invalid"
 
 
-async def test_a_wrong_answer_after_tools_is_repaired_once_and_the_repair_calls_none() -> None:
+async def test_an_invalid_answer_after_tools_is_repaired_once_without_tools() -> None:
     """A waiting run does not know of the repair, so each of its answers would be repaired again."""
     path, wanted = FORMATS["response_format"]
     async with served(team(workers=[tool_caller("a", [["clock"]])], workflows={})) as api:
@@ -228,7 +228,7 @@ async def test_a_wrong_answer_after_tools_is_repaired_once_and_the_repair_calls_
 
 
 @pytest.mark.parametrize(("path", "field"), [(PATH, "messages"), ("/v1/responses", "input")])
-async def test_what_is_wrong_with_results_is_told_by_the_dialects_own_field(path: str, field: str) -> None:
+async def test_an_error_in_results_names_the_dialects_own_field(path: str, field: str) -> None:
     async with served(calling_team()) as api:
         forged = await api.http.post(path, json=in_dialect(path, "call_" + "A" * 40))
         assert (forged.status_code, forged.json()["error"]["param"]) == (400, field)
@@ -246,7 +246,7 @@ async def test_a_choice_of_one_tool_names_it() -> None:
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "tool_choice")
 
 
-async def test_a_run_in_the_background_tells_its_record_which_results_it_waits_for() -> None:
+async def test_a_background_runs_record_lists_the_results_that_it_waits_for() -> None:
     async with served(calling_team()) as api:
         run = (await api.post({"tools": CHAT_TOOLS[1:]}, background=True)).json()
         await until(lambda: api.service.running == 0, "it waits")

@@ -48,7 +48,7 @@ def nothing_is_held(api: Served, name: str = "a") -> None:
 
 
 @pytest.mark.parametrize("tokens", [10**30, -(10**6)])
-async def test_a_usage_that_cannot_be_harms_neither_the_answer_nor_the_list_of_runs(
+async def test_impossible_usage_breaks_neither_the_answer_nor_the_list_of_runs(
     provider: Provider, tokens: int
 ):
     async with serving(provider.wire) as upstream:
@@ -68,7 +68,7 @@ async def test_a_usage_that_cannot_be_harms_neither_the_answer_nor_the_list_of_r
     assert ["implausible" in note for note in step_json["notes"]] == [True]
 
 
-async def test_a_record_that_json_cannot_say_is_told_as_well_as_it_can():
+async def test_values_that_json_cannot_represent_are_approximated():
     odd = {
         "tokens": 10**30,
         "text": "\ud800",
@@ -105,7 +105,7 @@ FAULTS: dict[str, Fault] = {
 }
 
 
-async def test_every_fault_before_the_first_word_fails_over_and_leaves_nothing(provider: Provider):
+async def test_every_fault_before_the_first_token_uses_the_fallback(provider: Provider):
     async with AsyncExitStack() as stack:
         servers = [await stack.enter_async_context(faulty(fault)) for fault in FAULTS.values()]
         names = [f"w{number}" for number in range(len(servers))]
@@ -153,7 +153,7 @@ async def test_a_provider_that_fails_every_second_call_answers_every_client(prov
     assert len(upstream.requests) == 20, "ten retries are what it may owe, and each helped"
 
 
-async def test_leaving_a_hung_call_frees_its_slot_at_once(provider: Provider):
+async def test_leaving_a_hung_call_releases_its_slot_immediately(provider: Provider):
     async with (
         faulty(Fault(drips=COMMENTS["comments"])) as upstream,
         served(only(remote(provider, upstream.url, stall_timeout_s=60))) as api,
@@ -168,7 +168,7 @@ async def test_leaving_a_hung_call_frees_its_slot_at_once(provider: Provider):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_after_a_failover_the_answer_names_who_served(stream: bool):
+async def test_after_a_failover_the_response_names_the_worker_that_answered(stream: bool):
     workers = [
         scripted("a", {"error": "unavailable"}, retry=ONCE, fallbacks=["b"]),
         scripted("b", "Instead."),
@@ -188,7 +188,7 @@ async def test_after_a_failover_the_answer_names_who_served(stream: bool):
     assert [(each["worker"], each["served_by"], each["model"]) for each in steps] == [("a", "b", "scripted")]
 
 
-async def test_a_deadline_that_is_shorter_than_retry_after_leaves_time_for_the_fallback():
+async def test_a_deadline_below_retry_after_leaves_time_for_the_fallback():
     waits = {"attempts": 3, "max_wait_s": 60}
     busy = scripted("a", {"error": "busy", "retry_after_s": 30}, retry=waits)
     async with served(only(busy | {"fallbacks": ["b"]}, scripted("b", "Instead."))) as api:

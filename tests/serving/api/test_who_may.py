@@ -209,7 +209,7 @@ async def send(it: Keyed, who: str | None, route: Asked, path: str) -> httpx2.Re
     return await it.api.http.post(path, headers=it.headers(who), **form)
 
 
-async def test_every_route_gives_every_sort_of_key_what_it_may_have_and_nothing_else(it: Keyed) -> None:
+async def test_every_route_returns_the_expected_status_for_every_kind_of_key(it: Keyed) -> None:
     id = await run_of(it, "mine")
     spare = (await it.directory.create_key("spare"))[1].id
     await add_batch(it)
@@ -248,7 +248,7 @@ def api_routes() -> set[tuple[str, str]]:
     }
 
 
-def test_the_table_of_access_has_every_route_and_no_other() -> None:
+def test_the_access_table_has_exactly_the_routes_of_the_api() -> None:
     assert {f"{method} {path}" for method, path in api_routes()} == access_table(DIALECTS).keys()
 
 
@@ -261,7 +261,7 @@ def test_a_route_without_a_row_is_not_started_with() -> None:
         admission.guard([route])
 
 
-async def test_head_takes_the_same_key_as_get_on_every_route(it: Keyed) -> None:
+async def test_head_requires_the_same_key_as_get_on_every_route(it: Keyed) -> None:
     for method, path in api_routes():
         if method == "GET" and path != "/console":
             place = re.sub(r"\{[^}]+\}", "x", path)
@@ -284,7 +284,7 @@ def test_the_table_has_every_route() -> None:
     )
 
 
-async def test_a_request_without_a_key_runs_nothing_and_says_how_one_is_sent(it: Keyed) -> None:
+async def test_a_request_without_a_key_runs_nothing_and_gets_the_remedy(it: Keyed) -> None:
     for who in (None, "wrong"):
         answer = await it.ask(who, "POST", CHAT, ASK)
         error = answer.json()["error"]
@@ -306,14 +306,14 @@ async def test_a_request_without_a_key_runs_nothing_and_says_how_one_is_sent(it:
         ({"x-api-key": b"pk_\xff\xfe"}, "A Podium key is"),
     ],
 )
-async def test_what_is_no_key_is_told_why_and_not_shown(it: Keyed, headers: Any, message: str) -> None:
+async def test_an_invalid_key_gets_the_reason_but_is_not_shown(it: Keyed, headers: Any, message: str) -> None:
     answer = await it.api.http.get("/v1/models", headers=headers)
     assert answer.status_code == 401
     assert message in answer.json()["error"]["message"]
     assert not [value for value in headers.values() if value and str(value) in answer.text]
 
 
-async def test_both_headers_are_read_and_two_different_keys_are_none(it: Keyed) -> None:
+async def test_both_headers_are_read_and_two_different_keys_are_rejected(it: Keyed) -> None:
     mine, other = it.secrets["mine"], it.secrets["other team"]
     responses = [
         ({"x-api-key": mine}, 200),
@@ -331,7 +331,7 @@ async def test_both_headers_are_read_and_two_different_keys_are_none(it: Keyed) 
     assert read_credential([(b"x-api-key", b" k "), (b"authorization", b"BEARER k")]) == "k"
 
 
-async def test_nothing_behind_authentication_sees_the_key(it: Keyed) -> None:
+async def test_the_key_is_removed_from_the_headers_after_authentication(it: Keyed) -> None:
     mine = it.secrets["mine"].encode()
     headers = [(b"host", b"x"), (b"authorization", b"Bearer " + mine), (b"x-api-key", mine)]
     for path in ("/v1/models", "/healthz", "/readyz"):
@@ -351,7 +351,7 @@ async def test_openais_and_anthropics_clients_send_keys_that_are_read(it: Keyed)
         assert (await other.get("/v1/models", cast_to=dict[str, Any]))["object"] == "list"
 
 
-async def test_a_run_is_seen_by_its_team_whatever_key_asked_and_by_administrators(it: Keyed) -> None:
+async def test_a_run_is_visible_to_its_team_and_to_administrators(it: Keyed) -> None:
     mine, others, alone = [await run_of(it, who) for who in ("only run", "other team", "alone")]
 
     async def visible(who: str) -> set[str]:
@@ -368,13 +368,13 @@ async def test_a_run_is_seen_by_its_team_whatever_key_asked_and_by_administrator
     assert record["account"] == {"key_id": it.ids["only run"], "team_id": it.ids["search"]}
 
 
-async def test_a_key_that_may_not_read_ends_a_run_and_is_shown_nothing_of_it(it: Keyed) -> None:
+async def test_a_key_without_read_scope_can_cancel_a_run_but_not_see_it(it: Keyed) -> None:
     id = await run_of(it, "mine")
     response = await it.ask("only run", "POST", f"/v1/workflows/{id}/cancel", {})
     assert response.json() == {"id": id, "object": "workflow", "status": "finished"}
 
 
-async def test_a_run_of_another_team_is_as_one_that_never_was_also_while_it_runs(tmp_path: Path) -> None:
+async def test_a_run_of_another_team_returns_404_even_while_it_runs(tmp_path: Path) -> None:
     slow = scripted("a", {"text": "x y", "stall_after_tokens": 1})
     async with keyed(tmp_path, team(workers=[slow], workflows={})) as it:
         ask = ASK | {"model": "a", "stream": True}
@@ -388,7 +388,7 @@ async def test_a_run_of_another_team_is_as_one_that_never_was_also_while_it_runs
             assert (await it.ask("mine", "GET", f"/v1/workflows/{id}")).json()["status"] == "running"
 
 
-async def test_what_only_operators_may_read_of_a_record_is_read_by_administrators_only(
+async def test_an_errors_detail_in_a_record_is_only_for_administrators(
     tmp_path: Path,
 ) -> None:
     worker = {"name": "gone", "kind": "openai", "model": "m", "base_url": "http://127.0.0.1:1", "retry": {"attempts": 1}}  # fmt: skip
@@ -402,13 +402,13 @@ async def test_what_only_operators_may_read_of_a_record_is_read_by_administrator
         assert "127.0.0.1:1" not in listed
 
 
-async def test_a_probe_learns_whether_the_server_is_ready_and_only_a_key_learns_more(it: Keyed) -> None:
+async def test_readyz_shows_details_only_to_a_valid_key(it: Keyed) -> None:
     for who in (None, "wrong"):
         assert (await it.ask(who, "GET", "/readyz")).json() == {"status": "ready"}
     assert (await it.ask("mine", "GET", "/readyz")).json()["workers"] == ["a", "b", "c"]
 
 
-async def test_a_websocket_is_closed_before_anybody_looks_at_it(it: Keyed) -> None:
+async def test_a_websocket_is_closed_before_authentication(it: Keyed) -> None:
     messages: list[Any] = []
 
     async def send(message: Any) -> None:
@@ -419,7 +419,7 @@ async def test_a_websocket_is_closed_before_anybody_looks_at_it(it: Keyed) -> No
     assert messages == [{"type": "websocket.close", "code": 1008}]
 
 
-async def test_without_any_key_this_machine_is_served_whatever_credential_it_sends() -> None:
+async def test_without_keys_local_requests_are_served_whatever_credential_they_send() -> None:
     async with served(team()) as api:
         for headers in ({}, {"authorization": "Bearer none"}, {"x-api-key": "a"}, {"authorization": "?"}):
             assert (await api.http.post(CHAT, json=ASK, headers=headers)).status_code == 200
@@ -431,7 +431,7 @@ async def test_without_any_key_this_machine_is_served_whatever_credential_it_sen
         assert "podium keys create" in refused.json()["error"]["message"]
 
 
-async def test_without_any_key_whoever_a_proxy_asks_for_is_refused_and_told_how_to_make_one() -> None:
+async def test_without_keys_requests_through_a_proxy_from_elsewhere_are_rejected() -> None:
     async with served(team()) as api:
         for client, status in (("127.0.0.1", 200), ("10.1.2.3", 403), ("10.1.2.3, 127.0.0.1", 403)):
             answer = await api.http.get("/v1/models", headers={"x-forwarded-for": client})
@@ -455,7 +455,7 @@ async def test_without_any_key_whoever_a_proxy_asks_for_is_refused_and_told_how_
         (True, {"x-forwarded-for": "127.0.0.1, ::1"}, 200),
     ],
 )
-async def test_without_any_key_haproxys_own_connection_is_not_a_caller_on_this_machine(
+async def test_without_keys_haproxys_own_connection_is_not_a_local_caller(
     is_behind_haproxy: bool, headers: dict[str, str], status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if is_behind_haproxy:
@@ -466,5 +466,5 @@ async def test_without_any_key_haproxys_own_connection_is_not_a_caller_on_this_m
         assert (await api.http.get("/healthz", headers=headers)).status_code == 200
 
 
-def test_the_keys_of_these_tests_are_of_every_sort() -> None:
+def test_the_tests_have_a_key_of_every_kind() -> None:
     assert {who for who in WHO if who} - {"wrong"} <= KEYS.keys()
