@@ -19,7 +19,7 @@ async def test_no_call_is_refused_upstream_and_every_request_gets_a_plan(name: s
     assert count.notes > 0
 
 
-async def test_what_was_left_out_stands_on_the_record_of_the_plan_and_of_the_step():
+async def test_omitted_parameters_are_noted_in_the_plan_and_the_step():
     async with pool("OpenAI alone") as (running, _, _), running.sdk as sdk:
         completion = await sdk.chat.completions.create(
             model="podium-mini", messages=[{"role": "user", "content": "hi"}], temperature=0.7, stop="END"
@@ -42,7 +42,7 @@ async def test_what_was_left_out_stands_on_the_record_of_the_plan_and_of_the_ste
 @pytest.mark.parametrize(
     ("model", "effort"), [("gpt-5", None), ("gpt-5", "high"), ("o4-mini", None), ("gpt-4.1", None)]
 )
-async def test_a_model_that_reasons_plans_at_the_default_temperature_and_is_not_cut_off_by_its_thoughts(
+async def test_a_reasoning_conductor_plans_at_the_default_temperature_without_truncation(
     model: str, effort: str | None
 ):
     async with serving(OpenAIWire()) as server:

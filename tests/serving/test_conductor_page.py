@@ -124,7 +124,7 @@ def test_each_plan_can_be_written_under_the_grammar_and_is_read_again(format: Fo
         assert reading.finish() == each.plan
 
 
-def test_the_plans_keep_to_the_rules_that_the_prompt_gives() -> None:
+def test_the_plans_follow_the_rules_of_the_prompt() -> None:
     singles = [each for each in PLANNED if len(each.plan.steps) == 1]
     assert 2 * len(singles) > len(PLANNED), "most requests need one step"
     assert not any(each.plan.steps[0].subtask for each in singles)
@@ -140,7 +140,7 @@ def test_the_plans_keep_to_the_rules_that_the_prompt_gives() -> None:
         assert all(seers) or not each.shows_picture
 
 
-async def test_the_page_shows_what_the_conductor_is_sent() -> None:
+async def test_the_page_shows_the_conductors_prompt() -> None:
     async with serving(OpenAIWire()) as upstream:
         upstream.respond = lambda request: Answer(text=plan_text(PLANNED[0].plan, POOL))
         settings = {
@@ -159,7 +159,7 @@ async def test_the_page_shows_what_the_conductor_is_sent() -> None:
         assert f"```text\n{message['content'].rstrip()}\n```" in page
 
 
-def test_the_page_says_first_that_its_plans_are_no_model_s() -> None:
+def test_the_page_states_that_its_plans_were_written_by_people() -> None:
     text = (ROOT / "docs/conductor.md").read_text("utf-8")
     introduction = text.partition("\n## ")[0]
     assert "We wrote these plans; no model did" in introduction

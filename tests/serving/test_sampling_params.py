@@ -9,7 +9,7 @@ DEFAULTS = {"temperature": 0.7, "repetition_penalty": 1.15, "top_k": 20, "max_to
 MESSAGES = [{"role": "user", "content": "hi"}]
 
 
-def test_what_a_call_does_not_set_has_the_models_default() -> None:
+def test_unset_parameters_have_the_models_defaults() -> None:
     params = sampling_params(EngineCall(MESSAGES, max_tokens=64), 100, DEFAULTS)
     assert (params.temperature, params.repetition_penalty, params.top_k, params.max_tokens) == (
         0.7,

@@ -32,7 +32,7 @@ def test_a_file_serves_one_machine_however_many_nodes_it_has() -> None:
         assert find_shared_address(StoreSettings(), {}, lambda nodes=nodes: nodes).kind == "sqlite"
 
 
-def test_several_machines_need_a_database_and_are_told_how_it_is_named() -> None:
+def test_several_machines_need_a_database_and_the_error_names_the_variable() -> None:
     def nodes() -> list[dict[str, Any]]:
         return [node("10.0.0.1"), node("10.0.0.2")]
 

@@ -24,7 +24,7 @@ def asked(draw: st.DrawFn) -> tuple[list[HoldRequest], dict[object, Window]]:
 
 
 @given(asked())
-def test_what_is_held_fits_and_what_is_refused_did_not(
+def test_a_hold_succeeds_exactly_if_it_fits_every_window(
     case: tuple[list[HoldRequest], dict[object, Window]],
 ) -> None:
     requests, windows = case

@@ -57,7 +57,7 @@ async def ask(*routes: Route, call: Call = CALL) -> tuple[str, Reply]:
         return "".join([delta.text async for delta in reply]), reply
 
 
-async def test_it_is_asked_once_more_and_both_answers_are_paid():
+async def test_an_empty_answer_is_retried_once_and_both_calls_are_billed():
     inner = Says("w", (EMPTY,), words("Here."))
     text, reply = await ask(with_retries(inner))
     assert (text, len(inner.calls)) == ("Here.", 2)
@@ -71,19 +71,19 @@ async def test_it_is_asked_once_more_and_both_answers_are_paid():
     assert "returned an empty answer" in attempt.message
 
 
-async def test_a_second_one_is_the_answer_where_nobody_else_is_there():
+async def test_a_second_empty_answer_is_returned_without_a_fallback():
     inner = Says("w", (EMPTY,))
     text, reply = await ask(with_retries(inner))
     assert (text, reply.finish, len(inner.calls), len(reply.attempts)) == ("", FinishReason.STOP, 2, 1)
 
 
-async def test_where_one_call_is_all_it_is_the_answer_at_once():
+async def test_with_one_attempt_an_empty_answer_is_returned_immediately():
     inner = Says("w", (EMPTY,), words("Here."))
     text, reply = await ask(with_retries(inner, attempts=1))
     assert (text, len(inner.calls), reply.attempts) == ("", 1, ())
 
 
-async def test_a_fallback_is_asked_after_the_second_and_its_own_silence_stands():
+async def test_a_fallback_is_called_after_two_empty_answers():
     first, second, mute = Says("a", (EMPTY,)), Says("b", words("Here.")), Says("c", (EMPTY,))
     text, reply = await ask(with_retries(first), with_retries(second))
     assert (text, reply.worker, [each.worker for each in reply.attempts]) == ("Here.", "b", ["a", "a"])
@@ -92,13 +92,13 @@ async def test_a_fallback_is_asked_after_the_second_and_its_own_silence_stands()
     assert (text, reply.worker, [each.worker for each in reply.attempts]) == ("", "c", ["a", "a", "c"])
 
 
-async def test_what_took_long_is_not_asked_again_where_another_worker_is_free():
+async def test_a_slow_empty_answer_is_not_retried_if_another_worker_is_free():
     slow, second = Says("a", (EMPTY,), late_s=1.05), Says("b", words("Here."))
     text, reply = await ask(with_retries(slow), with_retries(second))
     assert (text, len(slow.calls), [each.worker for each in reply.attempts]) == ("Here.", 1, ["a"])
 
 
-async def test_nor_where_the_callers_time_is_nearly_over():
+async def test_an_empty_answer_close_to_the_deadline_is_not_retried():
     slow = Says("a", (EMPTY,), words("Here."), late_s=0.3)
     text, _ = await ask(with_retries(slow), call=replace(CALL, terms=Terms(time.monotonic() + 0.5)))
     assert (text, len(slow.calls)) == ("", 1)
@@ -121,7 +121,7 @@ async def test_nor_where_the_callers_time_is_nearly_over():
     ],
     ids=["stop sequences", "a begun answer", "a text to complete", "results of tools"],
 )
-async def test_what_may_have_nothing_more_to_say_is_not_asked_again(call: Call):
+async def test_an_empty_answer_that_may_be_complete_is_not_retried(call: Call):
     inner = Says("w", (EMPTY,), words("Here."))
     assert (await ask(with_retries(inner), call=call))[0] == ""
     assert len(inner.calls) == 1
@@ -132,7 +132,7 @@ async def test_what_may_have_nothing_more_to_say_is_not_asked_again(call: Call):
     [(Delta(finish=FinishReason.LENGTH),), (Delta(reasoning="Hm."), EMPTY)],
     ids=["length", "thoughts"],
 )
-async def test_an_answer_that_was_cut_or_thought_of_stands(answer: tuple[Delta, ...]):
+async def test_an_empty_answer_with_reasoning_or_a_length_limit_is_not_retried(answer: tuple[Delta, ...]):
     inner = Says("w", answer, words("Here."))
     assert (await ask(with_retries(inner)))[0] == ""
     assert len(inner.calls) == 1

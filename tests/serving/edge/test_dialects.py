@@ -81,7 +81,7 @@ FAULTS: dict[str, tuple[int, Any]] = {
 
 
 @pytest.mark.parametrize(("status", "request_at"), FAULTS.values(), ids=FAULTS)
-async def test_every_error_has_the_shape_of_its_path_s_dialect(status: int, request_at: Any) -> None:
+async def test_every_error_has_the_form_of_its_paths_dialect(status: int, request_at: Any) -> None:
     async with connected() as port:
         other = await answer(port, request_at(PATH))
         chat = await answer(port, request_at("/v1/chat/completions"))
@@ -91,7 +91,7 @@ async def test_every_error_has_the_shape_of_its_path_s_dialect(status: int, requ
     assert chat[1]["error"].keys() >= {"message", "type", "param", "code"}
 
 
-async def test_a_dialect_s_own_rules_and_its_answers_are_at_its_path() -> None:
+async def test_a_dialects_own_rules_and_responses_apply_at_its_path() -> None:
     worded = ASK | {"messages": [{"role": "user", "content": "forbidden word"}]}
     async with connected() as port:
         assert await answer(port, post(PATH, worded)) == (

@@ -183,7 +183,7 @@ async def test_trailers_and_chunk_extensions_are_bounded_as_headers_are(
 
 
 @BASES
-async def test_a_request_may_have_as_many_headers_as_other_servers_take_and_no_more(base: Base) -> None:
+async def test_the_number_of_headers_is_limited(base: Base) -> None:
     def request(count: int) -> bytes:
         return closing(HEALTH)[:-2] + b"a:\r\n" * (count - 2) + b"\r\n"
 
@@ -235,7 +235,7 @@ async def test_chunks_of_ordinary_sizes_are_read_however_many(base: Base) -> Non
 @pytest.mark.parametrize("path", [b"/v1/slow", b"/healthz"])
 @pytest.mark.parametrize("method", [b"GET", b"HEAD", b"DELETE", b"OPTIONS", b"PROPFIND"])
 @pytest.mark.parametrize("framing", [b"content-length: 1000000000", b"transfer-encoding: chunked"])
-async def test_a_body_of_a_method_that_has_none_is_not_read_without_end(
+async def test_an_endless_body_of_a_bodyless_method_is_not_read(
     base: Base, path: bytes, method: bytes, framing: bytes
 ) -> None:
     request = method + b" " + path + b" HTTP/1.1\r\n" + HOST + framing + b"\r\n\r\n"
@@ -256,7 +256,7 @@ async def test_a_body_of_a_method_that_has_none_is_not_read_without_end(
 
 @BASES
 @pytest.mark.parametrize("method", [b"GET", b"DELETE"])
-async def test_a_short_body_of_a_method_that_has_none_does_no_harm(base: Base, method: bytes) -> None:
+async def test_a_short_body_of_a_bodyless_method_is_ignored(base: Base, method: bytes) -> None:
     async with listening(base) as echo:
         request = method + b" /v1/files/a HTTP/1.1\r\n" + HOST + b"content-length: %d\r\n\r\n"
         short = request % UNREAD_BYTES + b" " * UNREAD_BYTES
@@ -268,7 +268,7 @@ async def test_a_short_body_of_a_method_that_has_none_does_no_harm(base: Base, m
 
 
 @BASES
-async def test_what_a_client_sends_while_its_answer_streams_is_bounded(base: Base) -> None:
+async def test_input_during_a_streamed_answer_is_limited(base: Base) -> None:
     slow = HEALTH.replace(b"/healthz", b"/v1/slow")
     async with listening(base) as echo:
         reader, writer = await asyncio.open_connection("127.0.0.1", echo.port)
@@ -299,7 +299,7 @@ async def test_some_pipelined_requests_are_answered_in_their_order(base: Base) -
 
 
 @BASES
-async def test_a_request_behind_which_comes_no_http_is_answered_before_the_connection_closes(
+async def test_a_request_followed_by_invalid_data_is_answered(
     base: Base,
 ) -> None:
     async with listening(base) as echo:
@@ -316,9 +316,7 @@ async def test_a_request_behind_which_comes_no_http_is_answered_before_the_conne
     ],
     ids=range(7),
 )  # fmt: skip
-async def test_an_odd_method_or_target_is_a_400_in_json_and_the_connection_closes(
-    base: Base, request_line: bytes
-) -> None:
+async def test_an_invalid_method_or_target_returns_400_and_closes(base: Base, request_line: bytes) -> None:
     async with listening(base) as echo:
         for framing in (b"", b"content-length: 5\r\n"):
             status, received = await exchange(echo, request_line + b"\r\n" + HOST + framing + b"\r\n")
@@ -327,7 +325,7 @@ async def test_an_odd_method_or_target_is_a_400_in_json_and_the_connection_close
 
 
 @BASES
-async def test_an_upgrade_with_a_body_is_a_400_and_what_follows_one_is_no_request(base: Base) -> None:
+async def test_an_upgrade_with_a_body_returns_400(base: Base) -> None:
     """httptools reads no body after an upgrade, and would parse the body as the next request."""
     upgrade = b"connection: upgrade\r\nupgrade: h2c\r\n"
     async with listening(base) as echo:
@@ -369,7 +367,7 @@ async def test_an_id_that_ray_serve_logs_is_plain_or_dropped(base: Base, name: b
 
 
 @given(st.binary(max_size=80))
-def test_a_plain_id_holds_no_byte_that_a_terminal_or_a_log_understands(value: bytes) -> None:
+def test_a_plain_id_contains_no_control_or_log_characters(value: bytes) -> None:
     if PLAIN.fullmatch(value):
         assert value.decode().isascii()
         assert value.decode().isprintable()

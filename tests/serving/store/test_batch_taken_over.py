@@ -17,7 +17,7 @@ N_DONE, N_HALTED, N_WAITING = 5, 8, 4
 """Number of lines that have ended, are running, and have not begun when the router is killed."""
 
 
-async def test_every_line_of_a_killed_routers_batch_is_one_run(store_address: Address) -> None:
+async def test_every_line_of_a_killed_routers_batch_runs_once(store_address: Address) -> None:
     lines = [line(f"a{n}") for n in range(N_DONE)]
     lines += [line(f"b{n}", model="b") for n in range(N_HALTED + N_WAITING)]
     async with (

@@ -52,7 +52,7 @@ async def ask_everybody(api: Served) -> Json:
 
 
 @pytest.mark.parametrize("with_store", [True, False])
-async def test_runs_are_found_by_worker_cost_and_words(store_address: Address, with_store: bool) -> None:
+async def test_runs_are_filtered_by_worker_cost_and_words(store_address: Address, with_store: bool) -> None:
     async with AsyncExitStack() as stack:
         if with_store:
             one, other = await stack.enter_async_context(replicas(store_address, POOL))
@@ -89,7 +89,7 @@ async def test_runs_are_found_by_worker_cost_and_words(store_address: Address, w
             assert (refused.status_code, refused.json()["error"]["param"]) == (400, name)
 
 
-async def test_what_one_old_run_matches_is_found_page_by_page(store_address: Address) -> None:
+async def test_one_old_matching_run_is_found_page_by_page(store_address: Address) -> None:
     store = ReplicaStore(store_address)
     try:
         await store.ledger()
@@ -116,7 +116,7 @@ async def test_what_one_old_run_matches_is_found_page_by_page(store_address: Add
         await store.aclose()
 
 
-async def test_words_go_with_the_texts_and_the_rest_with_the_run(store_address: Address) -> None:
+async def test_the_word_index_is_removed_with_the_texts(store_address: Address) -> None:
     async with replicas(store_address, POOL, n=1) as (one,):
         await ask_everybody(one.api)
         await one.records.aclose()

@@ -84,7 +84,7 @@ def test_its_price_is_unknown_unless_it_is_set():
         ({"factory": "Parrot"}, "workers[0].factory"),
     ],
 )
-def test_what_cannot_be_made_is_told_with_the_workers_name(worker: dict[str, Any], message: str):
+def test_a_worker_that_cannot_be_created_is_an_error_with_its_name(worker: dict[str, Any], message: str):
     with pytest.raises(SettingsError) as caught:
         pool(**worker)
     assert message in str(caught.value)
@@ -125,7 +125,7 @@ async def test_a_cost_that_cannot_be_is_not_believed(cost_usd: str):
     assert len(reply.notes) == 1
 
 
-async def test_one_that_does_not_stop_is_cut_where_it_passes_what_was_held():
+async def test_a_worker_that_does_not_stop_is_cut_at_its_hold():
     reply, ledger = await paid(words=10_000)
     assert (len(reply.texts), reply.finish) == (101, FinishReason.LENGTH)
     assert reply.result.cost_usd == ledger.spent_usd

@@ -139,11 +139,11 @@ def test_ordinary_phrasings_have_exact_answers():
     check(ALMANAC, ANSWERS)
 
 
-def test_it_refuses_what_it_does_not_understand_to_the_last_word():
+def test_questions_outside_its_scope_are_rejected():
     check_refusals(ALMANAC, (*NOT_FOR_ANY, *REFUSED))
 
 
-def test_nothing_that_is_asked_makes_it_fail():
+def test_no_input_raises_an_unexpected_error():
     never_fails(ALMANAC)
 
 
@@ -165,7 +165,7 @@ def test_no_two_facts_answer_the_same_question_differently():
             assert seen.setdefault(key, fact.kinds[0]) == fact.kinds[0], fact
 
 
-def test_no_member_of_a_group_is_disputed():
+def test_no_disputed_member_is_in_a_group():
     assert [
         group.title for group in almanac().groups if group.keys & group.disputed or "" in group.keys
     ] == []

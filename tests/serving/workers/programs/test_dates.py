@@ -69,11 +69,11 @@ def test_ordinary_phrasings_have_exact_answers():
     check(CALENDAR, ANSWERS)
 
 
-def test_it_refuses_what_it_does_not_understand_to_the_last_word():
+def test_questions_outside_its_scope_are_rejected():
     check_refusals(CALENDAR, (*NOT_FOR_ANY, *REFUSED))
 
 
-def test_nothing_that_is_asked_makes_it_fail():
+def test_no_input_raises_an_unexpected_error():
     never_fails(CALENDAR)
 
 
@@ -88,7 +88,7 @@ def test_easter_is_when_it_was(year: int, day: tuple[int, int]):
     st.dates(date(1600, 1, 1), date(9999, 12, 31)),
     st.sampled_from(["{0:%Y-%m-%d}", "{1}", "the {2} of {0:%B} {0:%Y}"]),
 )
-def test_a_date_is_read_as_it_is_written(day: date, form: str):
+def test_every_written_form_of_a_date_is_parsed(day: date, form: str):
     assert read_date(form.format(day, short_date(day), f"{day.day}th"), TODAY) == day
 
 
