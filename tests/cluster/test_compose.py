@@ -23,7 +23,7 @@ def compose() -> Data:
     return yaml.safe_load((FOLDER / "compose.yaml").read_text())
 
 
-def test_its_services_are_healthy_before_they_are_used(compose: Data) -> None:
+def test_services_wait_until_their_dependencies_are_healthy(compose: Data) -> None:
     assert compose["services"].keys() == {"router", "postgres", "prometheus", "jaeger"}
     assert all(each["healthcheck"]["test"][0] == "CMD" for each in compose["services"].values())
     assert all(each["restart"] == "unless-stopped" for each in compose["services"].values())
@@ -44,7 +44,7 @@ def test_ports_are_on_loopback(compose: Data) -> None:
     assert all(port.startswith("127.0.0.1:") for port in ports)
 
 
-def test_files_and_volumes_that_it_mounts_exist(compose: Data) -> None:
+def test_mounted_files_and_volumes_exist(compose: Data) -> None:
     mounts = [
         mount.split(":")[0] for each in compose["services"].values() for mount in each.get("volumes", [])
     ]

@@ -32,12 +32,12 @@ def of(name: str, text: str = TEXT) -> list[str]:
 
 
 @pytest.mark.parametrize("text", [TEXT, SERVER], ids=["ray", "server"])
-def test_every_instruction_is_one(text: str) -> None:
+def test_every_dockerfile_instruction_is_known(text: str) -> None:
     known = {"ARG", "FROM", "USER", "RUN", "WORKDIR", "COPY", "ENV", "VOLUME", "EXPOSE", "CMD", "HEALTHCHECK"}
     assert {name for name, _ in instructions(text)} <= known
 
 
-def test_the_base_is_a_digest_and_a_tag_ends_the_build() -> None:
+def test_the_base_image_must_be_a_digest() -> None:
     assert of("ARG") == ["BASE", "BASE", "EXTRA=gpu"], "without a default, and once more for the check inside"
     assert of("FROM") == ["${BASE}"]
     check = next(run for run in of("RUN") if "sha256" in run)
@@ -59,7 +59,7 @@ def test_the_base_is_a_digest_and_a_tag_ends_the_build() -> None:
         assert ends(base) == 1, base
 
 
-def test_the_servers_base_is_a_digest_or_of_this_machine() -> None:
+def test_the_servers_base_image_is_a_digest_or_a_local_one() -> None:
     default = next(each.partition("=")[2] for each in of("ARG", SERVER) if each.startswith("BASE="))
     check = next(run for run in of("RUN", SERVER) if "sha256" in run)
 
@@ -107,7 +107,7 @@ def test_the_server_image_has_a_user_a_volume_and_a_health_check() -> None:
     assert json.loads(command)[:4] == ["podium", "serve", "--host", "0.0.0.0"]
 
 
-def test_the_base_that_the_file_names_has_the_ray_of_this_project() -> None:
+def test_the_base_image_has_the_projects_ray_version() -> None:
     import ray
 
     named = set(re.findall(r"rayproject/[\w-]+:[\w.-]+", TEXT))
@@ -161,7 +161,7 @@ def test_the_image_does_not_run_as_root() -> None:
     assert int(uid) > 0
 
 
-def test_weights_are_in_a_volume_and_no_key_is_in_it() -> None:
+def test_weights_are_in_a_volume_and_the_image_contains_no_key() -> None:
     assert of("VOLUME") == ["/models"]
     environment = " ".join(of("ENV"))
     assert "HF_HOME=/models" in environment

@@ -53,7 +53,7 @@ def test_jaeger_listens_on_loopback_unless_configured_otherwise(text: str) -> No
     assert all(endpoint.startswith("${env:JAEGER_LISTEN_HOST:-127.0.0.1}:") for endpoint in found)
 
 
-def test_every_part_that_is_used_is_configured(text: str) -> None:
+def test_every_used_component_is_configured(text: str) -> None:
     parts_exist(yaml.safe_load(text))
 
 
@@ -81,6 +81,6 @@ def test_the_sampling_file_adds_policies_for_errors_slow_runs_and_fallbacks(text
     assert sampling["policies"][2]["string_attribute"]["key"] == spans.FALLBACK
 
 
-def test_a_trace_is_not_decided_on_before_the_longest_run_has_ended() -> None:
+def test_sampling_waits_until_the_longest_run_has_ended() -> None:
     sampling = yaml.safe_load(SAMPLING.read_text())["processors"]["tail_sampling"]
     assert float(sampling["decision_wait"].removesuffix("s")) > LimitSettings().default_deadline_s

@@ -137,7 +137,7 @@ def test_an_unknown_field_of_a_pod_is_an_error(
         model("PodTemplateSpec").model_validate(template)
 
 
-def test_rays_autoscaler_reads_the_groups_as_the_check_does(spec: Data) -> None:
+def test_rays_autoscaler_derives_the_same_node_groups_as_the_check(spec: Data) -> None:
     from ray.autoscaler._private.kuberay.autoscaling_config import _derive_autoscaling_config_from_ray_cr
 
     cluster = {"metadata": {"name": "podium", "namespace": "podium"}, "spec": spec["rayClusterConfig"]}
@@ -194,7 +194,7 @@ def test_head_and_workers_have_the_same_variables_as_the_other_clusters(spec: Da
     assert spec["rayClusterConfig"]["authOptions"]["mode"] == "token"
 
 
-def test_secrets_are_referred_to_and_never_written(spec: Data) -> None:
+def test_secrets_are_referenced_and_never_written(spec: Data) -> None:
     entries = [entry for group in groups(spec) for entry in container(group)["env"]]
     secret = [entry for entry in entries if entry["name"].endswith(("_KEY", "_TOKEN"))]
     assert len(secret) == 4 * len(groups(spec))

@@ -65,7 +65,7 @@ def test_every_object_is_a_valid_kubernetes_object(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_values_of_an_example_reach_every_object(name: str, tmp_path: Path) -> None:
+def test_an_examples_values_apply_to_every_object(name: str, tmp_path: Path) -> None:
     objects = rendered(name)
     assert {each["metadata"]["namespace"] for each in objects.values()} == {"podium"}
     ingress = objects["Ingress", "podium"]["spec"]
@@ -98,7 +98,7 @@ def test_our_images_have_the_version_of_the_project(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_a_secret_is_referred_to_and_never_written(name: str) -> None:
+def test_a_secret_is_referenced_and_never_written(name: str) -> None:
     assert "kind: Secret" not in render(FOLDER / name)
     assert not re.search(r"(AKIA|sk-|hf_|AIza)\w{8}", render(FOLDER / name))
 
@@ -139,7 +139,7 @@ def test_every_selector_of_routers_matches_them(router: Data) -> None:
     assert {port["port"] for rule in policy["ingress"] for port in rule["ports"]} == set(ports.values())
 
 
-def test_no_container_is_root_or_gains_rights(router: Data) -> None:
+def test_no_container_runs_as_root_or_gains_privileges(router: Data) -> None:
     pod = router["template"]["spec"]
     assert pod["securityContext"]["runAsNonRoot"]
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
@@ -152,7 +152,7 @@ def test_no_container_is_root_or_gains_rights(router: Data) -> None:
         assert each["resources"]["limits"]["memory"]
 
 
-def test_an_update_waits_for_runs_and_never_has_fewer_routers(router: Data) -> None:
+def test_an_update_waits_for_runs_and_never_reduces_the_number_of_routers(router: Data) -> None:
     assert router["replicas"] >= 2
     assert router["strategy"]["rollingUpdate"]["maxUnavailable"] == 0
     pod = router["template"]["spec"]

@@ -79,7 +79,7 @@ def test_the_file_is_valid_by_rays_schema(config: dict[str, Any], schema: dict[s
     jsonschema.validate(config, schema)
 
 
-def test_ray_fills_in_and_accepts_it(config: dict[str, Any]) -> None:
+def test_ray_accepts_the_file_with_its_defaults(config: dict[str, Any]) -> None:
     whole = prepared(config)
     assert whole["provider"]["type"] == config["provider"]["type"]
     assert whole["max_workers"] >= sum(node["max_workers"] for node in node_types(config).values())
@@ -104,7 +104,7 @@ def test_a_wrong_key_is_an_error(cloud: dict[str, Any], place: tuple[str, ...], 
         prepared(cloud)
 
 
-def test_accelerators_are_named_as_ray_names_them(config: dict[str, Any]) -> None:
+def test_accelerators_have_rays_names(config: dict[str, Any]) -> None:
     from ray.util.accelerators import accelerators
 
     names = {value for name, value in vars(accelerators).items() if name.startswith("NVIDIA")}
@@ -202,7 +202,7 @@ def test_weights_are_stored_on_the_machines_disk(config: dict[str, Any]) -> None
     assert all(re.search(r"-v \S+:/models ", option) and "HF_HOME=/models" in option for option in options)
 
 
-def test_a_proxy_reload_does_not_cut_a_run(config: dict[str, Any]) -> None:
+def test_a_proxy_reload_does_not_interrupt_a_run(config: dict[str, Any]) -> None:
     hard_stop_s = int(variables(config)["RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S"])
     assert hard_stop_s > load(ROOT / "cluster" / "gpu.yaml").limits.default_deadline_s
 
@@ -264,7 +264,7 @@ def listening_options(command: str) -> set[str]:
     return {each for each in named if not each.startswith(("num-", "resources="))}
 
 
-def test_the_two_clouds_have_equally_many_nodes_of_each_pool() -> None:
+def test_the_two_clouds_have_equal_numbers_of_nodes_per_pool() -> None:
     aws, gcp = (node_types(read(cloud)) for cloud in CLOUDS)
     for name in aws:
         for key in ("min_workers", "max_workers"):

@@ -68,7 +68,7 @@ def test_cards_differ(settings: Settings) -> None:
     assert len(set(cards)) == len(cards)
 
 
-def test_every_price_is_stated(settings: Settings) -> None:
+def test_every_worker_has_a_price(settings: Settings) -> None:
     unpriced = [worker.name for worker in settings.workers if worker.price is None]
     assert all(isinstance(settings.worker(name), ScriptedSettings) for name in unpriced)
 
@@ -135,7 +135,7 @@ def test_one_provider_key_is_enough_and_an_error_names_the_missing_ones() -> Non
         keyless(settings)
 
 
-def test_no_file_holds_a_key() -> None:
+def test_no_file_contains_a_key() -> None:
     for file in CLUSTER.glob("*.yaml"):
         assert not re.search(r"\b(sk-|AIza|hf_)[A-Za-z0-9_-]{8}", file.read_text()), file
 
@@ -231,7 +231,7 @@ def test_vllm_accepts_every_engine_argument(worker: VllmSettings, vllm_cli: Any)
 
 
 @pytest.mark.parametrize("worker", ENGINES)
-def test_reasoning_parsers_are_vllms(worker: VllmSettings) -> None:
+def test_reasoning_parsers_exist_in_vllm(worker: VllmSettings) -> None:
     from vllm.reasoning import ReasoningParserManager
 
     name = worker.engine.get("reasoning_parser")
@@ -254,7 +254,7 @@ def test_a_wrong_engine_argument_is_an_error(wrong: dict[str, Any], vllm_cli: An
 
 
 @pytest.mark.parametrize("worker", ENGINES)
-def test_replica_environments_name_variables_that_vllm_reads(worker: VllmSettings) -> None:
+def test_replica_environments_contain_only_variables_of_vllm(worker: VllmSettings) -> None:
     from vllm import envs
 
     ours = {name for name in worker.scale.env if name.startswith("VLLM_")}

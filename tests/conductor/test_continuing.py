@@ -239,7 +239,7 @@ async def test_an_interrupted_plan_counts_with_its_maximum_length() -> None:
     assert short.calls[0].sampling.max_output_tokens == 339
 
 
-async def test_time_that_the_answer_streamed_counts_against_the_deadline() -> None:
+async def test_streaming_time_counts_towards_the_deadline() -> None:
     gate = asyncio.Event()
     slow = Player("a", ["one ", gate, "two ", NEVER])
     task = ask_for(plan=a_plan(("a", ())), deadline_s=60.0)
@@ -313,7 +313,7 @@ async def test_two_equal_subtasks_for_the_team_are_two_recorded_runs() -> None:
     assert len(fresh.calls) == 2
 
 
-async def test_counts_are_the_same_once_a_record_was_loaded_again() -> None:
+async def test_counts_are_equal_after_a_record_is_reloaded() -> None:
     first = Player("a", "done once")
     boss = Player("boss", [line(0), NEVER])
     records = await stop_while(

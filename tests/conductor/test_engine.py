@@ -143,7 +143,7 @@ async def test_a_step_over_the_limit_cancels_the_steps_in_progress() -> None:
     nothing_is_left(engine)
 
 
-async def test_a_plan_cut_off_by_its_token_limit_is_refused_as_truncated() -> None:
+async def test_a_plan_cut_off_by_its_token_limit_is_rejected_as_truncated() -> None:
     boss = Player("boss", [line(0), Delta(finish=FinishReason.LENGTH)], line(0))
     run = await run_and_check(team(Player("a"), conductor=boss), ask_for())
     assert run.record.plans[0].reject_reason is Reason.TRUNCATED
@@ -171,7 +171,7 @@ async def test_a_step_in_a_schema_object_starts_while_the_plan_is_written() -> N
     assert '{"thinking": ' in boss.calls[0].messages[0].text
 
 
-async def test_a_planner_that_copies_an_example_has_its_plan_run() -> None:
+async def test_a_copied_example_plan_runs() -> None:
     for max_steps, lengths in ((1, [1, 1]), (2, [1, 1, 2, 2]), (3, [1, 1, 2, 3, 2])):
         for nth, n_steps in enumerate(lengths):
 
@@ -220,7 +220,7 @@ async def collect(run: object, into: list[Event]) -> None:
         into.append(event)  # noqa: PERF401
 
 
-async def test_a_revised_plan_s_answer_replaces_the_first() -> None:
+async def test_a_revised_plans_answer_replaces_the_first() -> None:
     worker, boss = Player("a", "first", "better"), Player("boss", line(0), line(0, "mend it"), ACCEPT)
     for rounds, calls in ((2, 2), (3, 3)):
         worker.calls.clear(), boss.calls.clear()
@@ -244,9 +244,7 @@ async def test_the_last_rounds_answer_is_streamed_immediately() -> None:
 
 @pytest.mark.parametrize("spelling", ["the same", "other words for it"])
 @pytest.mark.parametrize("format", ["steps", "lists"])
-async def test_the_same_plan_again_accepts_the_answer_and_calls_no_worker_twice(
-    format: Format, spelling: str
-) -> None:
+async def test_repeating_the_same_plan_accepts_the_answer(format: Format, spelling: str) -> None:
     plan = a_plan(("a", ()), ("b", (0,)), ("c", (0, 1)))
     text = render_plan(plan, "abc", format)
     again = text if spelling == "the same" else text.replace("[0, 1]", '"all"').replace("[0]", " [ 0 ]")
@@ -277,7 +275,7 @@ def test_a_revised_plan_runs_completely_if_it_differs(first: Plan, other: Plan, 
     assert run.text == f"step {len((first if is_same else second).steps) - 1} of plan {int(not is_same)}"
 
 
-async def test_a_further_plan_starts_its_steps_at_the_first_that_differs() -> None:
+async def test_a_revised_plan_starts_at_its_first_different_step() -> None:
     gate, worker = Gate(), Player("a", "ok")
     texts = line(0, "x") + line(0, "y", [0]), [line(0, "x"), gate, line(0, "z"), NEVER]
     async with open_run(team(worker, conductor=Player("boss", *texts)), ask_for(rounds=2)) as run:
@@ -389,7 +387,7 @@ async def test_runs_may_nest_two_levels_deep() -> None:
     assert flat.record.plans[0].reject_reason is Reason.UNKNOWN_WORKER
 
 
-async def test_an_inner_run_s_unknown_cost_is_unknown_outside() -> None:
+async def test_an_unknown_cost_of_an_inner_run_makes_the_runs_cost_unknown() -> None:
     unpriced = Player("a", "x", price=None)
     run = await run_and_check(deep(Player("boss", line(ITSELF), line(0)), unpriced), ask_for(depth=1))
     assert run.text == "x"
@@ -537,7 +535,7 @@ async def test_an_inner_run_has_the_outer_deadline() -> None:
 # The record
 
 
-async def test_orchestration_and_answering_are_all_of_the_usage() -> None:
+async def test_the_usage_is_the_sum_of_orchestration_and_answering() -> None:
     boss = Player(
         "boss",
         [line(0), FORWARD, Usage(7, 3)],

@@ -77,7 +77,7 @@ def pool(*names: str) -> Pool:
         ("gpt-5", "sonnet", 20_000, "0.0725", "0.008125", False),
     ],
 )
-def test_a_switch_must_be_worth_the_cache_that_it_loses(
+def test_a_switch_must_gain_more_than_the_lost_cache(
     worker: str, other: str, cached: int, lost: str, gain: str, switches: bool
 ) -> None:
     turn = follow(worker, cached)
@@ -154,7 +154,7 @@ COURSES = {
 
 
 @pytest.mark.parametrize("name", COURSES)
-def test_how_a_turn_is_answered(name: str) -> None:
+def test_each_follow_up_turn_has_the_expected_course(name: str) -> None:
     turn, facts, expected = COURSES[name]
     members = pool(turn.worker, *facts.get("others", ("haiku", "local")))  # type: ignore[misc]
     has_limits, fits = facts.get("has_limits", False), facts.get("fits_conductor", True)
@@ -183,7 +183,7 @@ def test_a_prompts_cached_tokens_come_from_what_the_worker_reported() -> None:
 
 
 @pytest.mark.parametrize("callee", [Callee("sonnet", "us"), Callee("sonnet"), Callee("opus", "eu")])
-def test_a_prompt_is_in_no_cache_of_another_deployment_or_worker(callee: Callee) -> None:
+def test_another_deployment_or_worker_has_no_cached_prompt(callee: Callee) -> None:
     turn = follow(deployment="eu")
     assert likely_prompt(turn, 99_999, Callee("sonnet", "eu")).cached_input_tokens == 5_000
     assert likely_prompt(turn, 99_999, callee) == Usage(5_500, cache_write_tokens=5_500)
@@ -208,7 +208,7 @@ def test_a_one_hour_cache_is_written_at_its_own_price() -> None:
     assert sonnet.of(likely) == 5_000 * Decimal("0.3") / 10**6 + 500 * Decimal(6) / 10**6
 
 
-def test_older_decisions_count_less() -> None:
+def test_older_decisions_have_less_weight() -> None:
     agreement = Agreement()
     assert agreement.share_differing == pytest.approx(0.1)
     for _ in range(200):

@@ -533,7 +533,7 @@ async def test_a_follow_up_may_be_cancelled_after_every_event(decision: str) -> 
 @pytest.mark.parametrize("is_planned_stop", [False, True], ids=["killed", "stopped"])
 @pytest.mark.parametrize("facts", [{}, CACHED, {"is_tool_loop": True}], ids=["early", "asked", "stay"])
 @pytest.mark.parametrize("decision", SCENES.values(), ids=list(SCENES))
-async def test_a_follow_up_cut_after_every_event_ends_in_another_process(
+async def test_a_follow_up_interrupted_after_any_event_ends_in_another_process(
     decision: str, facts: dict[str, object], is_planned_stop: bool
 ) -> None:
     snapshots: list[object] = []

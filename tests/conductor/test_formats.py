@@ -34,7 +34,7 @@ def refusal(format: Format, text: str, max_steps: int = 3, *, cut_off: bool = Fa
 
 @both
 @given(st.data(), plans())
-def test_a_plan_survives_being_written_and_read_however_it_is_cut(
+def test_a_plan_round_trips_however_its_text_is_split(
     format: Format, data: st.DataObject, plan: Plan
 ) -> None:
     text = render_plan(plan, NAMES, format)
@@ -74,7 +74,7 @@ def test_in_lists_a_step_is_returned_at_the_end_of_its_last_element(plan: Plan) 
 
 
 @given(st.lists(words, min_size=1, max_size=4))
-def test_python_quotes_and_escapes_are_python_s(subtasks: list[str]) -> None:
+def test_python_quotes_and_escapes_are_parsed(subtasks: list[str]) -> None:
     count = len(subtasks)
     text = f"model_id = {[0] * count}\nsubtasks = {subtasks!r}\naccess_list = {[[]] * count}"
     assert [step.subtask for step in read("lists", list(text))[0]] == subtasks

@@ -145,7 +145,7 @@ def test_lists_may_start_with_reasoning_of_limited_length() -> None:
 
 
 @both
-def test_a_subtask_ends(format: Format) -> None:
+def test_a_subtasks_length_is_limited(format: Format) -> None:
     def spell(subtask: str) -> str:
         return render_plan(Plan((Step("alpha", subtask),)), NAMES, format)
 

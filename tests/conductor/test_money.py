@@ -100,7 +100,7 @@ def test_spent_and_held_amounts_never_exceed_the_limit(budget: Budget, calls: li
     assert ledger.on_hold_usd == ledger.on_hold_tokens == 0
 
 
-async def test_parallel_calls_wait_rather_than_spend_the_same_cent() -> None:
+async def test_parallel_calls_wait_instead_of_exceeding_the_budget() -> None:
     ledger = BudgetLedger(Budget(max_tokens=250))
     first, second, third = (asyncio.Event() for _ in range(3))
     began: list[int] = []
@@ -179,7 +179,7 @@ async def test_a_budget_error_states_spent_held_and_limit(
     assert ledger.holds == []
 
 
-async def test_no_money_is_put_on_an_unknown_price() -> None:
+async def test_under_a_budget_an_unknown_price_is_an_error() -> None:
     with pytest.raises(BudgetExceeded, match="price of a or of one of its fallbacks is unknown"):
         async with BudgetLedger(Budget(max_cost_usd=cents(100))).hold(None, 1, 1, "a"):
             pass
@@ -208,7 +208,7 @@ async def test_a_call_that_reached_no_server_costs_nothing() -> None:
 
 
 @given(possible_usages(), possible_usages(), st.sampled_from(PRICES))
-def test_costs_add_up_as_tokens_do(a: Usage, b: Usage, price: Price) -> None:
+def test_costs_are_additive_over_tokens(a: Usage, b: Usage, price: Price) -> None:
     assert price.of(a) + price.of(b) == price.of(a + b)
     assert (a + b).total_tokens == a.total_tokens + b.total_tokens
 

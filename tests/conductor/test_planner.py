@@ -32,7 +32,7 @@ async def test_a_complete_plan_with_endless_trailing_text_runs() -> None:
     assert (len(got.record.plans), got.record.fallback, got.text) == (1, None, "answer")
 
 
-async def test_thoughts_do_not_count_as_a_plans_text() -> None:
+async def test_reasoning_does_not_count_towards_the_plans_length() -> None:
     thoughts: list[Piece] = [Delta(reasoning="hm " * 100)] * 100
     leader = Player("leader", [*thoughts, line(0)])
     got = await run_and_check(team(Player("a", "answer"), conductor=leader, max_plan_tokens=32), ask_for())
@@ -49,7 +49,7 @@ async def test_one_worker_answers_if_the_conductor_exceeds_its_time() -> None:
     assert got.record.plans[0].failure.is_a(WorkerUnavailable)
 
 
-async def test_a_step_that_began_before_its_conductor_was_late_is_stopped() -> None:
+async def test_a_step_is_cancelled_if_its_conductor_times_out() -> None:
     leader = Player("leader", [line(0), NEVER])
     worker = Player("a", ["never ", NEVER], "answer")
     got = await run_and_check(team(worker, conductor=leader, timeout_s=0.05), ask_for(max_steps=2))

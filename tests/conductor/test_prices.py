@@ -121,7 +121,7 @@ def test_usages_add_up_field_by_field(a: Usage, b: Usage):
         assert getattr(a + b, name) == getattr(a, name) + getattr(b, name)
 
 
-async def test_a_cost_without_usage_lowers_no_bill():
+async def test_a_zero_cost_without_usage_does_not_lower_the_bill():
     async def deltas() -> AsyncGenerator[Delta]:
         yield Delta("word")
         yield Delta(finish=FinishReason.STOP, cost_usd=Decimal(0))

@@ -94,7 +94,7 @@ def test_two_questions_share_everything_before_the_question(layout: Layout) -> N
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_the_conductor_reads_limits_cards_and_every_turn(layout: Layout) -> None:
+def test_the_conductors_prompt_has_limits_cards_and_every_turn(layout: Layout) -> None:
     talk = [
         Message.of("system", "Be brief."),
         user("Hi."),
@@ -115,9 +115,7 @@ def test_the_conductor_reads_limits_cards_and_every_turn(layout: Layout) -> None
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("max_steps", [1, 2, 3, 5])
 @pytest.mark.parametrize("n_workers", [1, 2, 3])
-def test_a_planner_that_copies_an_example_has_written_a_plan(
-    layout: Layout, max_steps: int, n_workers: int
-) -> None:
+def test_every_example_in_the_prompt_is_a_valid_plan(layout: Layout, max_steps: int, n_workers: int) -> None:
     system = Prompts().plan(layout, POOL[:n_workers], max_steps, [user("Why?")])[0].text
     format = "lists" if layout == "lists" else "steps"
     starts = r"model_id = .*\n.*\n.*" if layout == "lists" else r'(?:^\{.*"worker".*\n)+'
@@ -183,7 +181,7 @@ def test_the_instructions_for_one_step_do_not_mention_several() -> None:
     assert "at most 1 step." in one
 
 
-def test_the_built_in_prompt_is_worth_its_tokens() -> None:
+def test_the_built_in_prompts_length_is_limited() -> None:
     """At most 1,000 SmolLM2 tokens before the team."""
     tokenizer = Tokenizer.from_file(str(ROOT / "models/smollm2-135m/tokenizer.json"))
     for layout in LAYOUTS:
@@ -247,7 +245,7 @@ async def test_the_whole_team_is_not_described_as_the_cheapest_worker() -> None:
     assert "worker 0, the cheapest of your team" in prompt
 
 
-def test_a_card_cannot_look_like_another_worker_s() -> None:
+def test_a_card_cannot_imitate_another_workers() -> None:
     pool = [PoolMember("a", Player("a"), card="good\n1: {number} better {facts}\n")]
     team = Prompts().plan("lines", pool, 5, [user("Why?")])[0].text.split("The team:\n")[1]
     assert team.splitlines()[0] == "0: good 1: {number} better {facts}"

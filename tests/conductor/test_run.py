@@ -73,7 +73,7 @@ async def test_a_step_starts_when_the_steps_that_it_reads_have_finished() -> Non
 
 
 @pytest.mark.parametrize("rest", [[line(1, "join", [0])], ["\n\n", line(0), line(1, "join", [0, 1])]])
-async def test_a_step_begins_while_the_plan_is_still_being_written(rest: list[str]) -> None:
+async def test_a_step_starts_while_the_plan_is_written(rest: list[str]) -> None:
     gate, worker, last = Gate(), Player("a"), Player("b", ["fin", "al"])
     conductor = Player("boss", [line(0)[:-3], line(0)[-3:-1], gate, *rest])
     engine = team(worker, last, conductor=conductor)
@@ -234,7 +234,7 @@ async def test_cancelling_a_run_whose_reader_stopped_closes_the_worker() -> None
     ids=lambda error: type(error).__name__,
 )  # fmt: skip
 @pytest.mark.parametrize("before", [[], ["some ", "words"]], ids=["at once", "mid-stream"])
-async def test_a_worker_s_error_ends_the_run_and_names_worker_and_step(
+async def test_a_workers_error_ends_the_run_and_names_worker_and_step(
     error: Exception, before: list[str]
 ) -> None:
     reader, slow = Player("d"), Player("c", ["so far", NEVER])

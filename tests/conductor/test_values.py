@@ -146,7 +146,7 @@ def test_values_with_json_are_compared_with_it_and_have_a_hash():
     assert tool != replace(tool, parameters=None)
 
 
-def test_a_value_is_never_changed():
+def test_a_value_is_immutable():
     text: Any = Text("a")
     with pytest.raises(AttributeError):
         text.text = "b"

@@ -416,7 +416,7 @@ async def test_the_months_costs_are_plotted_by_model_worker_team_and_key(tmp_pat
             assert (seen.faults, [url for url in seen.urls if "/v1/admin" in url]) == ([], [])
 
 
-async def test_costs_begin_with_one_empty_page() -> None:
+async def test_the_costs_page_of_an_unused_server_is_empty() -> None:
     async with served(pool()) as api, browsing() as browser, open_page(browser, api.url) as seen:
         await seen.page.goto(f"{api.url}/console/#/costs")
         await expect(seen.page.locator(".empty")).to_contain_text("No costs in this time.")
@@ -447,7 +447,7 @@ async def test_a_conversations_turn_shows_why_it_has_no_plan_and_its_cache_savin
             assert seen.faults == []
 
 
-async def test_a_page_of_runs_is_one_request() -> None:
+async def test_a_page_of_runs_needs_one_request() -> None:
     async with served(pool()) as api, browsing() as browser, open_page(browser, api.url) as seen:
         for n in range(5):
             await api.ok({"model": "c", "messages": [{"role": "user", "content": f"Question {n}?"}]})
@@ -491,7 +491,7 @@ async def test_the_user_can_choose_the_colours() -> None:
         assert seen.faults == []
 
 
-async def test_a_written_plan_is_dropped_with_its_question_and_by_an_example() -> None:
+async def test_a_plan_is_discarded_when_the_question_changes() -> None:
     async with served(pool()) as api, browsing() as browser, open_page(browser, api.url) as seen:
         page = seen.page
         question = page.get_by_label("Your question", exact=True)
@@ -613,7 +613,7 @@ async def test_an_evaluation_report_is_shown_next_to_live_traffic(tmp_path: Path
 
 
 @pytest.mark.parametrize("slower", [4, 6])
-async def test_a_slow_computer_shows_the_page_soon(slower: int) -> None:
+async def test_the_page_loads_quickly_on_a_slow_computer(slower: int) -> None:
     async with served(pool()) as api, browsing() as browser, open_page(browser, api.url) as seen:
         page = seen.page
         await expect(page.locator(".composer select")).to_have_value("mini")

@@ -97,7 +97,7 @@ async def test_an_inner_run_is_shown_in_the_panel_of_its_step() -> None:
         assert (await violations(seen.page), seen.faults) == ([], [])
 
 
-async def test_a_plan_is_written_and_priced_before_anything_is_run() -> None:
+async def test_a_plan_and_its_price_are_shown_before_it_runs() -> None:
     price = {"input_usd_per_mtok": 1, "output_usd_per_mtok": 2}
     workers = [scripted("a", "A.", price=price), scripted("b", "B.", price=price)]
     settings = team(plan(step("a", "Look."), step("b", "Conclude.", [0])), workers=workers, workflows={})

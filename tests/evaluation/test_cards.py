@@ -74,7 +74,7 @@ def test_a_card_ends_with_the_facts():
     )
 
 
-def test_few_questions_make_no_loud_claim():
+def test_few_questions_support_no_strong_claim():
     some = make_measurement(countdown=(10, 10), simple_equations=(1800, 2000), syllogism=(100, 200))
     assert [kind for kind, _ in strengths(some, 9)] == ["equations"], "ten of ten may be luck at 86 % overall"
     assert [kind for kind, _ in weaknesses(some, 9)] == ["logic"]
@@ -157,7 +157,7 @@ def test_card_variations_are_deterministic_and_differ():
     assert any(not any(letter.isdigit() for letter in card) for card in cards), "some tell no shares"
 
 
-def test_a_recorded_pool_is_read_on_its_training_side_only(tmp_path: Path):
+def test_only_the_training_part_of_a_recorded_pool_is_used(tmp_path: Path):
     path = write_recording(tmp_path)
     rows = [row for row in ROWS if side_of(key_of(row["question"])) == "train"]
     assert 0 < len(rows) < len(ROWS)
@@ -184,7 +184,7 @@ def test_rare_kinds_are_merged_into_their_category():
     assert some.overall.n == 33
 
 
-def test_results_count_the_newest_answer_and_no_outage():
+def test_results_use_the_newest_answer_and_ignore_outages():
     results = [
         result("a", "q/1", correct=False),
         result("a", "q/1", correct=True),
@@ -220,7 +220,7 @@ def test_a_result_with_an_invalid_cost_is_an_error_with_its_line(tmp_path: Path,
         read_results(path)
 
 
-def test_a_mean_cost_is_as_exact_as_money_is():
+def test_a_mean_cost_is_rounded_to_pico_dollars():
     assert str(mean_cost([Decimal("1E-999999999"), Decimal(0)])) == "0"
     assert str(mean_cost([Decimal(1), Decimal(0), Decimal(0)])) == "0.333333333333"
 

@@ -37,7 +37,7 @@ def records(folder: Path, *steps: dict[str, Any]) -> str:
     return str(path)
 
 
-def test_speed_is_of_the_time_from_the_first_token_to_the_last(tmp_path: Path):
+def test_speed_is_measured_from_the_first_token_to_the_last(tmp_path: Path):
     measurement = measure_records(read_records(records(tmp_path, *[step()] * 5)))["a"]
     assert measurement.tokens_per_s == pytest.approx(50)
     assert (measurement.calls, measurement.usd_per_call, measurement.overall) == (5, Decimal("0.002"), None)

@@ -47,13 +47,13 @@ def make_question(grader: str, expected: str, **facts: Any) -> Question:
         ("choice", "A", "<answer>b or a</answer>", False),
     ],
 )
-async def test_an_answer_is_judged_by_the_part_that_counts(
+async def test_only_the_final_part_of_an_answer_is_graded(
     grader: str, expected: str, answer: str, right: bool
 ):
     assert (await grade(make_question(grader, expected), answer)).correct is right
 
 
-async def test_mathematics_is_compared_by_meaning():
+async def test_mathematical_answers_are_compared_by_value():
     question = make_question("math", "1/2")
     rights = [
         (await grade(question, answer)).correct
@@ -118,7 +118,7 @@ HUMANEVAL = {
         ("```python\ndef half(x:\n```", False, "the program failed: SyntaxError"),
     ],
 )
-async def test_a_program_is_right_when_its_tests_pass(answer: str, right: bool, why: str):
+async def test_a_program_is_correct_if_its_tests_pass(answer: str, right: bool, why: str):
     grading = await grade(make_question("code", "", **HUMANEVAL), answer)
     assert (grading.correct, grading.why.startswith(why)) == (right, True), grading.why
 

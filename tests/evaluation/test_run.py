@@ -109,7 +109,7 @@ async def test_equal_compute_may_be_counted_in_tokens(tmp_path: Path):
         assert spent <= used < spent + 2 * spent / drawn.notes["n"] or drawn.notes["n"] == 64
 
 
-async def test_a_question_is_paid_for_once_however_often_the_evaluation_is_begun(tmp_path: Path):
+async def test_a_resumed_evaluation_does_not_repeat_questions(tmp_path: Path):
     Adder.n_calls = 0
     first = await run(["single", "oracle"], EvalConfig(sums(5)), tmp_path)
     n_first, again = Adder.n_calls, await run(["single", "oracle"], EvalConfig(sums(5)), tmp_path)
@@ -239,7 +239,7 @@ def test_the_usual_strategies_are_those_that_the_pool_supports():
     assert {*USUAL} - {*expand(["usual"], unpriced, learns=False)} == {*OF_A_CONDUCTOR, "cheapest"}
 
 
-async def test_learning_without_lessons_names_the_option(tmp_path: Path):
+async def test_learning_without_training_questions_names_the_missing_option(tmp_path: Path):
     with pytest.raises(EvaluationError, match="--train"):
         await run(["router"], EvalConfig(sums(1)), tmp_path)
 

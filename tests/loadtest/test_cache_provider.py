@@ -122,7 +122,7 @@ async def test_a_conversation_has_60_turns_and_keeps_its_cache(
     assert least <= share <= most
 
 
-async def test_a_client_sends_the_same_requests_again() -> None:
+async def test_a_clients_requests_are_deterministic() -> None:
     def bodies(client: Client) -> list[str]:
         answer = {"choices": [{"message": {"content": "Yes."}}]}
         return [json.dumps(next(client).body), *(json.dumps(client.send(answer).body) for _ in range(3))]

@@ -258,7 +258,9 @@ def test_results_are_saved_elsewhere_if_the_folder_disappears(podium_url: str, t
         (["open-mixed", "--url", "127.0.0.1:8123"], "such as http://127.0.0.1:8123"),
     ],
 )
-def test_a_wrong_option_is_named(arguments: list[str], why: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_option_is_reported(
+    arguments: list[str], why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as ended:
         main(arguments)
     assert ended.value.code == 2

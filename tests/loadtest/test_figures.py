@@ -36,7 +36,7 @@ def test_a_distribution_ignores_unknown_values() -> None:
     assert spread([None]) is None
 
 
-def test_phases_are_of_answered_requests_by_kind() -> None:
+def test_phases_are_summarised_per_kind_of_answered_request() -> None:
     samples = [
         sample("ultra", plan=200, steps=500, first_token=900, end=1000),
         sample("stream", first_token=100, end=300),

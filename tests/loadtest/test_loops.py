@@ -37,7 +37,7 @@ def test_equal_seeds_give_equal_arrivals() -> None:
     assert drawn(5, 60) == drawn(5, 60) != drawn(5, 60, seed=2)
 
 
-def test_a_shape_thins_arrivals() -> None:
+def test_a_shape_reduces_the_arrivals() -> None:
     spiked = drawn(100, 100, "spike")
     high, low = sum(40 <= at_s < 60 for at_s in spiked), sum(at_s < 40 for at_s in spiked)
     assert high == pytest.approx(2000, rel=0.1)
@@ -83,7 +83,7 @@ def slow_url() -> Iterator[str]:
     server.server_close()
 
 
-async def test_an_open_loop_does_not_wait_and_counts_requests_that_it_could_not_start(slow_url: str) -> None:
+async def test_an_open_loop_does_not_wait_and_counts_requests_not_started(slow_url: str) -> None:
     scenario = Scenario("", {"chat": 1}, "open", duration_s=1.0, rate=40, at_most=5)
     recording = Recording()
     driving = asyncio.create_task(

@@ -39,7 +39,7 @@ SMALL = 0.02
         {"breaches": ("The server accepted a key that was sent as a trailer.",)},
     ],
 )
-def test_one_missed_bound_is_enough(missed: dict[str, float]) -> None:
+def test_one_missed_bound_fails_the_siege(missed: dict[str, float]) -> None:
     assert HELD.withstood
     assert len(replace(HELD, **missed).missed) == 1
 
@@ -69,7 +69,7 @@ def test_every_attack_runs_on_every_path() -> None:
         (["--only", "serve:idel"], "--only matches no attack."),
     ],
 )
-def test_an_unknown_path_or_attack_is_named_with_its_option(
+def test_an_unknown_path_or_attack_is_reported_with_its_option(
     options: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):
@@ -93,7 +93,7 @@ def test_a_low_limit_of_open_files_is_reported_with_the_remedy() -> None:
 @pytest.mark.slow
 @pytest.mark.real_time
 @pytest.mark.timeout(900)
-async def test_a_router_withstands_each_attack_made_small() -> None:
+async def test_a_router_withstands_a_small_version_of_each_attack() -> None:
     """Times are not checked, because the machine may be busy."""
     faults = dict[str, object]()
     async with serve("replica", STREAM_S) as target:

@@ -43,7 +43,7 @@ def test_a_stream_is_timed_from_the_request_and_between_its_tokens() -> None:
     assert stream_result.done_ms == 4500
 
 
-def test_a_stream_that_ends_without_done_is_cut() -> None:
+def test_a_stream_without_done_counts_as_interrupted() -> None:
     with pytest.raises(BrokenStreamError, match="after 3 characters") as caught:
         read_stream(at_half_seconds(delta("Par")), began_s=0.0)
     assert caught.value.kind == "cut"

@@ -132,7 +132,7 @@ FILTERED = {"text": "Blue", "finish": "content_filter"}
         ("Whole.", "", "finished"),
     ],
 )
-async def test_an_answer_that_was_cut_off_does_not_look_finished(
+async def test_a_truncated_answer_is_marked_as_cut_off(
     model: str, reply: Any, said: str, status: str, capsys: Any
 ) -> None:
     async with served(team(plan(step("b")), workers=[scripted("a"), scripted("b", reply)])) as api:
@@ -215,7 +215,7 @@ def test_control_characters_in_an_error_are_removed(capsys: Any) -> None:
 
 
 @pytest.mark.parametrize("key", ["pk_sec\nret", "pk_secré"])
-async def test_a_key_that_cannot_be_sent_is_not_repeated(
+async def test_an_invalid_key_is_not_printed(
     key: str, api: Served, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PODIUM_API_KEY", key)
@@ -301,7 +301,7 @@ async def test_a_plan_is_shown_with_its_maximum_cost_and_can_be_run(
         assert said in ended.err
 
 
-async def test_budgets_of_teams_and_keys_are_listed_for_an_administrator(
+async def test_an_administrator_can_list_budgets_of_teams_and_keys(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     async with keyed(tmp_path) as it:

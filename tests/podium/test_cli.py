@@ -35,7 +35,7 @@ def test_version() -> None:
 @pytest.mark.parametrize(
     ("word", "hint"), [("srve", "`podium serve`"), ("evaluate", "`podium eval`"), ("zzz", "")]
 )
-def test_an_unknown_verb_names_the_nearest_one_and_ends_2(word: str, hint: str) -> None:
+def test_an_unknown_verb_exits_2_with_a_suggestion(word: str, hint: str) -> None:
     ended = podium(word)
     assert (ended.returncode, ended.stdout) == (2, "")
     assert hint in ended.stderr
@@ -73,7 +73,7 @@ def test_a_missing_module_of_podium_is_raised(monkeypatch: pytest.MonkeyPatch) -
         main(["load"])
 
 
-def test_ctrl_c_ends_130_without_a_traceback() -> None:
+def test_ctrl_c_exits_130_without_a_traceback() -> None:
     code = f"import sys\nfrom podium.cli import VERBS, Verb, main\nVERBS['load'] = Verb('{__package__ or 'tests.podium'}.waits', '')\nsys.exit(main(['load']))"
     process = subprocess.Popen(
         [sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

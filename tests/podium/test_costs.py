@@ -34,7 +34,7 @@ def in_conversation(record: Record) -> Record:
     return replace(record, task=replace(record.task, sampling=sampling))
 
 
-async def test_costs_are_a_bar_for_each_day_and_a_table(capsys: Any) -> None:
+async def test_costs_are_printed_as_daily_bars_and_a_table(capsys: Any) -> None:
     costs, savings, baselines = zip(*(by_hand(n) for n in range(10)), strict=True)
     settings = team(baseline={"model": "gpt-5", "price": GPT})
     async with served(settings) as api:

@@ -250,7 +250,7 @@ def findings(printed: str) -> dict[str, Finding]:
 
 
 @pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: broken.make.__name__)
-def test_a_broken_set_up_is_named_with_its_remedy(
+def test_a_broken_set_up_is_reported_with_its_remedy(
     broken: Broken, bench: Bench, capsys: pytest.CaptureFixture[str]
 ) -> None:
     broken.make(bench)
@@ -271,7 +271,7 @@ def test_a_broken_set_up_is_named_with_its_remedy(
     assert "0123456789" not in printed
 
 
-def test_a_clock_that_is_not_the_databases_is_named_with_its_remedy(
+def test_a_clock_that_differs_from_the_databases_is_reported_with_its_remedy(
     bench: Bench, postgres: Postgres, capsys: pytest.CaptureFixture[str]
 ) -> None:
     address = postgres.make_database()

@@ -96,7 +96,7 @@ def test_the_rayservice_contains_its_own_serve_config() -> None:
     assert findings(read_files(SETTINGS, KUBERAY, KUBERAY)) == []
 
 
-def test_written_out_and_read_again_they_still_agree(files: Files) -> None:
+def test_the_files_still_agree_after_a_round_trip(files: Files) -> None:
     assert findings(files.case()) == []
 
 
@@ -105,7 +105,7 @@ def test_every_node_type_of_a_cloud_has_a_price() -> None:
         assert all(line.usd_per_h for line in cost.hourly(read_files(SETTINGS, SERVE, cluster)))
 
 
-def test_another_conductor_is_one_of_the_files_that_agree(files: Files) -> None:
+def test_the_conductor_option_changes_the_checked_settings(files: Files) -> None:
     application = files.serve["applications"][0]
     application["args"]["conductor"] = "gpt-5"
     application["deployments"].remove(files.deployment("vllm-conductor"))
@@ -360,7 +360,7 @@ def test_a_warning_exits_0(files: Files) -> None:
 # Memory and money
 
 
-def test_a_models_folder_is_read_itself(tmp_path: Path) -> None:
+def test_a_models_size_is_read_from_its_folder(tmp_path: Path) -> None:
     config = {"num_hidden_layers": 4, "num_attention_heads": 8, "hidden_size": 512, "num_key_value_heads": 2}
     (tmp_path / "config.json").write_text(json.dumps(config))
     (tmp_path / "model.safetensors").write_bytes(bytes(1000))
@@ -391,7 +391,7 @@ def test_every_served_model_has_a_known_size() -> None:
     assert served <= case.models.keys()
 
 
-def test_nodes_are_packed_at_the_smallest_and_the_largest() -> None:
+def test_nodes_are_packed_for_minimum_and_maximum_replicas() -> None:
     lines = {line.node.name: line for line in cost.hourly(read_files(SETTINGS, SERVE, AWS))}
     counts = {name: (line.at_least, line.at_most) for name, line in lines.items()}
     assert counts == {"head": (1, 1), "router": (1, 1), "gpu_24gb": (1, 4), "gpu_48gb": (1, 3)}
@@ -416,7 +416,7 @@ def test_the_cost_of_a_thousand_requests_is_that_of_their_calls() -> None:
     assert cost.provider_usd_per_thousand(case, mix) == ultra / 1000 * Decimal("0.3")
 
 
-def test_an_unknown_price_makes_an_unknown_sum_and_not_a_small_one(files: Files) -> None:
+def test_an_unknown_price_makes_the_sum_unknown(files: Files) -> None:
     del files.worker("gpt-5")["price"]
     files.worker("gpt-5")["model"] = "gpt-that-no-table-has"
     files.node("router")["node_config"]["InstanceType"] = "z9.large"
@@ -425,7 +425,7 @@ def test_an_unknown_price_makes_an_unknown_sum_and_not_a_small_one(files: Files)
     assert cost.sums(cost.hourly(case)) == (None, None)
 
 
-def test_the_machines_share_falls_with_the_load() -> None:
+def test_the_machines_cost_per_request_falls_with_the_load() -> None:
     assert cost.machines_per_thousand(Decimal(36), Decimal(1)) == 10
     assert cost.machines_per_thousand(Decimal(36), Decimal(10)) == 1
     _, text = run_check("--rps", "2")
@@ -495,7 +495,7 @@ def test_a_cluster_check_can_be_skipped_by_name(files: Files, capsys: pytest.Cap
         (("--settings", str(SERVE)), "is not a known setting"),
     ],
 )
-def test_bad_input_is_one_sentence(arguments: tuple[str, ...], says: str) -> None:
+def test_invalid_input_is_reported_in_one_sentence(arguments: tuple[str, ...], says: str) -> None:
     code, text = run_check(*arguments)
     assert code == 1
     assert says in text

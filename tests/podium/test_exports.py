@@ -11,13 +11,13 @@ def test_every_exported_name_is_defined_in_its_module(name: str) -> None:
     assert getattr(podium, name).__module__ == module
 
 
-def test_the_list_is_complete() -> None:
+def test_the_list_of_exports_is_complete() -> None:
     assert podium.__all__ == dir(podium) == sorted(podium.EXPORTS)
     namespace: dict[str, object] = {}
     exec("from podium import *", namespace)
     assert namespace.keys() - {"__builtins__"} == set(podium.EXPORTS)
 
 
-def test_another_name_is_an_attribute_error() -> None:
+def test_an_unknown_name_raises_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="'podium' has no attribute 'Absent'"):
         podium.Absent  # noqa: B018

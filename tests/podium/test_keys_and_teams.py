@@ -200,7 +200,7 @@ def test_an_invalid_option_is_an_error(podium: Podium, given: str) -> None:
         podium("keys", "create", "app", given)
 
 
-def test_an_address_with_a_password_is_in_no_message(podium: Podium, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_password_in_an_address_is_in_no_message(podium: Podium, monkeypatch: pytest.MonkeyPatch) -> None:
     """The three faults: an unreachable database, an unknown kind, and an address without a database name."""
     for url in ("postgresql://u:planted-5f2@127.0.0.1:1/d", "mysql://u:planted-5f2@h/d", "postgresql://u:planted-5f2@"):  # fmt: skip
         monkeypatch.setenv("PODIUM_STORE_URL", url)
@@ -237,7 +237,7 @@ def test_a_policy_is_set_shown_and_removed(podium: Podium) -> None:
 
 
 @pytest.mark.parametrize(("field", "said"), [("max_stepz=1", "is not a valid policy change"), ("max_steps", "is not a valid policy change"), ("max_steps=many", "max_steps:"), ("max_cost_usd=-1", "max_cost_usd:")])  # fmt: skip
-def test_a_policy_with_a_fault_is_refused_by_its_field(podium: Podium, field: str, said: str) -> None:
+def test_an_invalid_policy_is_rejected_with_its_field(podium: Podium, field: str, said: str) -> None:
     podium("teams", "create", "search")
     refused = podium("teams", "policy", "search", field)
     assert refused.code == 1

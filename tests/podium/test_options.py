@@ -48,7 +48,7 @@ def test_a_wrong_option_is_reported_with_the_valid_form(
         parse(text)
 
 
-def test_options_are_read() -> None:
+def test_every_type_of_option_is_parsed() -> None:
     assert (
         parse_count("12"),
         parse_seed("0"),

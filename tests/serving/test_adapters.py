@@ -36,12 +36,12 @@ def test_the_digest_of_a_known_adapter_does_not_change(tmp_path: Path) -> None:
     "address", ["models/adapters/conductor@1a2b3c4d", "s3://b/p/conductor@1a2b3c4d", "/a/conductor@1a2b3c4d/",
                 "s3://b/conductor@1a2b3c4d?endpoint_override=minio:9000&scheme=http"],
 )  # fmt: skip
-def test_the_name_is_the_end_of_the_address(address: str) -> None:
+def test_the_adapters_name_is_the_end_of_its_address(address: str) -> None:
     assert name_of(address) == "conductor@1a2b3c4d"
 
 
 @pytest.mark.parametrize("address", ["models/adapter", "conductor@1A2B3C4D", "conductor@1a2b", "s3://b/@1a2b3c4d", "a b@1a2b3c4d", ""])  # fmt: skip
-def test_an_address_without_such_a_name_is_refused_with_the_remedy(address: str) -> None:
+def test_an_address_without_a_digest_is_rejected_with_the_remedy(address: str) -> None:
     with pytest.raises(AdapterError, match="podium adapter publish"):
         name_of(address)
 
@@ -101,9 +101,7 @@ def test_an_adapter_that_vllm_cannot_serve_correctly_is_rejected(tmp_path: Path,
         ("not a LoRA", {"base_model.model.model.layers.0.self_attn.q_proj.lora_magnitude_vector": (8,)}),
     ],
 )
-def test_weights_of_another_model_or_of_another_kind_are_refused(
-    tmp_path: Path, fault: str, shapes: Any
-) -> None:
+def test_weights_for_another_model_are_rejected(tmp_path: Path, fault: str, shapes: Any) -> None:
     with pytest.raises(AdapterError, match=fault):
         check(adapter(tmp_path / "a", shapes), max_rank=16, base=BASE)
 
@@ -131,7 +129,7 @@ def test_a_truncated_file_is_rejected_whatever_its_name(tmp_path: Path, kept_byt
 
 
 @pytest.mark.parametrize("scheme", ["", "file://"])
-def test_fetching_keeps_a_copy_that_no_later_change_reaches(tmp_path: Path, scheme: str) -> None:
+def test_a_fetched_adapter_is_an_independent_copy(tmp_path: Path, scheme: str) -> None:
     published = publish(adapter(tmp_path / "made"), tmp_path / "store", "conductor")
     with ThreadPoolExecutor(4) as replicas:
         every = list(replicas.map(lambda _: fetch(f"{scheme}{published}", tmp_path / "cache"), range(4)))

@@ -10,7 +10,7 @@ from tests.wires.server import Request, serving
 
 
 @pytest.mark.parametrize("name", POOLS)
-async def test_no_call_is_refused_upstream_and_every_request_gets_a_plan(name: str):
+async def test_no_provider_rejects_a_call_and_every_request_gets_a_plan(name: str):
     count = await measure(name)
     assert count.refused == []
     assert (count.plans, count.answers) == (count.requests, count.requests)
@@ -82,7 +82,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_the_strict_providers_do_refuse(case: str):
+def test_the_strict_test_providers_reject_invalid_calls(case: str):
     respond, body = REFUSED[case]
     path = "/v1beta/models/gemini-3.8-flash:streamGenerateContent"
     assert respond(Request(path, {}, body)).status == 400

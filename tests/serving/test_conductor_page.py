@@ -71,7 +71,7 @@ def as_json(messages: Any) -> list[Json]:
     ]
 
 
-async def test_all_twenty_plans_are_allowed_by_the_schema_read_and_run() -> None:
+async def test_all_twenty_plans_match_the_schema_and_run() -> None:
     plans = {each.request: each.plan for each in PLANNED}
     assert len(plans) == 20
     schemas: list[Json] = []
@@ -114,7 +114,7 @@ async def test_all_twenty_plans_are_allowed_by_the_schema_read_and_run() -> None
 
 
 @pytest.mark.parametrize("format", ["steps", "lists"])
-def test_each_plan_can_be_written_under_the_grammar_and_is_read_again(format: Format) -> None:
+def test_each_plan_matches_the_grammar_and_can_be_parsed(format: Format) -> None:
     compiled_grammar = xgrammar.Grammar.from_ebnf(grammar(format, len(POOL), MAX_STEPS).ebnf)
     for each in PLANNED:
         text = render_plan(each.plan, POOL, format)
@@ -168,7 +168,7 @@ def test_the_page_states_that_its_plans_were_written_by_people() -> None:
     assert "WRITTEN BY US, NOT BY A MODEL" in (ROOT / "docs/plans.yaml").read_text("utf-8").splitlines()[0]
 
 
-def test_the_stated_counts_of_tokens_are_counted() -> None:
+def test_the_documented_token_counts_are_correct() -> None:
     tokenizer = Tokenizer.from_file(str(ROOT / "models/smollm2-135m/tokenizer.json"))
     counted = {
         layout: tuple(

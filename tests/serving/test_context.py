@@ -109,7 +109,7 @@ async def test_a_conversation_too_long_for_every_worker_is_an_error_with_both_nu
     assert by_name.status_code == 200  # the provider decides
 
 
-async def test_a_conversation_in_another_script_is_measured_by_its_bytes() -> None:
+async def test_a_non_latin_conversations_length_is_estimated_from_its_bytes() -> None:
     async with served(lengths(60_000, 60_000)) as api:
         await api.ok(asks("Почему небо голубое? " * 5_000))  # 105,000 characters, about 30,000 tokens
         assert await workers_of_newest(api) == ["a", "b"]

@@ -52,7 +52,7 @@ def test_a_model_on_two_gpus_gets_two_bundles_on_one_machine(
     assert arguments["distributed_executor_backend"] == "ray"
 
 
-def test_every_engine_caches_prefixes_and_keeps_every_trace(deployments: dict[str, Any]) -> None:
+def test_every_engine_caches_prefixes_and_records_every_trace(deployments: dict[str, Any]) -> None:
     for name, deployment in deployments.items():
         assert deployment.init_args[1]["enable_prefix_caching"] is True
         environment = deployment.ray_actor_options["runtime_env"]["env_vars"]
@@ -138,7 +138,7 @@ def test_an_engine_reserves_space_for_all_adapters_and_later_ones(
     } == started_with
 
 
-def test_a_local_adapter_is_looked_at_before_anything_starts(tmp_path: Path) -> None:
+def test_a_local_adapter_is_checked_before_the_start(tmp_path: Path) -> None:
     from serving.app import _check_local_adapters
     from serving.lora.adapters import publish
 

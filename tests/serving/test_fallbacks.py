@@ -154,7 +154,7 @@ def test_a_call_reserves_the_highest_price_of_its_fallbacks():
     assert not pool(settings_with(api("dear", 9))).members["own"].has_fallback
 
 
-def test_a_worker_that_is_added_or_has_no_key_changes_the_chain():
+def test_adding_or_disabling_a_worker_changes_the_fallbacks():
     settings = settings_with(api("a"), own={"card": ""})
     assert fallbacks_of(settings.worker("own"), settings) == ("a",)
     more = apply_patch(settings, {"workers": [api("b"), {"name": "a", "in_pool": False}]})

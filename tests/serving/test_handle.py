@@ -125,7 +125,7 @@ async def test_a_cold_start_is_awaited_and_reported_once(status: str) -> None:
 
 
 @pytest.mark.parametrize("status", ["UNHEALTHY", "DEPLOY_FAILED"])
-async def test_an_engine_that_lost_its_last_replica_is_not_waited_for(status: str) -> None:
+async def test_an_engine_that_lost_its_only_replica_is_not_awaited(status: str) -> None:
     engine = Deployment(status, STARTING=1)
     handle = engine.handle()
     for _ in range(3):

@@ -49,7 +49,7 @@ def level(service: Service, instrument: metrics.Instrument, *labels: str) -> flo
     )
 
 
-async def test_every_attempt_is_counted_and_one_success_ends_the_row_of_failures() -> None:
+async def test_every_attempt_counts_and_a_success_resets_consecutive_failures() -> None:
     retry = {"attempts": 3, "first_wait_s": 0.001}
     own = pool(
         Health(),
@@ -102,7 +102,7 @@ async def test_a_wait_for_a_slot_is_not_part_of_the_first_token_time() -> None:
     assert 0.05 <= slowest_s < 0.4, "the last one waited for seven others"
 
 
-async def test_health_survives_a_change_of_the_pool() -> None:
+async def test_health_survives_a_reload() -> None:
     health = Health()
     down = {"name": "a", "replies": [{"error": "unavailable"}]}
     service = Service(pool(health, down))
@@ -155,7 +155,7 @@ async def test_a_removed_worker_is_forgotten_and_its_gauges_are_reset() -> None:
     assert pool(health, API).health["a"].failures == 0
 
 
-def test_shares_and_quantiles_are_of_the_newest_calls() -> None:
+def test_failure_shares_and_quantiles_use_the_newest_calls() -> None:
     health = WorkerHealth()
     assert (health.failure_share, health.first_token_s(0.95)) == (0, None)
     for _ in range(WINDOW):

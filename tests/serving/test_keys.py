@@ -25,7 +25,7 @@ def key_file(folder: Path, text: str = "sk-in-a-file\n", mode: int = 0o600) -> P
     return path
 
 
-async def test_a_key_in_a_file_is_the_one_that_the_worker_sends(tmp_path: Path) -> None:
+async def test_the_key_in_a_file_is_sent(tmp_path: Path) -> None:
     from tests.wires.openai import OpenAIWire
     from tests.wires.server import serving
 
@@ -53,7 +53,7 @@ async def _ask(pool: Any) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o604, 0o644, 0o602])
-def test_a_readable_or_writable_key_file_is_rejected_with_the_remedy(tmp_path: Path, mode: int) -> None:
+def test_a_key_file_open_to_other_accounts_is_rejected_with_the_remedy(tmp_path: Path, mode: int) -> None:
     settings = with_file(key_file(tmp_path, mode=mode))
     with pytest.raises(
         SettingsError, match=r"(?s)`api_key_file`.*'gpt'.*mode is 6\d\d.*chmod 600.*defaultMode"

@@ -32,7 +32,7 @@ def connector(monkeypatch: pytest.MonkeyPatch, **engine: Any) -> Any:
 
 
 @pytest.mark.parametrize("named", [None, []])
-async def test_vllm_fetches_from_nowhere_unless_the_settings_name_a_host(
+async def test_vllm_fetches_no_media_unless_a_host_is_configured(
     monkeypatch: pytest.MonkeyPatch, named: list[str] | None
 ) -> None:
     vllms = connector(monkeypatch, allowed_media_domains=named)

@@ -118,7 +118,7 @@ async def test_rejected_plans_failed_attempts_retries_and_failovers_have_own_cou
     assert meter.sums(metrics.WORKFLOW_DURATION).keys() == {("mini", "failed", "WorkerUnavailable")}
 
 
-async def test_a_program_that_rejects_a_question_has_not_failed() -> None:
+async def test_a_rejected_question_is_not_counted_as_a_failure() -> None:
     factory, meter = "serving.workers.programs.calculator:Calculator", Kept()
     program = {"name": "calculator", "kind": "python", "factory": factory, "card": "sums"}
     for fallbacks, status in (["a"], 200), ([], 400):

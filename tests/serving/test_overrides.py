@@ -36,12 +36,12 @@ def engines(settings: Settings) -> list[str]:
     return [w.name for w in settings.workers if isinstance(w, VllmSettings) and not w.deployment]
 
 
-def test_a_patch_keeps_the_model_that_was_put_in():
+def test_a_patch_keeps_the_overridden_model():
     full = with_model(settings(), "hub/other")
     assert apply_patch(full, {"limits": {"records": 3}}).worker("v") == full.worker("v")
 
 
-def test_prompts_that_were_written_for_the_local_conductor_do_not_outlive_it():
+def test_the_local_conductors_prompts_are_removed_with_it():
     local, other = (
         settings(conductor={"worker": "v"}, prompts={"conductor": "Plan."}),
         settings(prompts={"conductor": "Plan."}),
@@ -58,7 +58,7 @@ def test_a_model_override_replaces_every_local_engines_model():
     assert own.worker("gpt") == settings().worker("gpt")
 
 
-def test_a_model_for_settings_without_a_local_engine_is_refused() -> None:
+def test_a_model_override_without_a_local_engine_is_rejected() -> None:
     with pytest.raises(
         SettingsError, match=r"MODEL=hub/m .* no vllm worker with its own engine.* Omit MODEL"
     ):
@@ -68,7 +68,7 @@ def test_a_model_for_settings_without_a_local_engine_is_refused() -> None:
 # ------------------------------------------------------------------------------------------ CONDUCTOR
 
 
-def test_a_providers_model_can_be_the_conductor_and_the_local_one_is_not_started() -> None:
+def test_a_providers_model_can_be_the_conductor_instead_of_the_local_one() -> None:
     before, led = settings_to_serve(LOCAL), settings_to_serve(LOCAL, conductor="gpt-5")
     assert (engines(before), engines(led)) == (["conductor", "writer"], ["writer"])
     assert "gpt-5" in led.pool
@@ -140,7 +140,7 @@ def test_a_replaced_conductors_engine_stays_if_others_use_it() -> None:
 
 
 @pytest.mark.parametrize("file", ["local.yaml", "api.yaml", "gpu.yaml", "scripted.yaml"])
-def test_every_worker_of_every_file_that_ships_can_be_named(file: str) -> None:
+def test_every_worker_of_a_shipped_file_except_programs_can_be_the_conductor(file: str) -> None:
     path = ROOT / "cluster" / file
     before = settings_to_serve(path)
     for worker in before.workers:
@@ -253,7 +253,7 @@ def test_the_list_for_set_up_does_not_include_a_replaced_conductors_model() -> N
         assert "writer, solver, critic, gpt-5 (API key: OPENAI_API_KEY)" in refused.stderr
 
 
-def test_make_hands_the_conductor_to_set_up_and_to_the_server() -> None:
+def test_make_passes_the_conductor_to_set_up_and_the_server() -> None:
     for target in ("serve", "demo"):
         commands = commands_of(target, "CONDUCTOR=gpt-5", "SETTINGS=cluster/api.yaml")
         assert all(
@@ -280,7 +280,7 @@ def commands_of(target: str, *variables: str) -> list[str]:
 
 
 @pytest.mark.parametrize("verb", ["serve", "demo"])
-def test_a_conductor_that_is_named_twice_is_refused(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_conductor_option_may_be_used_only_once(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     from podium.cli import main
 
     with pytest.raises(SystemExit) as ended:
@@ -361,7 +361,7 @@ async def test_a_greetings_plan_is_one_step_with_the_users_question() -> None:
     assert [m["content"] for m in upstream.requests[1].body["messages"]] == ["hi"]
 
 
-async def test_the_prompt_that_is_sent_follows_the_request_s_pool_and_steps() -> None:
+async def test_the_prompt_reflects_the_requests_pool_and_steps() -> None:
     async with led_by("gpt") as (running, upstream):
         await running.ok({"model": "podium-ultra"}, max_steps=1, rounds=1, workers=["gpt-fast"])
     system = upstream.requests[0].body["messages"][0]["content"]

@@ -89,7 +89,7 @@ async def test_a_response_that_is_not_an_image_is_rejected() -> None:
                 await inline_pictures(showing(server.url()), ["127.0.0.1"])
 
 
-async def test_the_pictures_of_one_call_share_one_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_images_of_one_call_share_one_size_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(media, "MAX_BYTES", 2 * len(PIXEL) - 1)
     async with pictures() as server:
         assert await inline_pictures(showing(server.url()), ["127.0.0.1"])

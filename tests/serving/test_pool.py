@@ -283,7 +283,7 @@ async def test_two_consecutive_reloads_close_both_old_pools():
     assert [worker.closed for _, worker in pools] == [True, True, False]
 
 
-async def test_calls_of_a_replaced_pool_are_counted_and_a_removed_workers_gauge_is_reset():
+async def test_calls_of_a_replaced_pool_count_and_removed_workers_gauges_are_reset():
     from serving.telemetry.metrics import OPEN
 
     old, new = pool({"replies": [{"text": "x y", "stall_after_tokens": 1}]}), pool({"name": "b"})

@@ -165,7 +165,7 @@ async def test_only_a_removed_replicas_conversations_move() -> None:
     assert all(new == old or old == ["b"] for old, new in zip(before, after, strict=True))
 
 
-async def test_uneven_load_wins_over_the_conversation() -> None:
+async def test_uneven_load_takes_precedence_over_the_conversation() -> None:
     routing = Routing("a", "b")
     (busy,), _ = await routing.ranks(turn_of(1))
     replica = next(each for each in routing.replicas if each.replica_id.unique_id == busy)

@@ -101,7 +101,7 @@ def test_a_baseline_has_the_price_of_its_worker_or_of_the_table():
     assert baseline_price_of(parse({"workers": [worker]})) is None
 
 
-def test_a_model_in_a_cloud_is_priced_as_that_cloud_does():
+def test_a_model_in_a_cloud_has_that_clouds_price():
     bedrock = {"kind": "anthropic", "service": "bedrock", "region": "eu-central-1"}
     vertex = {"kind": "gemini", "service": "vertex", "project": "p", "model": "gemini-2.5-pro"}
     ours = {"ANTHROPIC_BASE_URL": "http://127.0.0.1:1"}

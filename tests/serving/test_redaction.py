@@ -273,7 +273,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("part", HOSTILE)
-def test_the_work_on_a_text_grows_as_its_length_does(part: str) -> None:
+def test_redaction_takes_linear_time(part: str) -> None:
     def n_steps(n_chars: int) -> int:
         redact = PersonalDataRedactor()
         return sum(1 for _ in redact.steps(part * (n_chars // len(part))))
@@ -438,7 +438,7 @@ async def test_only_new_parts_of_a_text_that_quotes_others_are_redacted(redact: 
         ("https://u:p4ssword@host, ann@b.c", "https://u:[secret removed]@host, ann@b.c"),
     ],
 )
-def test_a_password_ends_with_the_last_at_before_its_host(text: str, expected: str) -> None:
+def test_a_password_ends_at_the_last_at_sign_before_the_host(text: str, expected: str) -> None:
     assert redact_secrets(text) == expected
 
 

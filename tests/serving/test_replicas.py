@@ -27,7 +27,7 @@ def of(serve_status: ServeStatus, n_calls: list[int] | None = None) -> Replicas:
     return Replicas("podium", ask)
 
 
-async def test_replicas_are_counted_by_their_state():
+async def test_replicas_are_counted_per_state():
     assert await of(account(RUNNING=2, STARTING=1, STOPPING=0)).counts() == {
         "engine": {"running": 2, "starting": 1}
     }

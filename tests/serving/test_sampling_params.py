@@ -19,7 +19,7 @@ def test_unset_parameters_have_the_models_defaults() -> None:
     )
 
 
-def test_a_call_overrides_the_models_defaults_and_never_exceeds_the_context() -> None:
+def test_a_call_overrides_the_models_defaults_within_the_context() -> None:
     call = EngineCall(MESSAGES, temperature=0.5, penalties={"repetition_penalty": 1.0, "top_k": 5})
     params = sampling_params(call, 100, DEFAULTS)
     assert (params.temperature, params.repetition_penalty, params.top_k, params.max_tokens) == (

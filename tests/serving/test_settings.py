@@ -169,7 +169,7 @@ def test_a_worker_outside_the_pool_is_still_a_worker():
     assert own.worker("a").name == "a"
 
 
-def test_prices_are_decimals_to_the_last_cent():
+def test_prices_are_exact_decimals():
     own = parse(
         {"workers": [A | {"price": {"input_usd_per_mtok": 1.25, "output_usd_per_mtok": "0.1"}}]}
     ).worker("a")
@@ -399,7 +399,7 @@ def test_reading_settings_again_is_fast():
     ("old", "new", "section"),
     [("to_zero_delay_s", "downscale_to_zero_delay_s", "scale"), ("look_back_s", "look_back_period_s", "scale"), ("longest_wait_s", "max_wait_s", "retry")],
 )  # fmt: skip
-def test_a_setting_s_old_name_is_refused_with_its_new_one(old: str, new: str, section: str) -> None:
+def test_a_renamed_setting_is_rejected_with_its_new_name(old: str, new: str, section: str) -> None:
     worker = {"name": "w", "kind": "vllm", "model": "m", section: {old: 5}}
     with pytest.raises(SettingsError, match=f"{section}.{old} was renamed to `{new}`"):
         parse({"workers": [worker]})

@@ -39,7 +39,7 @@ def test_span_names_follow_the_conventions_or_have_our_prefix():
     )
 
 
-def test_a_run_joins_the_callers_trace_and_hands_it_on():
+def test_a_run_joins_the_callers_trace_and_propagates_it():
     SPANS.clear()
     with spans.workflow("mini", "wf_1", {"traceparent": PARENT}) as span:
         assert spans.trace_id(span) == "0af7651916cd43dd8448eb211c80319c"
@@ -79,7 +79,7 @@ def test_runs_do_not_link_to_each_others_steps():
     assert spans.RUN_SPANS.get() is None
 
 
-def test_a_failure_is_marked():
+def test_a_failed_runs_span_has_an_error_status():
     SPANS.clear()
     with spans.workflow("mini", "wf_1") as span:
         spans.mark_failed(span, "WorkerBusy", "try later")
@@ -90,7 +90,7 @@ def test_a_failure_is_marked():
     )
 
 
-def test_a_run_that_breaks_ends_its_span():
+def test_a_failed_run_ends_its_span():
     SPANS.clear()
     try:
         with spans.workflow("mini", "wf_1"):
@@ -127,6 +127,6 @@ def test_spans_are_never_sent_to_a_metadata_service(monkeypatch, caplog):
     assert len([each for each in caplog.records if "link-local" in each.getMessage()]) == 4
 
 
-def test_the_exporters_path_is_the_function():
+def test_the_exporter_path_names_the_function():
     module, _, name = spans.EXPORTER.partition(":")
     assert getattr(importlib.import_module(module), name) is spans.span_processors

@@ -142,7 +142,7 @@ async def test_calls_are_returned_as_the_client_named_them_with_their_reasoning(
     ]
 
 
-async def test_no_stop_sequence_cuts_a_call_that_has_to_be_made():
+async def test_stop_sequences_do_not_apply_to_a_required_call():
     engine = Engine(Chunk("", "", "tool_calls", 5, 0, 9, 1, (ChunkCall("weather", "{}"),)))
     stops = Sampling(stop=("}", "city"))
     result = await answer(engine, Call((ASKED,), stops, tools=Toolset((WEATHER,), ToolChoice("required"))))

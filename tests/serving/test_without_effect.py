@@ -46,7 +46,7 @@ def test_a_hedge_that_can_never_be_sent_is_reported_with_its_worker():
 
 
 @pytest.mark.parametrize("n_slots", range(1, 7))
-async def test_so_few_slots_are_never_idle_enough(n_slots: int):
+async def test_hedging_needs_a_minimum_number_of_slots(n_slots: int):
     slots = Limiter("a", n_slots)
     async with slots.slot(Call((Message.of("user", "Hi"),))):
         assert slots.has_idle == (n_slots >= LEAST_SLOTS_TO_HEDGE)

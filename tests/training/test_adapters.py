@@ -41,7 +41,7 @@ FINE = {
         ({"rank_pattern": {"q_proj": 8}}, "differs between modules"),
     ],
 )
-def test_an_adapter_that_vllm_cannot_serve_is_refused_with_the_reason(change: dict[str, Any], message: str):
+def test_an_adapter_that_vllm_cannot_serve_is_rejected_with_the_reason(change: dict[str, Any], message: str):
     assert unservable(FINE) == []
     assert any(message in why for why in unservable(FINE | change))
 
@@ -266,7 +266,7 @@ def base_at(folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_an_adapter_that_training_made_can_be_published_and_moves_the_base(tmp_path: Path):
+def test_a_trained_adapter_can_be_published_and_changes_the_base(tmp_path: Path):
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 

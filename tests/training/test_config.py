@@ -145,7 +145,7 @@ def test_an_empty_pool_or_team_or_a_repeated_worker_is_rejected(
         parse(data)
 
 
-def test_shares_that_are_one_but_for_rounding_are_one(tmp_path: Path):
+def test_shares_may_sum_to_one_within_rounding(tmp_path: Path):
     shares = {"a": 0.7, "b": 0.2, "c": 0.1}
     assert config(tmp_path, warm_start={"worker_shares": shares}).warm_start is not None
 
@@ -198,7 +198,7 @@ def test_the_schedules_are_the_transformers_ones_without_extra_arguments():
         ({"recursion": {}}, 2, r"grpo.recursion works with only one process, but there are 2"),
     ],
 )
-def test_a_step_that_cannot_be_divided_among_the_processes_is_refused(
+def test_a_step_must_be_divisible_among_the_processes(
     tmp_path: Path, grpo: dict[str, Any], processes: int, message: str
 ):
     run_config = config(tmp_path, grpo=grpo)
@@ -214,7 +214,7 @@ def test_a_micro_batch_is_at_most_a_processs_share_of_the_batch(tmp_path: Path):
     assert arguments(run_config, tmp_path, 2).per_device_train_batch_size == 4
 
 
-def test_shares_that_do_not_go_with_the_pool_are_refused():
+def test_shares_of_unknown_workers_are_rejected():
     pool = ["adder", "speller"]
     check_shares(WarmStartConfig(worker_shares={"adder": 0.5}), pool, 2)
     with pytest.raises(

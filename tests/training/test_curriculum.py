@@ -132,7 +132,7 @@ def test_held_out_domains_and_cards_are_not_trained():
         }
 
 
-def test_clauses_are_joined_in_many_ways_and_each_has_its_place_once():
+def test_clauses_are_joined_in_many_ways_and_each_appears_once():
     clauses = {"chain": "ab", "join": "abj", "check": "a", "check_subtasks": "a"}
     for side in (load("train"), load("held_out")):
         for kind, names in clauses.items():
@@ -214,7 +214,7 @@ def certain(questions: Sequence[RequestQuestion]) -> list[RequestQuestion]:
     ]
 
 
-def test_the_best_plans_are_right_when_the_router_runs_them(tmp_path: Path):
+def test_the_best_plans_score_right_when_they_run(tmp_path: Path):
     questions = certain(drawn(400))
     assert {question.request.kind for question in questions} == SHARES.keys()
     assert set(run_plans(tmp_path, questions, [best_text(each) for each in questions])) == {1.0}
@@ -234,7 +234,7 @@ def test_independent_parts_may_be_in_either_order():
             assert not judge(question, format_plan([*vague, last], "steps", FIELDS)).is_right
 
 
-def test_every_plan_that_is_taught_can_be_written_under_the_grammar():
+def test_every_taught_plan_matches_the_grammar():
     taught = [(each, best_text(each)) for each in drawn(600)]
     foreign = [(question, plan) for question, plan in taught if not plan.isascii()]
     assert foreign

@@ -49,7 +49,7 @@ def mix(path: Path, recording: Path, **also: Any) -> Config:
     return run_config.model_copy(update={"pool": run_config.pool.model_copy(update={"teams": teams})})
 
 
-def test_further_questions_are_mixed_in_by_their_share_the_same_every_time(tmp_path: Path, recording: Path):
+def test_additional_questions_are_mixed_in_by_share_deterministically(tmp_path: Path, recording: Path):
     run_config = mix(tmp_path, recording)
     questions = training_questions(run_config.questions, 90)
     assert Counter(question.source for question in questions) == {"skills": 60, "recorded": 30}
@@ -275,7 +275,7 @@ def test_two_lines_with_one_id_are_rejected(tmp_path: Path):
         of_file(tmp_path / "q.jsonl", line(), line(id="2"), line(text="3 + 3?", expected="6"))
 
 
-def test_two_sets_with_different_questions_of_one_id_are_refused(tmp_path: Path):
+def test_two_different_questions_with_one_id_are_rejected(tmp_path: Path):
     sets: list[dict[str, Any]] = []
     for name in ("a", "b"):
         (tmp_path / name).mkdir()

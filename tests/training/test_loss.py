@@ -34,7 +34,7 @@ def by_hand(rewards: list[float | None]) -> list[float]:
     ]
 
 
-def test_advantages_worked_out_on_paper():
+def test_advantages_match_those_calculated_by_hand():
     # 0, .5, 1, 1: mean .625, squares .390625 + .015625 + 2 * .140625 = .6875, / 3 = .229167, root .478714
     assert by_hand([0.0, 0.5, 1.0, 1.0]) == pytest.approx([-1.30531, -0.26106, 0.78318, 0.78318], abs=1e-4)
     # .5, .5, None, 1: mean 2/3, squares 2 / 36 + 1 / 9 = 1/6, / 2 = 1/12, root .288675

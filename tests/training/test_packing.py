@@ -44,7 +44,7 @@ def loss_of(probabilities: list[list[float]], labels: list[list[int]]) -> "tuple
     return loss.item(), logits.grad[0]
 
 
-def test_the_loss_is_the_weighted_mean_worked_by_hand():
+def test_the_loss_is_the_weighted_mean():
     loss, _ = loss_of(
         [[0.5, 0.25, 0.25], [0.1, 0.8, 0.1], [0.2, 0.2, 0.6]],
         [label(1, 0.3), label(1, 1), label(packing.IGNORED, 0)],
@@ -180,7 +180,7 @@ def test_only_worker_tokens_count_if_the_plans_weight_is_zero(tmp_path: Path):
     ]
 
 
-def test_a_pool_without_drawn_teams_has_a_row_for_each_example(tmp_path: Path):
+def test_a_pool_without_drawn_teams_has_one_example_per_row(tmp_path: Path):
     run = TrainingRun(config(tmp_path, POOL), RunDir(tmp_path))
     assert {len(row) for row in rows(run.examples()[:50], run.config.questions.requests_per_team)} == {1}
 

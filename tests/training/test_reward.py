@@ -92,12 +92,12 @@ async def test_costs_reduce_only_the_reward_of_right_answers():
     assert await rewards(reward(usd_weight=9 / cost), RIGHT) == [0.5]
 
 
-async def test_numbers_mean_the_workers_in_the_order_of_this_question():
+async def test_worker_numbers_follow_the_questions_order():
     assert await rewards(reward(workers=("b", "a")), RIGHT, WRONG) == [0.5, 1.0]
     assert await rewards(reward(workers=("a",)), plan(step(1))) == [0.0]
 
 
-async def test_the_same_call_is_made_once_and_failures_are_not_remembered():
+async def test_equal_calls_are_made_once_and_failures_are_not_cached():
     cache = CallCache()
     pool = training_pool(
         settings(
@@ -125,7 +125,7 @@ async def test_a_cancelled_caller_does_not_cancel_a_shared_call():
     assert await second == [1.0]
 
 
-async def test_runs_in_parallel_are_limited():
+async def test_the_number_of_concurrent_runs_is_limited():
     pool = training_pool(settings(scripted("a", "42", delay_s=0.02), scripted("b", "x")), {})
     most = 0
     scorer = reward(lambda: PlanRunner(pool, "m"), concurrency=3)
@@ -137,7 +137,7 @@ async def test_runs_in_parallel_are_limited():
     assert most == 3
 
 
-async def test_the_curves_get_their_figures():
+async def test_rewards_are_logged_for_the_curves():
     metrics: dict[str, float] = {}
     await rewards(reward(), NO_PLAN, WRONG, RIGHT, RIGHT, row=[0, 0, 1, 1], log_metric=metrics.__setitem__)
     assert metrics.pop("plan/tokens") > 0

@@ -112,7 +112,7 @@ def same(one: "list[torch.Tensor]", other: "list[torch.Tensor]") -> bool:
     return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
-def test_a_run_keeps_its_config_versions_and_report(whole: Whole):
+def test_a_run_saves_its_config_versions_and_report(whole: Whole):
     names = {path.name for path in whole.path.iterdir()}
     assert {
         "config.yaml",
@@ -161,7 +161,7 @@ def write_config(folder: Path, **changes: Any) -> Path:
 
 
 @pytest.mark.slow
-def test_two_processes_make_one_run_between_them(tmp_path: Path):
+def test_two_processes_share_one_run(tmp_path: Path):
     file, out = write_config(tmp_path, **SMALL, held_out=4), tmp_path / "two"
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command = [*launch, "-m", "training.cli", "--config", str(file), "--out", str(out)]
@@ -195,7 +195,7 @@ def test_a_full_disk_ends_the_run_with_a_message_and_1(tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_ctrl_c_before_the_training_ends_the_run_with_130(tmp_path: Path):
+def test_ctrl_c_before_the_training_exits_130(tmp_path: Path):
     file, out = write_config(tmp_path), tmp_path / "stopped"
     command = [sys.executable, "-m", "training.cli", "--config", str(file), "--out", str(out)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)

@@ -236,7 +236,7 @@ async def test_clients_get_an_openai_error_while_no_router_responds(tmp_path: Pa
     "request_line",
     [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0", b"CONNECT example.com:443 HTTP/1.1\r\n\r\n"],
 )
-async def test_haproxy_speaks_no_http_2_and_connect_is_answered(tmp_path: Path, request_line: bytes) -> None:
+async def test_haproxy_rejects_http_2_and_connect(tmp_path: Path, request_line: bytes) -> None:
     """100 HTTP/2 requests share a connection, so the connection limit would have no effect."""
     file = rays_config(tmp_path)
     text = guarded(file)
@@ -327,7 +327,7 @@ async def test_haproxy_forwards_the_real_client_address_whatever_the_client_send
     assert named[-1] == "127.0.0.9"
 
 
-def test_rays_template_binds_as_the_script_expects() -> None:
+def test_rays_haproxy_template_has_the_expected_bind_lines() -> None:
     from ray.serve._private.haproxy_templates import HAPROXY_CONFIG_TEMPLATE
 
     bound = re.findall(r"^ *bind (.+)$", HAPROXY_CONFIG_TEMPLATE, re.MULTILINE)

@@ -58,7 +58,7 @@ def kill(process: subprocess.Popen[str]) -> None:
     assert not psutil.wait_procs(group, timeout=30)[1]
 
 
-def test_only_this_account_reads_it_and_haproxys_longest_socket_path_fits() -> None:
+def test_the_folder_is_private_and_haproxys_longest_socket_path_fits() -> None:
     folder = make_folder(new_tag())
     try:
         assert folder.path.stat().st_mode & 0o777 == 0o700

@@ -115,7 +115,7 @@ def test_converted_weights_are_identical_to_those_of_transformers(source: Path, 
         assert getattr(ours.config, name) == getattr(theirs.config, name), name
 
 
-def test_texts_become_the_tokens_that_transformers_makes_of_them(source: Path, converted: Path) -> None:
+def test_texts_have_the_same_tokens_as_in_transformers(source: Path, converted: Path) -> None:
     theirs = AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
     ours = AutoTokenizer.from_pretrained(converted)
     text = "<|im_start|>tell the hello<|im_end|> all"
@@ -123,7 +123,7 @@ def test_texts_become_the_tokens_that_transformers_makes_of_them(source: Path, c
     assert ours.decode(ours(text).input_ids) == text
 
 
-def test_the_end_token_and_the_chat_template_are_the_models(converted: Path) -> None:
+def test_the_converted_tokenizer_has_the_models_end_token_and_chat_template(converted: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(converted)
     assert (tokenizer.eos_token, tokenizer.eos_token_id, tokenizer.pad_token_id) == ("<|im_end|>", 2, 0)
     turns = [
@@ -148,7 +148,7 @@ def test_an_invalid_gguf_file_or_a_missing_tensor_is_an_error(source: Path, tmp_
         model.weights(cut)
 
 
-def test_bfloat16_is_rounded_as_torch_rounds(tmp_path: Path) -> None:
+def test_bfloat16_is_rounded_as_in_torch(tmp_path: Path) -> None:
     floats = torch.randn(1000) * torch.logspace(-30, 30, 1000)
     bits = bfloat16.bits_of(floats.numpy())
     bfloat16.save(tmp_path / "a.safetensors", {"a": bits.reshape(10, 100)})

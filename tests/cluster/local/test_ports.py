@@ -106,7 +106,7 @@ def test_a_port_on_loopback_is_guarded_by_a_credential_or_has_only_numbers(
     assert Port(1, address, 2, "x", asks_for).is_guarded == guarded
 
 
-def test_the_command_lists_every_port_and_fails_for_one_that_is_open(
+def test_the_command_lists_every_port_and_fails_for_an_open_one(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = [Port(8000, "127.0.0.1", 7, "ray::Proxy", NOTHING), Port(9101, "0.0.0.0", 8, "haproxy", NOTHING)]

@@ -34,7 +34,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_settings_that_cannot_be_used_are_refused_with_their_fault(tmp_path: Path) -> None:
+def test_invalid_settings_are_rejected_with_their_fault(tmp_path: Path) -> None:
     path = tmp_path / "bad.yaml"
     path.write_text("workers: [{name: a, kind: scripted, colour: red}]")
     with pytest.raises(SettingsError, match="colour"):
@@ -49,7 +49,7 @@ def test_settings_that_cannot_be_used_are_refused_with_their_fault(tmp_path: Pat
         ("clod", ". No worker has this name."),
     ],
 )
-def test_a_conductor_that_cannot_lead_is_refused_with_the_remedy(
+def test_an_unsuitable_conductor_is_rejected_with_the_remedy(
     name: str, told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-1")
@@ -59,7 +59,7 @@ def test_a_conductor_that_cannot_lead_is_refused_with_the_remedy(
     assert expected in refused.value.message
 
 
-def test_a_store_of_another_version_is_refused(store: Path) -> None:
+def test_a_store_with_another_schema_version_is_rejected(store: Path) -> None:
     address = sqlite_address(store)
     asyncio.run(migrate(address, to="0005"))
     with pytest.raises(StoreError, match="`podium store migrate`"):
@@ -96,7 +96,7 @@ def test_a_slow_start_of_ray_ends_with_a_message_and_no_processes(tmp_path: Path
     assert processes_of(server.tag) == []
 
 
-def test_podium_serve_beyond_loopback_without_a_key_ends_before_ray_is_started(store: Path) -> None:
+def test_podium_serve_beyond_loopback_without_a_key_ends_before_ray_starts(store: Path) -> None:
     port = free_port()
     command = [PODIUM, "serve", "--settings", "cluster/scripted.yaml", "--host", "0.0.0.0", "--port", str(port)]  # fmt: skip
     ended = subprocess.run([*command, "--fast"], cwd=ROOT, capture_output=True, text=True, timeout=120)

@@ -38,7 +38,7 @@ def printed(*, asks: bool) -> str:
 
 
 @pytest.mark.parametrize("asks", [False, True])
-def test_the_program_it_prints_compiles(asks: bool) -> None:
+def test_the_printed_program_compiles(asks: bool) -> None:
     text = printed(asks=asks)
     program = textwrap.dedent(text[text.index("  from openai") :])
     assert ("YOUR_KEY" in program) == asks

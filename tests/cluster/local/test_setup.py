@@ -468,7 +468,7 @@ def test_a_package_with_another_hash_or_without_a_pin_is_not_installed(checkout:
     assert (ended.returncode, "first find out" in ended.stderr) == (1, True), ended.stderr
 
 
-def test_a_disk_without_room_is_named_before_anything_is_fetched() -> None:
+def test_insufficient_disk_space_is_reported_before_any_download() -> None:
     with pytest.raises(command.SetupError, match=r"Not enough disk space at .*needed"):
         install.check_disk(10**18)
 

@@ -57,7 +57,7 @@ async def test_a_pool_without_a_conductor_is_evaluated_per_worker():
     await here.aclose()
 
 
-async def test_a_models_workers_are_the_pool_in_their_order():
+async def test_a_models_own_workers_are_evaluated_in_their_order():
     settings, there = (
         parse(POOL),
         scripted("planner", plan_reply(step("good", "Add.")), plan_reply(step("spare", "Add."))),

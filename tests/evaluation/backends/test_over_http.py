@@ -165,7 +165,7 @@ async def without_records(url: str) -> AsyncGenerator[str]:
         yield f"http://127.0.0.1:{front.sockets[0].getsockname()[1]}"
 
 
-async def test_a_connection_that_is_lost_after_the_answer_loses_no_answer():
+async def test_a_connection_lost_after_the_answer_does_not_lose_it():
     async with served(TEAM) as running, without_records(running.url) as url:
         server = await HttpBackend.connect(url)
         outcome = await server.run(QUESTION, Caps())

@@ -20,7 +20,7 @@ def test_training_and_held_out_questions_have_no_common_text(one: int, other: in
     assert not trained & held_out
 
 
-def test_no_question_is_drawn_twice_and_ids_are_unique():
+def test_no_question_is_repeated_and_ids_are_unique():
     drawn = questions(1, 800, 0.5)
     assert len({q.text for q in drawn}) == len({q.id for q in drawn}) == 800
 

@@ -105,12 +105,12 @@ async def test_a_skill_reports_a_synthetic_model_and_counts_words_as_tokens():
         ({"error_rate": 2.0}, "error_rate must be between 0 and 1, not 2.0"),
     ],
 )
-def test_options_that_make_no_sense_are_refused(options: dict[str, object], message: str):
+def test_invalid_options_are_rejected(options: dict[str, object], message: str):
     with pytest.raises(ValueError, match=message):
         Skill("s", None, **options)  # type: ignore[arg-type]
 
 
-def test_which_parts_go_wrong_is_the_same_in_every_release():
+def test_the_wrong_questions_of_a_seed_never_change():
     worker = Skill("s", None, error_rate=0.5, seed=7)
     answers = [worker.answer(Assignment(f"Sort the digits of {n}.", "", ())) for n in range(311, 331)]
     wrong = [

@@ -22,7 +22,7 @@ def client(local: Local) -> OpenAI:
     return OpenAI(base_url=f"{local.url}/v1", api_key="none", max_retries=0)
 
 
-def test_the_sdk_gets_an_answer_that_real_models_made(client: OpenAI) -> None:
+def test_the_sdk_gets_an_answer_of_real_models(client: OpenAI) -> None:
     answer = client.chat.completions.create(model="podium-mini", messages=ASK)
     assert answer.choices[0].message.content
     assert answer.choices[0].finish_reason in ("stop", "length")

@@ -122,7 +122,7 @@ def test_a_clients_request_id_cannot_forge_a_log_line(proxied: Proxied) -> None:
         ] == []
 
 
-def test_trailers_are_bounded_and_no_key_is_read_from_them(proxied: Proxied) -> None:
+def test_trailers_are_limited_and_contain_no_accepted_key(proxied: Proxied) -> None:
     chunked = HEAD + b"transfer-encoding: chunked\r\nconnection: close\r\n\r\n"
     body = json.dumps(ASK).encode()
     whole = b"%x\r\n%s\r\n0\r\nhost: evil.example\r\ncontent-type: text/plain\r\n\r\n" % (len(body), body)
@@ -148,7 +148,7 @@ def test_neither_http_2_nor_connect_is_served(proxied: Proxied, request_line: by
     assert sent(proxied, request_line).recv(99).startswith(b"HTTP/1.1 400")
 
 
-def test_a_text_too_long_for_every_model_is_a_413_but_an_equal_image_is_not(proxied: Proxied) -> None:
+def test_a_text_too_long_for_every_model_returns_413_but_not_an_image(proxied: Proxied) -> None:
     def answer(content: object) -> httpx2.Response:
         body = {"model": "quick", "messages": [{"role": "user", "content": content}]}
         return httpx2.post(f"{proxied.url}/v1/chat/completions", json=body, timeout=60)

@@ -200,13 +200,13 @@ def test_a_workers_own_delay_is_subtracted_only_from_the_round_trip() -> None:
     assert got["bare_serve_p50_ms"] == 9
 
 
-def test_rounds_are_compared_within_themselves() -> None:
+def test_figures_are_ratios_within_a_round() -> None:
     busy_later = [(150.0, 200.0), (60.0, 80.0), (30.0, 40.0)]
     compared = passthrough.figures(busy_later)[0]
     assert (compared.low, compared.value, compared.high) == (0.75, 0.75, 0.75)
 
 
-def test_both_sides_of_the_engine_are_compared_round_by_round() -> None:
+def test_both_sides_of_the_engine_are_compared_per_round() -> None:
     rounds = [a_round(95.0, 100.0), a_round(45.0, 50.0), a_round(19.0, 20.0)]
     got = values(engine.figures({1: rounds, 32: rounds[1:2]}, first_tokens(112.0, 130.0, 114.0)))
     assert got["vllm_tokens_over_bare_1"] == pytest.approx(0.95)
@@ -227,7 +227,7 @@ def test_the_target_number_of_streams_follows_the_load() -> None:
     ] == pytest.approx([1, 1, 8, 8, 12, 16, 8, 0, 0])
 
 
-def test_a_stream_cut_while_replicas_came_and_went_is_lost() -> None:
+def test_a_stream_interrupted_by_scaling_is_lost() -> None:
     whole = autoscaling.WORDS
     got = values(autoscaling.figures(a_scaled_run(whole, None, whole - 1, whole)))
     assert (got["autoscaling_lost"], got["autoscaling_streams"]) == (2, 4)
@@ -242,7 +242,7 @@ def test_a_run_that_does_not_scale_up_and_down_gives_no_figures(replicas: tuple[
         autoscaling.figures(a_scaled_run(replicas=replicas))
 
 
-def test_streams_and_replicas_are_drawn(tmp_path: Path) -> None:
+def test_streams_and_replicas_are_plotted(tmp_path: Path) -> None:
     for name in ("seen.svg", "seen.png"):
         autoscaling.draw(a_scaled_run().snapshots, tmp_path / name)
     assert "replicas up" in (tmp_path / "seen.svg").read_text()
@@ -279,7 +279,7 @@ def test_a_call_that_stays_open_counts_as_slow_and_not_closed() -> None:
     assert (got["disconnects"], got["disconnect_calls_left"]) == (4, 3)
 
 
-def test_noise_is_the_figure_of_each_fifth_of_the_repeats() -> None:
+def test_the_noise_is_the_range_over_fifths_of_the_repeats() -> None:
     samples = [float(number) for number in range(100)]
     assert p95(samples) == 94
     noisy = figure("disconnect_to_closed_p95_ms", samples, p95)
@@ -363,7 +363,7 @@ def test_an_answer_of_an_unused_adapter_or_of_two_is_wrong(
     assert bool(adapters.wrong([answer], switches)) == is_wrong
 
 
-def test_answers_that_broke_while_adapters_were_switched_are_counted_as_lost() -> None:
+def test_answers_broken_during_an_adapter_switch_count_as_lost() -> None:
     got = values(adapters.figures([*A_SWITCHED_RUN, adapters.AdapterAnswer(14.0, 15.0, None)], [A_TO_B]))
     assert (got["adapters_lost"], got["adapters_wrong"], got["adapters_answers"]) == (1, 0, 4)
     assert (got["adapters_switch_s"], got["adapters_first_word_switching_ms"]) == (2.0, 500.0)

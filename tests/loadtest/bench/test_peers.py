@@ -123,7 +123,7 @@ async def test_a_server_that_exits_before_it_is_ready_is_reported_with_its_outpu
 
 
 @pytest.mark.slow
-def test_the_environment_is_made_again_only_when_its_lock_changes(tmp_path: Path) -> None:
+def test_the_environment_is_recreated_only_when_its_lock_changes(tmp_path: Path) -> None:
     lock, venv = tmp_path / "peer.lock", tmp_path / "peer"
     lock.write_text("")
     make_environment(venv, "-r", str(lock))

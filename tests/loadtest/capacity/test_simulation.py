@@ -173,7 +173,7 @@ def test_a_higher_rate_needs_more_machines_in_the_same_proportions() -> None:
     assert part.engines["32b"] == pytest.approx(large.sizes.engines["32b"] / 100, abs=0.5)
 
 
-def test_steps_that_the_last_cannot_reach_are_dead() -> None:
+def test_steps_that_the_last_step_does_not_need_are_unused() -> None:
     def a_plan(*reads: tuple[int, ...]) -> SimulatedPlan:
         return SimulatedPlan(tuple(SimulatedStep("a", read, 1, 1, 1) for read in reads), 1)
 

@@ -57,7 +57,7 @@ def test_runs_broken_with_their_router_are_lost_unless_the_client_left() -> None
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_router_that_is_killed_among_200_workflows_loses_no_record() -> None:
+def test_killing_a_router_during_200_workflows_loses_no_record() -> None:
     command = [sys.executable, "-m", "podium.cli", "prove", "chaos", "--rounds", "1", "--kinds", "router"]
     process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500)
     assert process.returncode == 0, process.stdout + process.stderr

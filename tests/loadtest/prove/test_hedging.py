@@ -26,7 +26,7 @@ def test_a_worker_that_is_down_may_be_called_ten_times():
     assert faults(rows, replace(DEAD, calls=11)) == ["a worker that is down got too many calls"]
 
 
-def test_requests_that_were_refused_before_their_first_call_hide_no_hedge():
+def test_rejected_requests_do_not_hide_hedges():
     load = OpenLoopResult(60, 10, took_s=[0.5] * 900, refused=500, others=Counter(line_too_long=100))
     assert faults([WITHOUT, WITH, HedgingRow("overload", load, 900, 900)], DEAD) == []
     hedged = HedgingRow("overload", load, 901, 900)

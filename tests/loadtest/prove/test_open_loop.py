@@ -59,7 +59,7 @@ async def test_a_stream_that_ends_with_an_error_event_counts_as_that_error(url: 
     assert load.others == Counter(line_too_long=1, worker_unavailable=1, cut=1)
 
 
-async def test_an_error_status_is_named_with_its_code_and_a_429_is_a_rejection(url: str) -> None:
+async def test_errors_are_counted_by_status_and_code_and_a_429_is_a_rejection(url: str) -> None:
     load = await _what_comes_of(url, "refused", "busy", "a proxy's page")
     assert (load.refused, load.n_with_retry_after, load.others) == (
         1,

@@ -27,5 +27,5 @@ async def test_a_router_leaks_nothing_under_mixed_load(tmp_path: Path) -> None:
         ([0] * 12, 1.0),
     ],
 )
-def test_growth_is_a_slope_or_a_step_and_no_noise(series: list[float], grew: float) -> None:
+def test_a_slope_or_a_step_counts_as_growth_but_noise_does_not(series: list[float], grew: float) -> None:
     assert growth(series) == pytest.approx(grew, abs=0.05)

@@ -169,7 +169,9 @@ async def test_a_call_cancelled_during_its_hold_releases_it(ledgers: Ledgers) ->
     assert await ledgers.states() == ["open", "voided", "voided"]
 
 
-async def test_no_price_is_refused_under_a_budget_and_entered_as_unknown_without(ledgers: Ledgers) -> None:
+async def test_an_unknown_price_is_rejected_under_a_budget_and_otherwise_entered_as_unknown(
+    ledgers: Ledgers,
+) -> None:
     ledger = drawn_on(ledgers)
     async with ledger.hold(None, 100, 200, "odd") as hold:
         assert hold.max_output_tokens == 200

@@ -95,7 +95,7 @@ def test_a_joined_permit_allows_what_both_allow(one: Permit, two: Permit) -> Non
         ("ultra", "max", "none", "max"),  # not a level
     ],
 )
-def test_a_worker_thinks_no_longer_than_is_allowed(asked: str | None, most: str, default: str, sent: str | None) -> None:  # fmt: skip
+def test_a_policy_limits_the_reasoning_effort(asked: str | None, most: str, default: str, sent: str | None) -> None:  # fmt: skip
     assert limit_effort(asked, most, default) == sent
 
 
@@ -110,12 +110,12 @@ def test_a_worker_thinks_no_longer_than_is_allowed(asked: str | None, most: str,
         {"workers": [""]},
     ],
 )
-def test_a_policy_with_a_fault_is_refused(wrong: dict[str, object]) -> None:
+def test_an_invalid_policy_is_rejected(wrong: dict[str, object]) -> None:
     with pytest.raises(ValidationError, match=next(iter(wrong))):
         AccountPolicy.model_validate(wrong)
 
 
-def test_money_in_a_policy_is_exact() -> None:
+def test_amounts_in_a_policy_are_exact() -> None:
     assert AccountPolicy.model_validate_json('{"max_cost_usd": "0.10"}').max_cost_usd == Decimal("0.10")
 
 

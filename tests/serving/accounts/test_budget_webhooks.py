@@ -210,7 +210,7 @@ async def test_no_request_waits_for_a_receiver_that_does_not_answer(store_addres
                 await asyncio.sleep(0.02)
 
 
-async def test_two_secrets_sign_each_so_that_either_receiver_believes_it() -> None:
+async def test_with_two_secrets_a_webhook_has_both_signatures() -> None:
     signing = [Webhook(SECRET), Webhook(OLD_SECRET)]
     sent = headers("msg_1", '{"a": 1}', signing)
     for each in signing:

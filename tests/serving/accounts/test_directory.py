@@ -52,7 +52,7 @@ async def test_the_store_contains_no_part_of_a_keys_secret(
     assert key.reveal()[3:-6] not in row
 
 
-async def test_looking_something_up_makes_no_file_and_the_first_key_does(tmp_path: Path) -> None:
+async def test_only_the_first_key_creates_the_file(tmp_path: Path) -> None:
     path = tmp_path / "data" / "podium.db"
     async with opened(sqlite_address(path)) as directory:
         assert not await directory.has_keys()
@@ -129,7 +129,7 @@ async def test_a_key_expires_and_is_inactive_while_its_team_is_disabled(
         assert (await directory.key(made.id)).state(now_us) == "active"
 
 
-async def test_lists_are_the_newest_first_page_by_page_and_of_one_team(store_address: Address) -> None:
+async def test_lists_are_newest_first_paged_and_filtered_by_team(store_address: Address) -> None:
     clock = Clock()
     async with opened(store_address, clock) as directory:
         await directory.create_team("search")

@@ -23,7 +23,7 @@ def test_a_key_round_trips_and_has_a_fixed_format(secret: bytes) -> None:
 
 
 @given(SECRETS, SECRETS)
-def test_two_secrets_are_two_keys_with_two_hashes(one: bytes, other: bytes) -> None:
+def test_different_secrets_have_different_keys_and_hashes(one: bytes, other: bytes) -> None:
     first, second = ApiKey.of(one), ApiKey.of(other)
     assert (first == second) == (one == other) == (first.hash == second.hash)
 
@@ -71,7 +71,7 @@ def test_an_invalid_key_is_an_error_that_does_not_show_it(text: str) -> None:
 
 
 @given(SECRETS)
-def test_a_key_shows_its_end_only_however_it_is_written(secret: bytes) -> None:
+def test_only_a_keys_last_characters_are_shown(secret: bytes) -> None:
     key = ApiKey.of(secret)
     line = logging.makeLogRecord({"msg": "%s %r", "args": (key, key)}).getMessage()
     for shown in (repr(key), str(key), f"{key}", repr([key]), repr({"key": key}), line):
@@ -81,7 +81,7 @@ def test_a_key_shows_its_end_only_however_it_is_written(secret: bytes) -> None:
     assert repr(key) == f"pk_…{key.hint}"
 
 
-def test_keys_are_random_and_their_form_never_changes() -> None:
+def test_keys_are_random_and_their_format_is_fixed() -> None:
     assert len({ApiKey.make().reveal() for _ in range(100)}) == 100
     zero = ApiKey.of(bytes(32))
     assert zero.reveal() == "pk_" + "0" * 43 + "1zqVSB"

@@ -94,7 +94,7 @@ async def test_a_teams_keys_share_its_limit_and_a_rejection_consumes_nothing(rat
     assert await is_admitted(rates, UNLIMITED)
 
 
-async def test_tokens_are_estimated_at_the_door_and_corrected_at_the_end(rates: RateCounter) -> None:
+async def test_tokens_are_estimated_at_admission_and_corrected_at_the_end(rates: RateCounter) -> None:
     policies = limits(key_tokens=1000)
 
     async def left() -> int:

@@ -103,7 +103,7 @@ async def test_only_an_administrator_may_change_a_key(
         assert (await it.ask("admin", "GET", KEYS)).json() == before
 
 
-async def test_a_key_without_a_team_becomes_an_administrators_and_stops_being_one(tmp_path: Path) -> None:
+async def test_only_an_administrator_can_make_a_key_without_a_team_an_administrator(tmp_path: Path) -> None:
     async with keyed(tmp_path) as it:
         path = f"{KEYS}/{it.ids['alone']}"
         assert (await it.ask("admin", "POST", path, {"scopes": ["admin"]})).json()["scopes"] == ["admin"]
@@ -111,7 +111,7 @@ async def test_a_key_without_a_team_becomes_an_administrators_and_stops_being_on
         assert (await it.ask("alone", "POST", path, {"scopes": ["admin"]})).status_code == 403
 
 
-async def test_an_expired_key_is_accepted_again_once_an_administrator_moves_its_expiry(
+async def test_an_expired_key_works_again_after_its_expiry_is_changed(
     tmp_path: Path,
 ) -> None:
     async with keyed(tmp_path) as it:
@@ -240,7 +240,7 @@ async def test_lists_continue_on_the_next_page_and_contain_no_secret(tmp_path: P
         (f"{KEYS}/key_0/rotate", {}, 404, "key"),
     ],
 )  # fmt: skip
-async def test_a_field_that_cannot_be_is_named(
+async def test_an_invalid_field_is_named_in_the_error(
     tmp_path: Path, path: str, body: Any, status: int, param: str
 ) -> None:
     async with keyed(tmp_path) as it:

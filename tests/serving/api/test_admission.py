@@ -371,7 +371,7 @@ async def test_a_watcher_that_stops_reading_buffers_one_window_and_loses_nothing
 
 
 @pytest.mark.real_time
-async def test_watchers_of_runs_with_large_events_share_the_bytes_of_all_answers(tmp_path: Path) -> None:
+async def test_watchers_of_large_events_share_the_limit_of_unread_bytes(tmp_path: Path) -> None:
     workers = [scripted("a", "x" * 300_000)]
     settings = team(workers=workers, workflows={}, limits={"max_unread_bytes": 12 * MB})
     async with keyed(tmp_path, settings) as it:

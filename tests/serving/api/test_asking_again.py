@@ -96,7 +96,7 @@ async def test_a_worker_that_refuses_is_called_once(fault: Answer, stream: bool)
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("fault", LASTING.values(), ids=LASTING)
-async def test_a_plans_paid_steps_are_not_paid_again(fault: Answer, stream: bool) -> None:
+async def test_completed_steps_of_a_plan_are_not_repeated(fault: Answer, stream: bool) -> None:
     paid = plan(step("paid"), step("faulty", "Conclude.", [0]))
     async with account(fault, paid) as it:
         assert await it.ask(stream=stream) == "worker_refused"

@@ -27,7 +27,7 @@ def test_an_attached_text_is_unchanged_and_its_name_is_one_line(text: str, name:
 
 
 @given(st.binary())
-def test_a_pdf_is_its_bytes_and_its_hold_is_bounded(content: bytes) -> None:
+def test_a_pdf_keeps_its_bytes_and_has_a_limited_token_estimate(content: bytes) -> None:
     pdf = b"\n%PDF-1.4" + content
     for given_as in (base64_of(pdf), f"data:application/octet-stream;base64,{base64_of(pdf)}"):
         file = to_file("a.pdf", given_as)

@@ -126,7 +126,7 @@ async def test_with_the_setting_a_key_stays_valid_for_an_hour_without_the_databa
         await it.is_let_in()
 
 
-async def test_an_answer_is_as_old_as_its_question(it: It) -> None:
+async def test_a_look_ups_age_counts_from_its_start(it: It) -> None:
     it.keys.waiting = asyncio.Event()
     first = asyncio.create_task(it.is_let_in())
     await until(lambda: it.keys.lookups == 1)
@@ -149,7 +149,7 @@ async def test_concurrent_requests_share_one_look_up_that_a_cancellation_does_no
     assert it.keys.lookups == 1
 
 
-async def test_a_change_on_this_replica_applies_immediately_even_to_a_look_up_in_progress(it: It) -> None:
+async def test_a_local_change_applies_immediately_even_to_a_look_up_in_progress(it: It) -> None:
     assert await it.is_let_in()
     it.clock.now_s += FRESH_S
     it.keys.waiting = asyncio.Event()
@@ -200,7 +200,7 @@ async def test_unknown_keys_use_limited_memory(it: It, monkeypatch: pytest.Monke
     assert len(it.subject._keys) == 10
 
 
-async def test_no_key_means_open_until_one_is_made_and_never_again_after(it: It) -> None:
+async def test_a_server_is_open_until_its_first_key_and_never_again(it: It) -> None:
     it.keys.known = {}
     assert await it.subject.is_open()
     it.keys.known = {KEY.hash: INFO}
@@ -227,7 +227,7 @@ async def test_no_request_is_admitted_while_it_is_unknown_whether_keys_exist(
     assert KEY.hash not in caplog.text
 
 
-async def test_a_database_that_hangs_does_not_answer(it: It, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_hanging_database_counts_as_unavailable(it: It, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(authentication, "LOOKUP_S", 0.05)
     it.keys.waiting = asyncio.Event()
     with pytest.raises(StoreUnavailable):

@@ -244,7 +244,7 @@ BATCH = {"input_file_id": "file-1", "endpoint": "/v1/chat/completions", "complet
     ],
 )
 @pytest.mark.parametrize("times", [1, 2])
-async def test_very_many_fields_are_refused_without_naming_one(path: str, body: dict[str, Any], times: int):
+async def test_too_many_fields_are_rejected_without_naming_one(path: str, body: dict[str, Any], times: int):
     """Few enough to be parsed, but too many to report one by one."""
     content = json.dumps(body).replace('"a', '"b": 1, "a' if times == 2 else '"a').encode()
     async with served(team()) as api:
@@ -309,7 +309,7 @@ async def first_line(api: Served, head: bytes, body: list[bytes]) -> tuple[bytes
     return line, took_s
 
 
-async def test_a_body_of_50_mb_is_refused_before_it_is_read():
+async def test_a_body_of_50_mb_is_rejected_before_it_is_read():
     piece = b"x" * 65_536
     async with served(team()) as api:
         await api.ok()
@@ -402,7 +402,7 @@ def is_no_defect(answer: Any) -> bool:
 
 @ONE_SERVER
 @given(body=BODY | JSON, path=st.sampled_from(["/v1/chat/completions", "/v1/plans"]))
-async def test_no_json_is_a_5xx(warm: Served, body: Any, path: str):
+async def test_no_json_body_causes_a_5xx(warm: Served, body: Any, path: str):
     answer = await post(warm, json.dumps(body).encode(), path)
     assert is_no_defect(answer), answer.text
     assert '"error":{' not in answer.text or answer.status_code != 200, answer.text
@@ -414,7 +414,7 @@ async def test_no_json_is_a_5xx(warm: Served, body: Any, path: str):
     model=st.sampled_from(["mini", "ultra", "duo", "a"]),
     path=st.sampled_from(["/v1/chat/completions", "/v1/plans"]),
 )
-async def test_no_podium_object_is_a_5xx(warm: Served, podium: Any, model: str, path: str):
+async def test_no_podium_field_causes_a_5xx(warm: Served, podium: Any, model: str, path: str):
     answer = await post(warm, json.dumps(ASK | {"model": model, "podium": podium}).encode(), path)
     assert is_no_defect(answer), answer.text
     if answer.status_code == 400:
@@ -423,7 +423,7 @@ async def test_no_podium_object_is_a_5xx(warm: Served, podium: Any, model: str, 
 
 @ONE_SERVER
 @given(content=st.binary(max_size=200), path=st.sampled_from(["/v1/chat/completions", "/v1/plans"]))
-async def test_no_bytes_are_a_5xx(warm: Served, content: bytes, path: str):
+async def test_no_byte_sequence_causes_a_5xx(warm: Served, content: bytes, path: str):
     answer = await post(warm, content, path)
     assert 400 <= answer.status_code < 500
     assert answer.json()["error"]["param"]
@@ -431,7 +431,7 @@ async def test_no_bytes_are_a_5xx(warm: Served, content: bytes, path: str):
 
 @ONE_SERVER
 @given(id=st.text(min_size=1, max_size=20), limit=st.text(max_size=9))
-async def test_no_look_up_is_a_5xx(warm: Served, id: str, limit: str):
+async def test_no_look_up_request_causes_a_5xx(warm: Served, id: str, limit: str):
     from urllib.parse import quote
 
     name = quote(id, safe="", errors="surrogatepass")

@@ -101,7 +101,7 @@ async def test_a_file_is_created_listed_read_and_deleted(api: Served) -> None:
         await sdk.files.retrieve(file.id)
 
 
-async def test_each_line_of_a_batch_is_a_run_and_the_answers_are_a_file(api: Served) -> None:
+async def test_each_line_of_a_batch_is_a_run_and_answers_become_a_file(api: Served) -> None:
     sdk = api.sdk
     lines = [line("one"), line("two", model="duo"), line("nobody", model="absent"), line("bad", temperature="hot"), line("streams", stream=True)]  # fmt: skip
     file = await upload(sdk, *lines)
@@ -488,7 +488,7 @@ async def test_lines_wait_while_other_lines_of_the_batch_hold_the_budget(tmp_pat
 
 
 @pytest.mark.parametrize("path", DIALECTS.by_path)
-async def test_a_line_is_retried_if_its_budget_is_held_but_not_if_it_is_spent(path: str) -> None:
+async def test_a_line_is_retried_if_its_budget_is_held_but_not_if_spent(path: str) -> None:
     held, spent = BudgetExceeded("Held.", retryable=True, retry_after_s=2.0), BudgetExceeded("Spent.")
     for error, later_s in ((held, 2.0), (spent, None)):
         exchange = Exchange(b"")

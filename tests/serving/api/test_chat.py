@@ -241,7 +241,7 @@ async def test_a_plain_pass_through_has_no_orchestration():
     assert usage["prompt_tokens_details"]["orchestration_input_tokens"] == 0
 
 
-async def test_cost_is_the_workers_prices_times_their_tokens():
+async def test_the_cost_is_the_sum_of_tokens_times_prices():
     async with served(team()) as api:
         podium = (await api.ok(trace=True))["podium"]
     tokens = [s["usage"] for s in podium["steps"]]
@@ -336,7 +336,7 @@ async def test_a_steps_needs_are_shown_with_the_step():
     assert "optics" not in prompt, "no worker is shown it"
 
 
-async def test_progress_as_reasoning_is_read_by_any_client():
+async def test_progress_may_be_sent_as_reasoning_for_any_client():
     async with served(team()) as api, api.sdk as sdk:
         stream = await sdk.chat.completions.create(
             model="mini", messages=MESSAGES, stream=True, extra_body={"podium": {"progress": "reasoning"}}
@@ -384,7 +384,7 @@ async def test_heartbeats_are_sent_although_hidden_steps_run():
     assert len(beats) >= 4, "1.5 s of nothing but inner steps, a beat for each 0.2 s"
 
 
-async def test_the_sdk_does_not_mind_heartbeats():
+async def test_the_sdk_ignores_heartbeats():
     settings = team(
         workers=[scripted("a", "Late.", delay_s=0.2)],
         workflows={},
@@ -441,7 +441,7 @@ async def test_a_second_round_accepts_or_revises_the_answer():
     assert revised["choices"][0]["message"]["content"] == "c says so."
 
 
-async def test_the_callers_trace_is_joined():
+async def test_the_run_joins_the_callers_trace():
     trace_id = "0af7651916cd43dd8448eb211c80319c"
     async with served(team()) as api:
         headers = {"traceparent": f"00-{trace_id}-b7ad6b7169203331-01"}

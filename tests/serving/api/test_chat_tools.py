@@ -171,7 +171,7 @@ def chunks_of(stream: bytes) -> list[Json]:
 
 
 @given(runs(), st.booleans(), st.sampled_from(["off", "events", "reasoning"]))
-def test_the_sdk_reads_every_run(events: list[Event], with_usage: bool, progress: str) -> None:
+def test_the_sdk_can_parse_every_run(events: list[Event], with_usage: bool, progress: str) -> None:
     request = parse(stream=True, stream_options={"include_usage": with_usage}, podium={"progress": progress})
     chunks = chunks_of(encode(CHAT, request, *events))
     last = events[-1]
@@ -199,7 +199,7 @@ def test_the_sdk_reads_every_run(events: list[Event], with_usage: bool, progress
 
 
 @given(st.lists(tool_calls, min_size=1, max_size=5))
-def test_the_sdk_reads_every_body_that_ends_with_calls(calls: list[ToolCall]) -> None:
+def test_the_sdk_can_parse_every_body_with_tool_calls(calls: list[ToolCall]) -> None:
     body = CHAT.body(RunRecords(record_of(*suspension(*calls))), parse(), call_id)
     answer = ChatCompletion.model_validate(body, strict=True)
     message = answer.choices[0].message

@@ -65,7 +65,7 @@ async def test_the_first_failure_is_returned_and_cancels_the_other_answers(strea
         assert answer.status_code == (200 if answer.text.startswith("data") else 400)
 
 
-async def test_an_answer_that_was_paid_makes_the_failure_of_another_final() -> None:
+async def test_the_failure_of_one_of_n_answers_is_final_if_another_was_billed() -> None:
     worker = scripted("a", "Paid.", {"error": "unavailable"}, price=PRICE, retry={"attempts": 1})
     async with served(team(workers=[worker], workflows={})) as api:
         failed = await api.post({"model": "a", "n": 2})

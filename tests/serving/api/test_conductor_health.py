@@ -64,7 +64,7 @@ async def test_a_conductor_that_rejects_a_parameter_is_reported_after_ten_runs(
 
 
 @pytest.mark.parametrize("bad", ["I like trains.", {"error": "unavailable"}])
-async def test_plans_that_cannot_run_and_outages_count(bad: str | Json) -> None:
+async def test_invalid_plans_and_outages_count_as_failures(bad: str | Json) -> None:
     settings = team(bad)
     settings["workers"][0]["retry"] = {"attempts": 1}
     async with served(settings) as api:
@@ -72,7 +72,7 @@ async def test_plans_that_cannot_run_and_outages_count(bad: str | Json) -> None:
         assert (await readyz(api))["status"] == "degraded"
 
 
-async def test_a_plan_that_was_repaired_is_a_plan() -> None:
+async def test_a_repaired_plan_counts_as_a_plan() -> None:
     async with served(team("I like trains.", GOOD)) as api:
         for _ in range(N):
             await api.ok()

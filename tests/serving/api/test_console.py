@@ -58,7 +58,7 @@ async def test_an_unchanged_file_returns_304(site: Path) -> None:
         assert (newer.status_code, newer.text) == (200, "document.title = 'another'")
 
 
-async def test_the_address_without_a_slash_leads_to_the_page_on_this_server(site: Path) -> None:
+async def test_the_console_url_without_a_slash_redirects_to_this_server(site: Path) -> None:
     async with console(site) as http:
         answer = await http.get("/console")
         assert answer.status_code == 307
@@ -69,7 +69,7 @@ async def test_the_address_without_a_slash_leads_to_the_page_on_this_server(site
     "path",
     ["../secret.txt", "..%2fsecret.txt", "%2e%2e/secret.txt", "..%5csecret.txt", "/etc/passwd", "%2fetc%2fpasswd", "link.txt", "console.js%00.txt"],
 )  # fmt: skip
-async def test_no_path_leads_out_of_the_page_s_folder(site: Path, path: str) -> None:
+async def test_no_path_can_leave_the_consoles_folder(site: Path, path: str) -> None:
     async with console(site) as http:
         answer = await http.get(f"/console/{path}")
         assert answer.status_code in (404, 405)
@@ -77,7 +77,7 @@ async def test_no_path_leads_out_of_the_page_s_folder(site: Path, path: str) -> 
         assert "root:" not in answer.text
 
 
-async def test_the_page_is_read_and_not_written(site: Path) -> None:
+async def test_the_console_accepts_only_get_and_head(site: Path) -> None:
     async with console(site) as http:
         for method in ("POST", "PUT", "DELETE", "PATCH"):
             assert (await http.request(method, "/console/console.js")).status_code == 405

@@ -170,7 +170,7 @@ async def test_an_incomplete_response_without_text_counts_as_filtered():
 
 
 @pytest.mark.parametrize("has_fallback", [True, False])
-async def test_a_middle_step_passes_no_empty_output_on(refusing: Refusing, has_fallback: bool):
+async def test_a_filtered_middle_step_passes_no_empty_output_on(refusing: Refusing, has_fallback: bool):
     three = [step("b", "Begin."), step("a", "Go on.", [0]), step("echo", "End.", [1])]
     echo = scripted("echo", "{question}")
     async with serving(refusing.wire) as upstream:

@@ -43,7 +43,7 @@ def _short(item: Any) -> str:
     return f"{item['type']}: {item.get('name') or item.get('output')}"
 
 
-async def test_a_conversation_is_made_read_changed_and_deleted(store_address: Address) -> None:
+async def test_a_conversation_is_created_read_changed_and_deleted(store_address: Address) -> None:
     async with replicas(store_address, n=2) as (one, other), one.api.sdk as sdk, other.api.sdk as there:
         conversation = await sdk.conversations.create(items=[SAID], metadata={"a": "b"})  # type: ignore[list-item]
         assert (await there.conversations.retrieve(conversation.id)).to_dict() == conversation.to_dict()
@@ -105,7 +105,7 @@ async def test_items_are_listed_page_by_page_in_either_order(store_address: Addr
             await sdk.conversations.items.list(conversation.id, after="msg_x")
 
 
-async def test_a_response_has_its_conversation_before_it_and_is_in_it_after(store_address: Address) -> None:
+async def test_a_response_gets_its_conversation_and_is_appended_to_it(store_address: Address) -> None:
     settings = one_worker("Hello Ann.", "You are Ann.", "Good bye.")
     async with replicas(store_address, settings) as (one, other), one.api.sdk as sdk, other.api.sdk as there:
         conversation = await sdk.conversations.create(items=[SAID])  # type: ignore[list-item]
@@ -138,7 +138,7 @@ async def test_a_response_has_its_conversation_before_it_and_is_in_it_after(stor
         assert counted.input_tokens > (await sdk.responses.input_tokens.count(model="a", input="x")).input_tokens  # fmt: skip
 
 
-async def test_a_request_that_is_sent_again_adds_its_turn_once(store_address: Address) -> None:
+async def test_a_repeated_request_adds_its_turn_once(store_address: Address) -> None:
     async with replicas(store_address, one_worker("One.")) as (one, other), one.api.sdk as sdk, other.api.sdk as there:  # fmt: skip
         conversation = await sdk.conversations.create()
         again: Json = {"model": "a", "input": "Hi.", "conversation": conversation.id, "extra_headers": {"Idempotency-Key": "k"}}  # fmt: skip

@@ -255,7 +255,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("what", WRONG)
-async def test_a_wrong_question_is_refused_with_its_field(what: str) -> None:
+async def test_an_invalid_report_request_is_an_error_with_its_field(what: str) -> None:
     params, words = WRONG[what]
     async with served(team()) as api:
         answer = await api.http.get("/v1/costs", params=params)

@@ -191,7 +191,7 @@ BAD_NAMES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("body", BAD_NAMES.values(), ids=BAD_NAMES)
-async def test_a_wrong_name_is_not_answered_with_the_list_of_all(body: Json) -> None:
+async def test_an_error_about_an_unknown_name_does_not_list_all_names(body: Json) -> None:
     workers = [scripted("zebra"), scripted("lion"), scripted("otter")]
     async with served(team(workers=workers, workflows={})) as api:
         answer = await api.post(body)

@@ -20,7 +20,7 @@ def pool(**more: object) -> Json:
     return team(workers=[scripted("a"), scripted("b"), VECTORS], **more)
 
 
-async def test_the_sdk_gets_a_vector_for_each_text_in_their_order() -> None:
+async def test_the_sdk_gets_a_vector_for_each_text_in_order() -> None:
     async with served(pool()) as api, api.sdk as sdk:
         both = await sdk.embeddings.create(model="vectors", input=["one", "two"])
         one = await sdk.embeddings.create(model="vectors", input="one")
@@ -74,7 +74,7 @@ async def test_an_unsupported_embeddings_request_is_an_error_with_its_field(
     assert message in error["message"]
 
 
-async def test_a_worker_of_vectors_is_in_no_plan_and_holds_no_chat() -> None:
+async def test_a_worker_for_embeddings_is_in_no_plan_and_rejects_chat() -> None:
     async with served(pool()) as api, api.sdk as sdk:
         assert "vectors" not in api.service.settings().pool
         with pytest.raises(openai.BadRequestError, match="does not support /v1/chat/completions"):

@@ -34,7 +34,7 @@ def test_every_error_class_has_a_row_in_the_table():
     assert set(api_errors.TABLE) == tree()
 
 
-def test_statuses_are_the_designs():
+def test_every_error_has_its_specified_status():
     assert {kind: row.status for kind, row in api_errors.TABLE.items()} == STATUSES
 
 

@@ -44,7 +44,7 @@ async def test_a_failure_before_the_first_byte_is_an_http_status(kind, status, c
     assert (caught.value.status_code, caught.value.code) == (status, code)
 
 
-async def test_a_failure_after_the_first_byte_is_the_last_event_and_the_sdk_raises_it():
+async def test_a_failure_after_the_first_byte_is_the_last_event_and_raised_by_the_sdk():
     async with served(team(workers=[HALF], workflows={})) as api, api.sdk as sdk:
         events = await api.events({"model": "a"})
         stream = await sdk.chat.completions.create(model="a", messages=ASK["messages"], stream=True)
@@ -158,7 +158,7 @@ async def test_a_configured_fallback_leaves_no_note():
     ]
 
 
-async def test_a_conductor_that_is_down_is_led_by_one_that_was_chosen():
+async def test_an_automatically_chosen_conductor_replaces_a_failed_one():
     ill = scripted("conductor", {"error": "refused"}, in_pool=False, fallbacks="auto")
     workers = [ill, scripted("a", plan(step("b"))), scripted("b", "Blue.")]
     settings = team(workflows={}) | {"workers": workers}
@@ -209,7 +209,7 @@ async def test_a_repaired_plan_runs():
 
 
 @pytest.mark.parametrize("reply", [{"error": "refused"}, {"text": "{ half a plan", "fail_after_tokens": 2}])
-async def test_a_conductor_that_fails_yields_one_workers_answer(reply):
+async def test_if_the_conductor_fails_one_worker_answers(reply):
     async with served(team(reply)) as api:
         body = await api.ok()
     assert "the conductor failed" in body["podium"]["fallback"]

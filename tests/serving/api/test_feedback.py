@@ -59,7 +59,7 @@ async def test_feedback_is_stored_in_memory_with_the_run() -> None:
         assert (await give(api, id, {"score": 0})).status_code == 200
 
 
-async def test_feedback_is_stored_for_all_routers_and_its_texts_are_removed_with_the_run(
+async def test_feedback_is_stored_for_all_routers_and_removed_with_the_runs_texts(
     store_address: Address,
 ) -> None:
     async with replicas(store_address, team()) as (one, other):
@@ -87,7 +87,7 @@ async def test_feedback_is_stored_for_all_routers_and_its_texts_are_removed_with
         ({"stars": 5}, "stars"),
     ],
 )
-async def test_feedback_is_bounded_and_a_bad_one_names_its_field(body: Json, param: str) -> None:
+async def test_feedback_is_limited_and_an_error_names_its_field(body: Json, param: str) -> None:
     async with served(team()) as api:
         answer = await give(api, await ask(api), body)
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)

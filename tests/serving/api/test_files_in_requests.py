@@ -103,7 +103,7 @@ async def test_a_file_that_no_worker_can_read_is_rejected_with_its_place(file: J
     assert not calls
 
 
-async def test_addresses_of_files_are_refused_by_name() -> None:
+async def test_file_urls_are_rejected_by_field() -> None:
     async with served(mixture()) as api:
         part = {"type": "input_file", "file_url": "http://169.254.169.254/a.pdf"}
         body = {"model": "mini", "input": [{"role": "user", "content": [part]}]}

@@ -140,7 +140,7 @@ async def test_a_rejected_prompt_does_not_count_against_the_worker() -> None:
             assert (await ready(api))[1]["status"] == "ready"
 
 
-async def test_details_are_for_operators(tmp_path: Path) -> None:
+async def test_details_are_shown_only_to_operators(tmp_path: Path) -> None:
     async with upstreams(big=[REFUSED] * 9, small=[Answer(text="Words.")] * 9) as up:  # noqa: SIM117
         async with keyed(tmp_path, led_pool(up)) as it:
             await it.ask("mine", "POST", CHAT, ASK)

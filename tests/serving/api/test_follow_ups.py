@@ -170,7 +170,7 @@ async def test_an_early_call_uses_at_most_half_of_the_worker_s_slots(slots: int,
 
 
 @pytest.mark.parametrize("more", [{"service_tier": "flex"}, {"podium": {"background": True}}])
-async def test_a_request_that_no_client_waits_for_is_never_answered_early(more: Json) -> None:
+async def test_a_background_request_is_never_answered_early(more: Json) -> None:
     async with served(settings_for(TO_A, a=FREE, b=FREE)) as api:
         await run(api, "Why?")
         answer = await api.post({"messages": turns("Why?", "And now?"), **more})
@@ -241,7 +241,7 @@ async def test_after_a_cleared_tool_result_a_switch_is_free() -> None:
         assert not any("in its cache" in prompt for prompt in prompts)
 
 
-async def test_a_cleared_tool_result_ends_no_tool_loop() -> None:
+async def test_a_cleared_tool_result_does_not_end_a_tool_loop() -> None:
     call, result = tool_turns("New.")[1:]
     more = [*turns("Go on.", "?")[:2], *turns("And now?"), call | {"tool_calls": [call["tool_calls"][0] | {"id": "t2"}]}, result | {"tool_call_id": "t2"}]  # fmt: skip
     async with served(settings_for(TO_A, TO_B)) as api:
@@ -431,7 +431,7 @@ async def test_a_tool_loop_stays_at_the_deployment_of_its_last_call(model: str) 
                 assert first == second != f"Bearer {keys['KEY_' + resting.name.upper()]}"
 
 
-async def test_a_lifetime_of_an_hour_ends_after_ten_quick_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_hour_caching_ends_after_ten_quick_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     async with served(settings_for(TO_A, a=FREE, b=FREE, conversation={"stickiness": 0})) as api:
         words, lifetimes = ["Why?"], list[str]()
         for n in range(13):
@@ -493,7 +493,7 @@ async def test_an_openai_cache_lasts_as_long_as_the_request_specifies(
 
 
 @pytest.mark.parametrize(("setting", "lifetime"), [("auto", ""), ("5m", "5m"), ("1h", "1h")])
-async def test_a_fixed_lifetime_is_that_of_every_breakpoint(setting: str, lifetime: str) -> None:
+async def test_a_configured_lifetime_applies_to_every_breakpoint(setting: str, lifetime: str) -> None:
     async with served(settings_for(conversation={"cache_lifetime": setting})) as api:
         await api.ok({"model": "a"})
         cache = api.worker("a").calls[-1].sampling.options.prompt_cache
@@ -526,7 +526,7 @@ PDF: Json = {
         ({"calls_tools": False}, [], {"tools": [READ]}),
     ],
 )
-async def test_a_worker_that_lacks_an_ability_keeps_no_turn_that_needs_it(
+async def test_a_worker_without_a_needed_capability_does_not_keep_the_turn(
     lacks: Json, parts: list[Json], more: Json
 ) -> None:
     settings = settings_for(TO_A, TO_B)

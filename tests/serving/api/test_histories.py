@@ -149,7 +149,7 @@ def thinking(thoughts: Json) -> list[Json]:
 
 
 @pytest.mark.parametrize("thoughts", THOUGHTS)
-async def test_thoughts_are_forwarded_to_a_worker_that_is_called_by_its_name(thoughts: Json):
+async def test_reasoning_in_the_history_is_forwarded_to_a_worker_by_name(thoughts: Json):
     async with serving(OPENAI.wire) as upstream, served(ours(OPENAI, upstream.url, model="kimi-9")) as api:
         await api.ok({"model": "a", "messages": thinking(thoughts), "tools": TOOLS})
         (message,) = [each for each in upstream.body["messages"] if each["role"] == "assistant"]
@@ -180,7 +180,7 @@ async def test_reasoning_of_other_workers_is_not_sent_to_plan_steps():
 
 
 @pytest.mark.parametrize("name", ["reasoning_content", "reasoning", "reasoning_details"])
-async def test_thoughts_that_are_forwarded_count_as_text(name: str):
+async def test_forwarded_reasoning_counts_as_text(name: str):
     """It counts towards the hold of the call, the key's tokens per minute, the text limit and the memory budget."""
     long_text = "data:x " + "I should look. " * 20_000
     thoughts: Any = (

@@ -149,7 +149,7 @@ async def test_leaving_while_waiting_for_a_slot():
         await api.quiet()
 
 
-async def test_leaving_while_a_retry_is_waited_for():
+async def test_leaving_during_the_wait_for_a_retry():
     busy = scripted("a", {"error": "busy", "retry_after_s": 60}, retry={"max_wait_s": 100})
     async with served(team(workers=[busy], workflows={})) as api:
         id = await leave_when(
@@ -160,7 +160,7 @@ async def test_leaving_while_a_retry_is_waited_for():
         assert len(api.worker("a").calls) == 1
 
 
-async def test_leaving_while_money_is_waited_for():
+async def test_leaving_during_the_wait_for_budget():
     """Two parallel steps, with budget for one: the second waits until the first has settled."""
     price = {"input_usd_per_mtok": 0, "output_usd_per_mtok": 1000}
     both = [
@@ -358,7 +358,7 @@ def long_record(**limits: float) -> Json:
 
 @pytest.mark.parametrize("path", ["/v1/workflows/{id}", "/v1/workflows/{id}/events"])
 @pytest.mark.real_time
-async def test_records_and_events_are_not_buffered_whole_for_a_client_that_does_not_read(path: str):
+async def test_records_and_events_are_buffered_in_pieces_for_a_stalled_client(path: str):
     async with served(long_record(unread_s=1)) as api:
         id = await long_run(api)
         assert len((await api.http.get(path.format(id=id))).content) > LONG, "it is whole for who reads"
@@ -372,7 +372,7 @@ async def test_records_and_events_are_not_buffered_whole_for_a_client_that_does_
 
 
 @pytest.mark.real_time
-async def test_only_one_piece_of_a_file_is_buffered_for_a_client_that_does_not_read():
+async def test_a_file_is_buffered_in_pieces_for_a_client_that_does_not_read():
     content = bytes(range(256)) * 80_000
     async with served(long_record(unread_s=1)) as api:
         id, store = await upload(api, content), api.batches.store

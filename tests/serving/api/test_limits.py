@@ -27,7 +27,9 @@ def refused(answer: Json) -> list[str | None]:
         ("max", 5, 2),
     ],
 )
-async def test_every_reasoning_effort_means_something(effort: str, steps: int, rounds: int):
+async def test_every_reasoning_effort_sets_the_maximum_of_steps_and_rounds(
+    effort: str, steps: int, rounds: int
+):
     """The conductor's prompt has the maximum number of steps, a plan with one more is rejected, and the rounds are
     limited.
     """
@@ -70,7 +72,7 @@ async def test_a_fixed_workflow_with_too_many_steps_is_rejected():
         assert len((await api.ok({"model": "duo"}, max_steps=2))["podium"]["steps"]) == 2
 
 
-async def test_rounds_are_the_callers_to_choose():
+async def test_the_request_may_set_the_number_of_rounds():
     async with served(team(plan(step("a")), plan(step("b")), plan(step("c")))) as api:
         assert [(await api.ok(rounds=n))["podium"]["rounds"] for n in (1, 2, 3)] == [1, 2, 3]
         assert (await api.ok({"model": "ultra"}, rounds=1))["podium"]["rounds"] == 1
@@ -122,7 +124,7 @@ async def test_a_request_over_its_cost_limit_returns_402_with_the_amounts():
     assert record["cost_usd"] == 0
 
 
-async def test_inside_its_cost_an_answer_is_shortened_rather_than_refused():
+async def test_an_answer_is_shortened_to_its_cost_limit():
     long = scripted("a", "word " * 3000, price={"input_usd_per_mtok": 0, "output_usd_per_mtok": 10})
     async with served(team(workers=[long], workflows={})) as api:
         answer = await api.ok({"model": "a"}, max_cost_usd=0.001)
@@ -130,7 +132,7 @@ async def test_inside_its_cost_an_answer_is_shortened_rather_than_refused():
     assert answer["choices"][0]["finish_reason"] == "length"
 
 
-async def test_max_tokens_holds_for_everything_together():
+async def test_max_tokens_limits_all_calls_together():
     async with served(team()) as api:
         refusal = await api.post(max_tokens=30)
         enough = await api.ok({"model": "a"}, max_tokens=500)
@@ -179,7 +181,7 @@ async def test_a_plan_in_the_request_works_with_any_model_and_without_a_conducto
     assert answer["choices"][0]["message"]["content"] == "b says so."
 
 
-async def test_a_step_that_the_last_one_cannot_reach_is_never_run():
+async def test_an_unused_step_of_a_given_plan_never_runs():
     async with served(team()) as api:
         answer = await api.ok(plan=[step("a", "Nobody reads this."), step("b", "Answer.")])
         record = await api.record(answer["podium"]["workflow_id"])
@@ -262,7 +264,7 @@ async def test_the_plans_endpoint_accepts_the_team_as_a_worker_with_unknown_cost
     assert record["steps"][0]["cost_usd"] == pytest.approx(answer["podium"]["cost_usd"])
 
 
-async def test_plans_never_streams():
+async def test_the_plans_endpoint_never_streams():
     async with served(team()) as api:
         assert (await api.ok({"stream": True}, path="/v1/plans"))["object"] == "plan"
 

@@ -121,7 +121,7 @@ async def test_a_run_can_be_read_while_it_runs():
         assert (await api.record(id))["status"] == "cancelled"
 
 
-async def test_models_lists_every_name_and_its_sort():
+async def test_the_models_list_has_every_name_and_its_kind():
     workers = [scripted("a", card="Finds reasons."), scripted("b")]
     async with served(team(workers=workers)) as api, api.sdk as sdk:
         listed = {model.id: model async for model in sdk.models.list()}

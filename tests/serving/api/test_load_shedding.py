@@ -96,7 +96,7 @@ async def test_a_router_on_a_busy_core_rejects_no_request():
         await end_task(waiting)
 
 
-async def test_runs_that_have_ended_keep_their_places_until_they_are_written(tmp_path: Path):
+async def test_ended_runs_keep_their_slots_until_they_are_written(tmp_path: Path):
     address = sqlite_address(tmp_path / "podium.db")
     settings = team(workers=[scripted("a")], workflows={}, limits={"max_running": 3})
     async with replicas(address, settings, n=1) as (one,):

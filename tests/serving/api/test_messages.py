@@ -62,7 +62,7 @@ async def test_the_sdk_gets_the_stop_sequence_that_ended_the_answer(
         )
 
 
-async def test_the_sdks_stream_helper_gets_the_same_piece_by_piece() -> None:
+async def test_the_sdks_stream_helper_gets_the_same_answer_in_pieces() -> None:
     async with served(team()) as api, sdk(api) as client:
         whole = await client.messages.create(**QUESTION)
         async with client.messages.stream(**QUESTION) as stream:
@@ -132,7 +132,7 @@ async def test_the_requests_parameters_reach_the_worker() -> None:
     assert sampling.effort == "low"
 
 
-async def test_a_picture_and_a_document_reach_a_worker_that_can_see() -> None:
+async def test_an_image_and_a_document_reach_a_worker_that_accepts_them() -> None:
     document = {
         "type": "document",
         "title": "Notes",
@@ -149,7 +149,7 @@ async def test_a_picture_and_a_document_reach_a_worker_that_can_see() -> None:
     ]  # fmt: skip
 
 
-async def test_a_picture_that_no_worker_sees_is_refused_by_its_place() -> None:
+async def test_an_image_that_no_worker_accepts_is_rejected_with_its_place() -> None:
     turns = [{"role": "user", "content": "Hi."}, {"role": "user", "content": [PICTURE]}]
     async with served(team()) as api:
         answer = await api.http.post(PATH, json=QUESTION | {"system": "Be brief.", "messages": turns})
@@ -246,7 +246,7 @@ async def test_tokens_are_counted_without_a_run() -> None:
     assert more.input_tokens > short.input_tokens + 100
 
 
-async def test_an_answer_holds_to_the_schema_that_the_sdk_sends() -> None:
+async def test_an_answer_must_match_the_sdks_schema() -> None:
     workers = [scripted("a", '{"city": "Paris", "population": 2000000}'), scripted("b", "Paris, I think.")]
     async with served(team(workers=workers, workflows={})) as api, sdk(api) as client:
         body = QUESTION | {"model": "a"}
@@ -297,7 +297,7 @@ async def test_a_failure_in_the_middle_of_a_stream_is_an_error_event() -> None:
     assert caught.value.type == "api_error"
 
 
-async def test_the_silence_is_filled_with_pings() -> None:
+async def test_pings_are_sent_during_silence() -> None:
     workers = [scripted("a", "Late.", delay_s=0.4)]
     limits = {"heartbeat_s": 0.05, "first_byte_s": 0.05}
     async with served(team(workers=workers, workflows={}, limits=limits)) as api:

@@ -27,7 +27,7 @@ def claude_codes(*turns: Json) -> Json:
     }  # fmt: skip
 
 
-def test_a_conversation_with_tools_is_read_as_claude_code_sends_it_back() -> None:
+def test_a_conversation_with_tools_is_parsed_as_claude_code_sends_it() -> None:
     cached = {"cache_control": {"type": "ephemeral"}}
     uses = [
         {"type": "tool_use", "id": id, "name": "Read", "input": {"path": id, "all": False}} for id in "ab"

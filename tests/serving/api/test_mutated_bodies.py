@@ -108,5 +108,5 @@ def parse(dialect: Dialect, body: bytes) -> ApiRequest | BadTask:
 
 
 @pytest.mark.parametrize(("dialect", "body"), BODIES)
-def test_the_bodies_themselves_are_requests(dialect: Dialect, body: Json) -> None:
+def test_the_unchanged_bodies_are_valid(dialect: Dialect, body: Json) -> None:
     assert dialect.parse(json.dumps(body).encode()).tools.tools

@@ -50,7 +50,7 @@ async def test_embeddings_pass_through_unchanged_and_are_billed() -> None:
     assert podium["cost_usd"] == pytest.approx(2e-6)
 
 
-async def test_text_is_completed_through_the_wire_with_its_log_probabilities() -> None:
+async def test_text_completions_pass_through_with_logprobs() -> None:
     async with chain() as (front, behind), front.sdk as sdk:
         answer = await sdk.completions.create(model="text", prompt="Once", max_tokens=5, logprobs=1)
         [call] = behind.worker("text").calls
@@ -162,6 +162,6 @@ def test_an_answer_without_a_vector_for_each_text_is_an_error(answer: object) ->
         (b"null", ()),
     ],
 )  # fmt: skip
-def test_log_probabilities_are_read_in_both_forms_and_oddities_passed_over(raw: bytes, read: object) -> None:
+def test_logprobs_of_both_formats_are_parsed_and_oddities_ignored(raw: bytes, read: object) -> None:
     chunk = read_chunk(b'{"choices":[{"index":0,"text":"a","logprobs":' + raw + b"}]}")
     assert logprobs_of(chunk) == read

@@ -189,7 +189,7 @@ async def test_workers_that_fetch_no_urls_get_no_image_urls_and_plans_reflect_th
         assert [name for name, member in members.items() if member.sees_images] == ["seeing"]
 
 
-async def test_hosts_of_deployments_are_looked_up_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_hosts_of_deployments_are_looked_up_concurrently(monkeypatch: pytest.MonkeyPatch) -> None:
     names = Names(monkeypatch)
     hosts = [f"host{n}.example" for n in range(LOOK_UPS)]
     for host in hosts[1:]:

@@ -337,7 +337,7 @@ async def limit_nothing(it: Keyed) -> None:
     assert (await it.ask("admin", "POST", "/v1/admin/teams", {"name": "nobody's"})).status_code == 201
 
 
-async def test_a_wrong_policy_is_refused_by_its_field(it: Keyed) -> None:
+async def test_an_invalid_policy_is_rejected_with_its_field(it: Keyed) -> None:
     path = f"/v1/admin/teams/{it.ids['search']}/policy"
     for body, said in (({"max_stepz": 1}, "max_stepz"), ({"max_cost_usd": -1}, "max_cost_usd")):
         answer = await it.ask("admin", "POST", path, body)

@@ -84,7 +84,7 @@ async def test_many_requests_of_one_key_delay_another_key_by_one_call(tmp_path: 
         assert texts_of(it.api.worker("a").calls).index("one") <= 3
 
 
-async def test_a_request_that_would_wait_too_long_gets_retry_after_but_another_key_is_admitted(
+async def test_a_request_with_too_long_a_wait_gets_retry_after_but_not_another_key(
     tmp_path: Path,
 ) -> None:
     brisk = scripted("a", "Done.", delay_s=0.7, max_concurrency=1, max_wait_s=2.0, price=PRICE)
@@ -209,7 +209,7 @@ async def test_flex_requests_may_use_half_of_the_routers_slots(
             await asyncio.wait(flood)
 
 
-async def test_a_flex_run_that_waits_for_tools_keeps_waiting_while_its_share_is_full() -> None:
+async def test_a_flex_run_waiting_for_tools_keeps_waiting_while_its_share_is_full() -> None:
     settings: Any = calling_team() | {"limits": {"max_running": 4}}
     settings["workers"].append(scripted("b", {"text": "x y", "stall_after_tokens": 1}))
     tools: Any = [{"type": "function", "function": {"name": "clock"}}]

@@ -121,7 +121,7 @@ async def test_other_blocks_keep_their_cache_marks(content: list[Json], path: st
         assert marks(upstream.body) == [(path, HOUR["cache_control"])]
 
 
-async def test_a_mark_on_the_request_is_one_on_its_last_block():
+async def test_a_cache_mark_on_the_request_applies_to_its_last_block():
     async with serving(ANTHROPIC.wire) as upstream, served(ours(ANTHROPIC, upstream.url)) as api:
         body = {"model": "a", "max_tokens": 9, "messages": [{"role": "user", "content": "Hello."}], **HOUR}
         assert (await api.http.post("/v1/messages", json=body)).status_code == 200
@@ -192,7 +192,7 @@ async def test_a_request_with_more_than_four_marks_is_rejected_as_by_anthropic(p
     assert (error["message"], error["param"]) == (TOO_MANY, "cache_control")
 
 
-async def test_a_mark_on_the_request_counts_unless_its_last_block_has_one():
+async def test_a_cache_mark_on_the_request_counts_unless_its_last_block_has_one():
     async with serving(ANTHROPIC.wire) as upstream, served(ours(ANTHROPIC, upstream.url)) as api:
         words = [text(str(number), **FIVE_MINUTES) for number in range(4)]
         body = {

@@ -46,7 +46,7 @@ async def test_responses_state_the_rates_and_beyond_them_return_429(tmp_path: Pa
         assert (free.status_code, "x-ratelimit-limit-requests" in free.headers) == (200, False)
 
 
-async def test_tokens_of_all_calls_count_and_a_request_that_did_not_run_costs_none(
+async def test_tokens_of_all_calls_count_but_none_of_rejected_requests(
     tmp_path: Path,
 ) -> None:
     async with keyed(tmp_path, SETTINGS) as it:

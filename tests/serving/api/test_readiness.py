@@ -73,7 +73,7 @@ async def test_a_router_without_any_ready_worker_stays_in_starting() -> None:
     assert (status, report["status"]) == (503, "starting")
 
 
-async def test_a_conductor_that_went_down_degrades_and_is_named() -> None:
+async def test_a_failed_conductor_degrades_the_server_and_is_named() -> None:
     up = engines()
     async with served(settings(scripted("a")), engines=up) as api:
         assert (await readyz(api))[0] == 200

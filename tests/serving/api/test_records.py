@@ -52,7 +52,7 @@ async def test_the_newest_records_are_kept_up_to_a_weight() -> None:
     assert await list_ids(store) == ["small"]
 
 
-async def test_putting_a_record_again_replaces_it() -> None:
+async def test_storing_a_record_again_replaces_it() -> None:
     store = MemoryStore(lambda: LimitSettings(records_bytes=100_000))
     for _ in range(10):
         await store.put(RunRecords(record("same", answer="x" * 30_000)))
@@ -77,7 +77,7 @@ async def test_the_key_with_the_most_records_loses_its_oldest() -> None:
     assert await list_ids(store) == ["r7", "r5", "few"]
 
 
-async def test_the_limits_of_the_moment_hold() -> None:
+async def test_the_current_limits_apply() -> None:
     limits = LimitSettings(records=3)
     store = MemoryStore(lambda: limits)
     for n in range(3):

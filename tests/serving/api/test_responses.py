@@ -42,7 +42,7 @@ async def test_the_sdk_gets_an_answer() -> None:
     )
 
 
-async def test_the_sdk_gets_a_stream_and_its_helper_a_final_response() -> None:
+async def test_the_sdk_gets_a_stream_and_a_final_response() -> None:
     async with served(team()) as api, api.sdk as sdk:
         stream = await sdk.responses.create(model="mini", input="Why?", stream=True)
         events: list[Any] = [event async for event in stream]
@@ -74,7 +74,7 @@ async def test_plan_and_progress_are_reasoning_if_a_summary_is_requested() -> No
     assert "Step 1" not in str(messages), "our own reasoning comes back, and goes no further"
 
 
-async def test_instructions_and_every_sort_of_input_reach_the_worker() -> None:
+async def test_instructions_and_every_kind_of_input_reach_the_worker() -> None:
     items: list[Json] = [
         {"role": "developer", "content": "Be short."},
         {"type": "message", "id": "msg_1", "role": "user", "content": [{"type": "input_text", "text": "Hi."}]},
@@ -185,7 +185,7 @@ class Sky(BaseModel):
     colour: str
 
 
-async def test_the_sdk_parses_an_answer_that_holds_to_its_schema() -> None:
+async def test_the_sdk_parses_an_answer_that_matches_its_schema() -> None:
     async with (
         served(team(workers=[scripted("a", '{"colour": "blue"}')], workflows={})) as api,
         api.sdk as sdk,
@@ -236,7 +236,7 @@ async def test_logprobs_that_the_worker_does_not_support_are_rejected_by_field()
         assert (await refused(api, model="a", presence_penalty=1))["param"] == "presence_penalty"
 
 
-async def test_an_answer_that_was_cut_is_incomplete() -> None:
+async def test_a_truncated_answer_is_incomplete() -> None:
     async with (
         served(team(workers=[scripted("a", "one two three four")], workflows={})) as api,
         api.sdk as sdk,
@@ -301,7 +301,7 @@ async def test_a_failure_after_the_first_byte_is_a_failed_response_with_a_known_
     assert [event.sequence_number for event in events] == list(range(len(events)))
 
 
-async def test_a_heartbeat_is_an_event_that_idle_timers_count() -> None:
+async def test_a_heartbeat_is_an_event_that_resets_idle_timers() -> None:
     slow = scripted("a", "x y", delay_s=0.5)
     settings = team(workers=[slow], workflows={}, limits={"heartbeat_s": 0.1, "first_byte_s": 0.05})
     async with served(settings) as api, api.sdk as sdk:
@@ -311,7 +311,7 @@ async def test_a_heartbeat_is_an_event_that_idle_timers_count() -> None:
     assert [event.sequence_number for event in events] == list(range(len(events)))
 
 
-def test_every_field_of_the_sdk_s_is_decided_about() -> None:
+def test_every_field_of_the_sdk_is_supported_or_rejected() -> None:
     """Each is supported, rejected because it would change the answer, or known to have no effect."""
     base = response_create_params.ResponseCreateParamsBase
     fields = (

@@ -43,7 +43,7 @@ def results(response: Any, *gave: str) -> list[Any]:
     ]
 
 
-async def test_a_response_is_retrieved_until_it_is_deleted() -> None:
+async def test_a_response_can_be_retrieved_until_it_is_deleted() -> None:
     async with served(team()) as api, api.sdk as sdk:
         response = await sdk.responses.create(
             model="mini", input="Why?", instructions="Be short.", metadata={"a": "b"}
@@ -285,7 +285,7 @@ def test_several_compactions_together_are_limited_to_a_body() -> None:
         unpack(half, "input[1]", count)
 
 
-async def test_a_compaction_of_pictures_can_be_sent() -> None:
+async def test_a_compaction_of_images_can_be_sent() -> None:
     picture = {"type": "input_image", "image_url": f"data:image/png;base64,iVBORw0KGgoA{noise(750_000)}"}
     worker = scripted("a", "Ann.", sees_images=True)
     async with served(team(workers=[worker], workflows={})) as api, api.sdk as sdk:
@@ -347,7 +347,7 @@ def test_a_compaction_written_by_a_client_has_the_limits_of_items() -> None:
             unpack_item(pack_item(message))
 
 
-async def test_any_replica_answers_for_any_response(store_address: Address) -> None:
+async def test_any_replica_can_return_any_response(store_address: Address) -> None:
     worker = tool_caller("a", [["look"]])
     async with replicas(store_address, team(workers=[worker], workflows={})) as (first, second):
         one, other = first.api.sdk, second.api.sdk
@@ -385,7 +385,7 @@ async def test_any_replica_answers_for_any_response(store_address: Address) -> N
             await other.responses.retrieve(response.id)
 
 
-async def test_a_response_of_another_team_is_as_one_that_never_was(tmp_path: Path) -> None:
+async def test_a_response_of_another_team_is_treated_as_missing(tmp_path: Path) -> None:
     async with keyed(tmp_path) as it:
         body = {"model": "mini", "input": "Why?"}
         mine = (await it.ask("mine", "POST", PATH, body)).json()
@@ -487,7 +487,7 @@ async def test_a_compaction_with_too_many_messages_is_rejected() -> None:
         assert not api.worker("a").calls
 
 
-async def test_many_references_to_one_response_look_at_it_once() -> None:
+async def test_many_references_to_one_response_load_it_once() -> None:
     async with served(team(workers=[scripted("a", "Ann.")], workflows={})) as api, api.sdk as sdk:
         lines: Any = [{"role": "user", "content": f"Line {n}."} for n in range(50)]
         response = await sdk.responses.create(model="a", input=lines)

@@ -74,7 +74,7 @@ async def send(api: Served, path: str, body: bytes, encoding: str) -> httpx2.Res
 
 
 @pytest.mark.parametrize("path", BODIES)
-async def test_an_encoded_body_is_read_as_if_it_were_not_encoded(path: str) -> None:
+async def test_an_encoded_body_is_decoded(path: str) -> None:
     async with served(team()) as api:
         for name, (encoding, encode) in ENCODINGS.items():
             answer = await send(api, path, encode(json.dumps(BODIES[path]).encode()), encoding)
@@ -117,7 +117,7 @@ async def test_an_unsupported_encoding_returns_415_with_the_supported_ones(path:
     ],
     ids=range(9),
 )
-async def test_a_damaged_body_is_a_400_that_names_the_header(encoding: str, body: bytes) -> None:
+async def test_a_damaged_encoded_body_returns_400_with_the_header(encoding: str, body: bytes) -> None:
     async with served(team()) as api:
         answer = await send(api, CHAT, body, encoding)
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, "Content-Encoding")
@@ -134,7 +134,7 @@ def bomb(encode: str, size_bytes: int) -> bytes:
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "zstd"])
 @pytest.mark.parametrize("path", [CHAT, "/v1/conversations", "/v1/messages/count_tokens"])
-async def test_a_bomb_is_a_413_and_is_not_decoded_beyond_the_limit(encoding: str, path: str) -> None:
+async def test_a_decompression_bomb_returns_413_and_is_not_fully_decoded(encoding: str, path: str) -> None:
     import tracemalloc
 
     body = bomb(encoding, 100 * STEP_BYTES)
@@ -201,7 +201,7 @@ GETS = ["/healthz", "/readyz", "/v1/models", "/v1/models/mini", "/v1/workflows",
 
 
 @pytest.mark.parametrize("path", [*GETS, "/v1/workflows/absent", "/v1/absent", CHAT])
-async def test_head_is_answered_as_get_without_a_body(path: str) -> None:
+async def test_head_returns_the_headers_of_get_without_a_body(path: str) -> None:
     async with served(team()) as api:
         get, head = await api.http.get(path), await api.http.head(path)
         assert (head.status_code, head.content) == (get.status_code, b"")

@@ -103,7 +103,7 @@ async def test_json_object_and_text_are_valid_formats():
     assert text["choices"][0]["message"]["content"] == "words"
 
 
-async def test_a_schema_that_is_not_strict_is_a_wish():
+async def test_a_non_strict_schema_is_not_enforced():
     lax = {"type": "json_schema", "json_schema": {"name": "it", "schema": SCHEMA}}
     async with served(pool("Blue.")) as api:
         answer = await api.ok({"response_format": lax}, trace=True)
@@ -124,7 +124,7 @@ async def test_a_schema_that_is_not_strict_is_a_wish():
         ),
     ],
 )  # fmt: skip
-async def test_a_bad_format_is_refused_by_its_place(response_format: Json, param: str):
+async def test_an_invalid_format_is_rejected_with_its_place(response_format: Json, param: str):
     async with served(pool("Blue.")) as api:
         answer = await api.post({"response_format": response_format})
         assert not api.worker("b").calls
@@ -170,7 +170,7 @@ async def test_a_deadline_ends_a_held_answer():
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "deadline_exceeded")
 
 
-async def test_every_dialect_holds_to_a_schema_and_refuses_one_that_fetches():
+async def test_every_dialect_enforces_a_schema_and_rejects_remote_references():
     answer = {"kind": "mie", "share": 0.5, "inner": []}
     async with served(pool("Blue.", json.dumps(answer), "Blue.", '{"n": 4}')) as api:
         parsed = await api.sdk.responses.parse(model="mini", input="Why?", text_format=Cause)

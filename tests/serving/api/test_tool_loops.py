@@ -37,7 +37,7 @@ async def test_openais_sdk_runs_tools_and_gets_the_answer(model: str) -> None:
     assert answer.choices[0].finish_reason == "stop"
 
 
-async def test_openais_sdk_reads_calls_from_a_stream() -> None:
+async def test_openais_sdk_parses_tool_calls_from_a_stream() -> None:
     async with (
         served(calling_team()) as api,
         api.sdk as client,
@@ -88,7 +88,7 @@ async def test_anthropics_sdk_runs_tools_and_gets_the_answer(stream: bool) -> No
             assert answer.id == responses.id
 
 
-async def test_a_tools_failure_and_its_pictures_reach_the_step() -> None:
+async def test_a_tools_failure_reaches_the_step() -> None:
     async with served(calling_team()) as api, sdk(api) as client:
         responses = await run_tools(api, stream=False)
         content = [{"type": "text", "text": "no network"}, PICTURE]
@@ -190,7 +190,7 @@ def in_dialect(path: str, id: str, gave: str = "noon") -> Json:
 
 
 @pytest.mark.parametrize("field", FORMATS)
-async def test_results_cannot_bring_a_schema_that_the_run_is_not_bound_by(field: str) -> None:
+async def test_results_cannot_add_a_schema_to_a_run(field: str) -> None:
     path, wanted = FORMATS[field]
     async with served(calling_team()) as api:
         whole = await api.ok(ASK | {"tools": CHAT_TOOLS[1:]})
@@ -239,7 +239,7 @@ async def test_an_error_in_results_names_the_dialects_own_field(path: str, field
         assert (other.status_code, other.json()["error"]["param"]) == (400, field)
 
 
-async def test_a_choice_of_one_tool_names_it() -> None:
+async def test_a_choice_of_one_tool_requires_its_name() -> None:
     async with served(calling_team()) as api:
         body: Json = {**QUESTION, "tools": TOOLS, "tool_choice": {"type": "tool"}}
         refused = await api.http.post(PATH, json=body)

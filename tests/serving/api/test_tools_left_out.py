@@ -120,7 +120,7 @@ async def test_a_forced_call_is_planned_for_a_worker_that_can_make_it(plans: lis
         assert "Sunny." not in answer.text
 
 
-async def test_the_worker_that_answers_without_a_plan_is_one_that_calls_tools() -> None:
+async def test_without_a_plan_a_worker_that_calls_tools_answers() -> None:
     async with served(mixed_team("no plan", conductor={"worker": "conductor", "fallback": "plain"})) as api:
         assert "get_weather" in (await api.post(DIALECTS[CHAT])).text
         assert "Sunny." in (await api.post({"messages": ASKED})).text, "where there are no tools"

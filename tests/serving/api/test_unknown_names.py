@@ -84,7 +84,7 @@ async def test_a_policy_with_an_unknown_name_returns_400_with_a_suggestion(
         assert (await it.ask("admin", "POST", path, policy)).status_code == 200
 
 
-async def test_a_deny_list_denies(it: Keyed) -> None:
+async def test_a_denied_worker_is_rejected(it: Keyed) -> None:
     await it.ask("admin", "POST", f"/v1/admin/keys/{it.ids['mine']}/policy", {"exclude_workers": ["coder"]})
     assert (await it.ask("mine", "POST", CHAT, ASK | {"model": "coder"})).status_code == 404
 

@@ -84,7 +84,7 @@ async def test_values_that_json_cannot_represent_are_approximated():
     }  # fmt: skip
 
 
-async def test_a_lone_surrogate_in_an_answer_tears_no_stream(provider: Provider):
+async def test_a_lone_surrogate_in_an_answer_does_not_break_the_stream(provider: Provider):
     events = provider.wire.events(Answer(text="a b"))
     odd = tuple(event.replace(b'" b"', b'" \\ud800"') for event in events)
     async with serving(provider.wire) as upstream:
@@ -125,7 +125,7 @@ async def test_every_fault_before_the_first_token_uses_the_fallback(provider: Pr
     assert results == dict.fromkeys(FAULTS, (200, "b", "b"))
 
 
-async def test_hung_streams_free_their_slots_when_the_timer_ends_them(provider: Provider):
+async def test_hung_streams_release_their_slots_at_the_timeout(provider: Provider):
     """More streams than slots stall, then one more request is served."""
     words = b"".join(provider.wire.events(Answer(text="a b c"))[: provider.first_word + 1])
     async with (
@@ -202,7 +202,7 @@ async def test_a_deadline_below_retry_after_leaves_time_for_the_fallback():
     )
 
 
-async def test_a_conductor_that_never_ends_is_cut_off_and_a_worker_answers(provider: Provider):
+async def test_an_endless_plan_is_cut_off_and_a_worker_answers(provider: Provider):
     """The conductor's words arrive in time but never end, because its server ignores every limit."""
     words = b"".join(provider.wire.events(Answer(text="x"))[: provider.first_word + 1])
     drip = provider.wire.events(Answer(text="never "))[provider.first_word]

@@ -252,7 +252,7 @@ def test_the_access_table_has_exactly_the_routes_of_the_api() -> None:
     assert {f"{method} {path}" for method, path in api_routes()} == access_table(DIALECTS).keys()
 
 
-def test_a_route_without_a_row_is_not_started_with() -> None:
+def test_a_route_without_an_access_rule_prevents_the_start() -> None:
     service = Service(build_pool(parse(team()), {}, engines={}))
     table = access_table(DIALECTS)
     admission = Admission(service, table)
@@ -340,7 +340,7 @@ async def test_the_key_is_removed_from_the_headers_after_authentication(it: Keye
         assert scope["headers"] == [(b"host", b"x")]
 
 
-async def test_openais_and_anthropics_clients_send_keys_that_are_read(it: Keyed) -> None:
+async def test_keys_sent_by_openais_and_anthropics_clients_are_accepted(it: Keyed) -> None:
     mine = it.secrets["mine"]
     client = it.api.openai(mine)
     answer = await client.chat.completions.create(**ASK)

@@ -60,7 +60,7 @@ async def test_a_teams_budget_applies_to_all_of_its_keys_only(store_address: Add
         assert "team" in refused["message"]
 
 
-async def test_parallel_requests_of_one_key_do_not_spend_the_same_cent(store_address: Address) -> None:
+async def test_parallel_requests_of_one_key_cannot_exceed_its_budget(store_address: Address) -> None:
     async with keyed(store_address, team(workers=[DEAR], workflows={})) as it:
         await it.directory.set_budget(key_subject(it.ids["alone"]), {"month": Decimal(1)})
         answers = await asyncio.gather(*(ask(it, "alone", model="dear") for _ in range(12)))
@@ -68,7 +68,7 @@ async def test_parallel_requests_of_one_key_do_not_spend_the_same_cent(store_add
         assert 0 < await spent_usd(it, "keys", it.ids["alone"]) <= 1
 
 
-async def test_under_a_budget_a_worker_without_a_price_is_rejected_but_a_free_one_is_not(
+async def test_under_a_budget_an_unpriced_worker_is_rejected_but_not_a_free_one(
     store_address: Address,
 ) -> None:
     free, unknown = scripted("free"), {"name": "unknown", "kind": "openai", "model": "m", "base_url": "http://127.0.0.1:1", "retry": {"attempts": 1}}  # fmt: skip
@@ -150,7 +150,7 @@ TINY = scripted("tiny", "Instead.", price={"input_usd_per_mtok": 1, "output_usd_
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("model", ["big", "steps"])
-async def test_the_ledger_books_a_failover_on_the_worker_that_answered(
+async def test_the_ledger_charges_a_failover_to_the_answering_worker(
     tmp_path: Path, model: str, stream: bool
 ) -> None:
     async with serving(OpenAIWire()) as upstream:

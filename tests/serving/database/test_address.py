@@ -19,7 +19,7 @@ def test_the_default_store_is_a_file_in_the_data_folder(tmp_path: Path) -> None:
     assert home == Path.home() / ".local/share/podium/podium.db"
 
 
-def test_settings_name_the_file_and_the_variable() -> None:
+def test_the_settings_may_set_the_file_and_the_variable() -> None:
     assert find_address(StoreSettings(path=Path("/data/a b?.db")), {}).path == Path("/data/a b?.db")
     settings = StoreSettings(url_env="STORE")
     assert find_address(settings, {"STORE": URL, "PODIUM_STORE_URL": "nonsense"}).kind == "postgresql"

@@ -105,7 +105,7 @@ async def test_ledger_rows_cannot_be_changed(empty_address: Address) -> None:
             assert (await connection.execute(select(ledger.c.amount))).scalars().all() == [5]
 
 
-def test_processes_that_start_together_make_the_schema_once(empty_address: Address) -> None:
+def test_processes_that_start_together_create_the_schema_once(empty_address: Address) -> None:
     processes = [start(empty_address) for _ in range(3)]
     ended = [process.communicate(timeout=60) for process in processes]
     assert [out for out, _ in ended] == [f"{newest_version()}\n"] * 3, ended
@@ -141,7 +141,7 @@ async def test_another_schema_version_is_rejected_with_the_remedy(
             await refused(empty_address)
 
 
-async def test_a_migration_that_must_stop_the_servers_is_refused_online(empty_address: Address) -> None:
+async def test_an_incompatible_migration_is_rejected_online(empty_address: Address) -> None:
     await migrate(empty_address, to="0012")
     for refused in (check_version, lambda address: migrate(address, online=True)):
         with pytest.raises(StoreError, match="stop the servers"):
@@ -201,7 +201,7 @@ async def test_writers_wait_for_each_other_and_a_broken_constraint_is_not_an_out
             await add("a")
 
 
-async def test_only_this_account_can_read_the_file(tmp_path: Path) -> None:
+async def test_the_database_file_is_private_to_its_owner(tmp_path: Path) -> None:
     address = sqlite_address(tmp_path / "data" / "podium.db")
     with pytest.raises(StoreError, match="Create it with `podium store migrate`"):
         await check_version(address)
@@ -221,7 +221,7 @@ async def test_a_file_that_is_not_a_database_is_named_in_the_error(tmp_path: Pat
             await refused(sqlite_address(path))
 
 
-async def test_a_file_that_cannot_be_made_is_named() -> None:
+async def test_an_unwritable_database_file_is_reported() -> None:
     with pytest.raises(StoreError, match=r"cannot be written: .*store\.path"):
         await open_database(sqlite_address(Path(__file__) / "podium.db"))
 

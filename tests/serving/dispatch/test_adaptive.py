@@ -84,7 +84,7 @@ def test_slots_grow_slowly_if_the_worker_is_busy_again(monkeypatch: pytest.Monke
     assert refused < 50
 
 
-def test_first_tokens_that_fewer_calls_make_no_sooner_cost_no_slots():
+def test_slots_recover_if_fewer_of_them_do_not_improve_first_tokens():
     slots = Slots(40)
     for sent_s in range(10):
         slots.speak(sent_s, 0.2, is_full=False)
@@ -150,7 +150,7 @@ def test_slots_are_reduced_if_several_or_unknown_teams_are_slow(
 
 
 @pytest.mark.parametrize("n", [1, 2, 1000])
-def test_an_engine_with_its_own_queue_gets_fewer_calls_whoever_calls(n: int):
+def test_an_engine_with_its_own_queue_gets_fewer_calls_from_any_team(n: int):
     slots, samples = quiet(MOST), list[int]()
     for call in range(1000):
         slots.speak(LATER_S, 0.1 * max(1.0, slots.n / ENGINE), is_full=True, party=f"party {call % n}")

@@ -61,7 +61,7 @@ async def test_a_span_has_the_worker_the_operation_and_the_usage():
     assert span.status.status_code is StatusCode.UNSET
 
 
-async def test_a_plans_span_is_called_after_the_conductor():
+async def test_a_plans_span_is_named_after_the_conductor():
     span = await ask(
         ScriptedWorker("conductor", ["x"]),
         Call(CALL.messages, site=CallSite(operation="plan", plan=2, attempt=3)),
@@ -84,7 +84,7 @@ async def test_the_time_to_the_first_chunk_is_the_time_to_open_the_call():
     assert span.attributes[spans.FIRST_CHUNK_S] == pytest.approx(0.03)
 
 
-async def test_a_step_links_to_each_step_it_reads():
+async def test_a_steps_span_links_to_the_steps_that_it_reads():
     worker = ScriptedWorker("w", ["x"])
     with spans.workflow("mini", "wf_1"):
         for step, access in [(0, ()), (1, ()), (2, (0, 1))]:
@@ -113,7 +113,7 @@ async def test_an_inner_run_has_none_of_the_outer_runs_links():
     assert [link.context.span_id for link in inner_reader.links] == [inner.context.span_id]
 
 
-async def test_a_failure_before_the_first_token_is_named():
+async def test_a_span_names_an_error_before_the_first_token():
     with pytest.raises(WorkerBusy):
         await ask(ScriptedWorker("w", [ScriptedReply(error="busy")]))
     span = SPANS.ended[-1]

@@ -70,7 +70,7 @@ async def test_the_schema_is_appended_to_the_workers_system_prompt():
     assert script.calls[0].answer_format is None, "it has no field for one"
 
 
-async def test_a_wrong_answer_is_repaired_once_and_both_calls_are_paid():
+async def test_an_invalid_answer_is_repaired_once_and_both_calls_are_billed():
     ledger = BudgetLedger()
     script, result, _ = await ask("About one.", RIGHT, ledger=ledger)
     texts = [message.text for message in script.calls[1].messages[-2:]]
@@ -163,7 +163,7 @@ class Caller:
         return open_reply("w", "m", deltas())
 
 
-async def test_a_turn_with_tool_calls_is_unchanged_and_only_the_last_one_is_validated():
+async def test_only_the_last_turn_is_validated_and_tool_calls_pass_unchanged():
     worker = dispatcher(Caller())
     call = Call((Message.of("user", "When?"),), tools=Toolset((Tool("clock"),)), answer_format=WANTED)
     async with worker.open(call) as reply:

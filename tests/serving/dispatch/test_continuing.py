@@ -117,7 +117,7 @@ async def test_an_answer_of_only_whitespace_restarts(prefills: bool):
         ("One two", " END.", " END."),
     ],
 )
-async def test_a_stop_sequence_that_begins_before_the_seam_ends_the_answer(
+async def test_a_stop_sequence_across_a_break_ends_the_answer(
     prefix: str, rest: str, expected: str, prefills: bool
 ):
     call = call_after(prefix, limit=500)

@@ -115,7 +115,7 @@ async def test_a_rejected_prompt_is_sent_to_no_other_deployment() -> None:
         assert sum(len(wire.requests) for wire in wires.values()) == 1
 
 
-async def test_a_refused_key_makes_the_next_one_answer() -> None:
+async def test_after_a_rejected_key_the_next_deployment_answers() -> None:
     async with deployed({"weight": 1000}, {}) as (running, wires), running.sdk as sdk:
         wires["a"].respond = lambda _: Answer(status=401, error="no such key")
         for _ in range(5):
@@ -237,7 +237,7 @@ def test_an_optional_deployment_without_its_key_is_absent() -> None:
         ("`project` must be set only for service vertex", [{"name": "a", "project": "p"}]),
     ],
 )  # fmt: skip
-def test_a_deployment_that_cannot_be_is_refused_with_its_name(fault: str, place: list[Json]) -> None:
+def test_an_invalid_deployment_is_rejected_with_its_name(fault: str, place: list[Json]) -> None:
     with pytest.raises(SettingsError, match=fault):
         parse(settings(*place))
 
@@ -410,7 +410,7 @@ async def test_a_conversation_stays_at_its_deployment_unless_that_is_overloaded(
         assert reply.deployment == "a", "it has room again"
 
 
-def test_a_hash_is_evenly_spread_and_never_zero() -> None:
+def test_a_hash_is_uniformly_distributed_and_never_zero() -> None:
     numbers = [unit_hash(str(number)) for number in range(1000)]
     assert 0 < min(numbers) < 0.02
     assert 0.98 < max(numbers) <= 1

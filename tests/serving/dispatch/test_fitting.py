@@ -176,7 +176,7 @@ def test_an_unknown_model_gets_every_parameter_without_a_note():
     assert fit(call, accepts_by_name("openai", "qwen3-32b"), "qwen3-32b") == (call, ())
 
 
-def test_every_change_is_a_sentence_that_names_parameter_and_model():
+def test_every_note_names_the_parameter_and_the_model():
     call = Call(
         (USER,),
         Sampling(
@@ -271,7 +271,7 @@ TEXT = st.text("abE", max_size=12)
 @example(["E", "b", "E"], ["b", "EbE"])
 @example(["EbE"], ["b", "EbE"])
 @given(st.lists(TEXT, max_size=6), st.lists(st.text("abE", min_size=1, max_size=3), min_size=1, max_size=3))
-async def test_an_answer_ends_before_the_first_stop_sequence_however_it_arrives(
+async def test_an_answer_ends_before_the_first_stop_sequence_however_it_is_split(
     texts: list[str], stops: list[str]
 ):
     whole = "".join(texts)

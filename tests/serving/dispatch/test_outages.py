@@ -307,7 +307,7 @@ async def test_one_call_probes_whether_the_worker_has_recovered():
     assert (health.circuit, health.rest_s) == ("closed", 0.0)
 
 
-async def test_a_probe_that_fails_is_not_tried_again():
+async def test_a_failed_probe_is_not_retried():
     own = pool(DOWN | {"fallbacks": ["b"], "retry": QUICK}, INSTEAD)
     await ask(own)
     own.health["a"].rests_until_s = 0.0
@@ -526,7 +526,7 @@ async def test_retries_are_a_share_of_the_calls():
     assert 100 < len(script(own, "a").calls) <= 100 + RESERVE + 10
 
 
-def test_a_budget_is_earned_by_calls_and_bounded():
+def test_a_retry_budget_grows_with_calls_up_to_a_limit():
     budget = RetryBudget(0.5)
     assert sum(budget.spend() for _ in range(20)) == RESERVE
     for _ in range(4):

@@ -68,7 +68,7 @@ async def test_an_outage_does_not_count_as_a_refusal() -> None:
     assert await answer(worker, run) == "Four."
 
 
-async def test_a_call_of_no_run_is_always_made() -> None:
+async def test_a_call_outside_a_run_is_always_made() -> None:
     worker, wire = refusing("Four.")
     with pytest.raises(WorkerRefused):
         await answer(worker, None)

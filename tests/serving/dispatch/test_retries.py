@@ -107,7 +107,7 @@ async def test_a_retry_after_over_the_limit_is_not_awaited():
     assert caught.value.retry_after_s == 60, "so the caller can be told"
 
 
-async def test_waits_are_jittered_growing_and_bounded():
+async def test_waits_are_jittered_growing_and_limited():
     firsts: list[float] = []
     seconds: list[float] = []
     for _ in range(40):
@@ -131,7 +131,7 @@ async def test_no_slot_is_held_during_a_wait():
     assert (waiting.cancelled(), len(inner.calls)) == (True, 2)
 
 
-async def test_cancelling_a_call_that_is_opening_is_not_a_failure_to_retry():
+async def test_a_call_cancelled_while_it_opens_is_not_retried():
     inner = ScriptedWorker("w", ["Here."], delay_s=30)
     opening = asyncio.create_task(ask(quick(inner)))
     await until(lambda: inner.open_calls == 1)
@@ -159,7 +159,7 @@ async def test_a_backoff_leaves_half_of_the_remaining_time():
 
 
 @pytest.mark.parametrize("retry_after_s", [30.0, None])
-async def test_a_wait_that_the_caller_has_no_time_for_is_not_begun(retry_after_s: float | None):
+async def test_a_wait_beyond_the_deadline_is_not_started(retry_after_s: float | None):
     inner = ScriptedWorker("w", [busy(retry_after_s), "Here."])
     call = replace(CALL, terms=Terms(time.monotonic() + (10 if retry_after_s else -1)))
     with pytest.raises(WorkerBusy) as caught:

@@ -24,7 +24,7 @@ async def ask(api: Served, **headers: str) -> httpx2.Response:
 @pytest.mark.parametrize(
     "host", ["localhost", "localhost:8000", "LOCALHOST.", "127.0.0.1:1", "[::1]:8000", "podium.localhost"]
 )
-async def test_every_name_of_the_loopback_is_served(host: str) -> None:
+async def test_every_loopback_host_name_is_served(host: str) -> None:
     async with served(team()) as api:
         assert (await ask(api, host=host)).status_code == 200
 
@@ -170,7 +170,7 @@ async def test_a_body_without_the_json_content_type_returns_415(path: str, conte
         assert "application/json" in answer.json()["error"]["message"]
 
 
-async def test_json_with_a_charset_is_json() -> None:
+async def test_a_json_content_type_with_a_charset_is_accepted() -> None:
     async with served(team()) as api:
         assert (await ask(api, **{"content-type": "Application/JSON; charset=utf-8"})).status_code == 200
 

@@ -102,7 +102,7 @@ async def test_a_dialects_own_rules_and_responses_apply_at_its_path() -> None:
         assert (await answer(port, post(PATH, ASK)))[0] == 200
 
 
-async def test_a_path_that_no_dialect_has_gets_the_default_one() -> None:
+async def test_an_error_at_an_unknown_path_has_the_default_dialect() -> None:
     async with connected() as port:
         status, body = await answer(port, post("/v1/otherwise", ASK))
         assert (status, body["error"]["code"]) == (404, "not_found")

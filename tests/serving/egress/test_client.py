@@ -56,12 +56,12 @@ async def refusal(provider: Provider, url: str) -> WorkerRefused:
 
 
 @pytest.mark.parametrize("host", SPELLINGS)
-async def test_a_link_local_address_is_refused_in_every_spelling(provider: Provider, host: str) -> None:
+async def test_a_link_local_address_is_rejected_in_every_notation(provider: Provider, host: str) -> None:
     await refusal(provider, f"http://{host}:9")
 
 
 @pytest.mark.parametrize("answer", [METADATA, "::ffff:169.254.169.254", ("127.0.0.1", METADATA)])
-async def test_a_name_that_leads_to_the_metadata_service_is_refused(
+async def test_a_name_that_resolves_to_the_metadata_service_is_rejected(
     provider: Provider, monkeypatch: pytest.MonkeyPatch, answer: str | tuple[str, ...]
 ) -> None:
     Names(monkeypatch).lead("api.example", answer)
@@ -163,7 +163,7 @@ async def test_a_server_at_an_internal_address_gets_no_image_urls(
         await allowed.aclose()
 
 
-async def test_an_address_from_a_request_leads_outside_or_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_address_from_a_request_must_be_public(monkeypatch: pytest.MonkeyPatch) -> None:
     names = Names(monkeypatch)
     for index, address in enumerate(("127.0.0.1", "10.0.0.1", METADATA, "::1", "fd00::1")):
         names.lead(f"{index}.example", address)
@@ -183,7 +183,7 @@ def test_only_the_setting_permits_link_local_addresses(reach: Reach, refused: bo
     assert (Zone.LINK_LOCAL not in reach.zones) == refused
 
 
-async def test_a_transport_that_cannot_be_guarded_is_refused() -> None:
+async def test_a_transport_that_cannot_be_guarded_is_rejected() -> None:
     async with httpx2.AsyncClient(
         transport=httpx2.MockTransport(lambda request: httpx2.Response(200))
     ) as client:

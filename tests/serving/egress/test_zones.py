@@ -29,7 +29,7 @@ LINK_LOCAL = [
     [(Zone.PUBLIC, PUBLIC), (Zone.INSIDE, INSIDE), (Zone.LINK_LOCAL, LINK_LOCAL)],
     ids=lambda each: each if isinstance(each, str) else "",
 )
-def test_addresses_are_in_their_zone(zone: Zone, addresses: list[str]) -> None:
+def test_every_address_has_the_expected_zone(zone: Zone, addresses: list[str]) -> None:
     assert {address: zone_of(address) for address in addresses} == dict.fromkeys(addresses, zone)
 
 
@@ -47,7 +47,7 @@ def test_an_embedded_address_has_the_zone_of_the_inner_address(address: IPv4Addr
 
 
 @given(V4)
-def test_every_spelling_of_an_address_is_that_address(address: IPv4Address) -> None:
+def test_every_notation_of_an_address_is_parsed(address: IPv4Address) -> None:
     number, (a, b, c, d) = int(address), address.packed
     spellings = [
         str(address), str(number), hex(number), f"0{number:o}", f"{a}.{b}.{c * 256 + d}", f"{a}.{number & 0xFFFFFF}",
@@ -76,7 +76,7 @@ def test_a_reach_permits_its_zones_and_names_a_forbidden_one() -> None:
                 reach.check(address, "some.example")
 
 
-def test_this_machine_is_inside_also_by_its_public_address(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_this_machines_public_address_counts_as_internal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("serving.egress.reach._is_own", lambda address: address == "93.184.216.34")
     SETTINGS.check("93.184.216.34")
     REQUESTS.check("93.184.216.35")

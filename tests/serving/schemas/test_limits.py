@@ -118,7 +118,7 @@ def test_a_non_strict_schema_may_have_any_root():
     assert read_schema({"type": "array"}, None, True, "output_config.format", any_root=True).strict
 
 
-def test_a_name_is_openais():
+def test_a_schema_name_has_openais_form():
     with pytest.raises(BadTask) as caught:
         read_schema(OBJECT, "no good", True, "text.format")
     assert caught.value.param == "text.format.name"

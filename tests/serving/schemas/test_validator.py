@@ -53,11 +53,11 @@ def test_a_fault_of_an_answer_is_described_in_a_sentence(text: str):
 
 
 @pytest.mark.parametrize("text", ['{"n": 1}', ' {"n":1.0}\n', '{"n": -12345678901234567890}'])
-def test_a_right_one_is_right(text: str):
+def test_a_valid_answer_has_no_fault(text: str):
     assert find_fault(text, WANTED) is None
 
 
-def test_an_object_without_a_schema_is_an_object():
+def test_without_a_schema_any_object_is_valid():
     assert find_fault('{"a": [1]}', AnswerFormat()) is None
     assert find_fault("[1]", AnswerFormat()) == "The answer is not a JSON object."
 

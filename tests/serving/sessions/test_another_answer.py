@@ -101,7 +101,7 @@ def test_a_watcher_of_text_beyond_the_new_answer_gets_it_whole():
     assert bodies[-2]["text"] == "Yes"
 
 
-async def test_a_second_reader_gets_an_end_and_no_mixture(store_address: Address):
+async def test_a_second_reader_never_gets_a_mixture_of_two_answers(store_address: Address):
     async with replicas(store_address, breaking()) as (one, other):
         first = asyncio.create_task(ask(one.api, model="a", stream=True))
         await until(lambda: one.api.service.running == 1)

@@ -261,7 +261,7 @@ async def test_a_run_continued_elsewhere_is_read_again() -> None:
     assert len(await turns.find(await sent_by(client, record), MINE)) == 2
 
 
-async def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_memory_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     client = store()
     monkeypatch.setattr(earlier_turns, "MOST_BYTES", 6 * earlier_turns.ENTRY_BYTES)
     turns = EarlierTurns(client)

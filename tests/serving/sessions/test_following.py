@@ -60,7 +60,9 @@ async def read(api: Served, id: str, until_n: int, **headers: str) -> list[tuple
     raise AssertionError(lines)
 
 
-async def test_a_run_is_followed_and_resumed_on_another_replica_until_it_ends(store_address: Address) -> None:
+async def test_a_run_can_be_followed_and_the_stream_resumed_on_another_replica(
+    store_address: Address,
+) -> None:
     async with replicas(store_address, SLOW) as (one, other), asking(one.api) as (_, id):
         while (await other.api.http.get(f"/v1/workflows/{id}")).status_code == 404:
             await asyncio.sleep(0.01)

@@ -119,7 +119,7 @@ async def test_current_calls_end_with_the_old_settings(tmp_path: Path) -> None:
         )
 
 
-async def test_a_new_price_holds_for_the_next_request(tmp_path: Path) -> None:
+async def test_a_new_price_applies_to_the_next_request(tmp_path: Path) -> None:
     async with serving(OpenAIWire()) as wire, live(tmp_path, one(wire.url)) as it:
         assert (await it.api.ok({"model": "w"}))["podium"]["cost_usd"] is None
         it.write(one(wire.url, price={"input_usd_per_mtok": 1, "output_usd_per_mtok": 1}))

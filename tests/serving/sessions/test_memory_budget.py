@@ -79,7 +79,7 @@ async def test_a_stored_file_is_not_read_for_a_rejected_request() -> None:
         first.cancel()
 
 
-async def test_a_file_counts_as_often_as_a_request_names_it() -> None:
+async def test_a_file_counts_each_time_a_request_references_it() -> None:
     async with served(slow_team() | {"limits": {"max_body_bytes": 160_000}}) as api:
         assert (await api.post(naming(await upload(api), 3) | {"model": "a"})).status_code == 413
 
@@ -104,7 +104,7 @@ def test_the_last_tenth_of_the_memory_is_reserved_and_flex_gets_half() -> None:
             memory.check(MODEST, 150_000, "batch")
 
 
-def test_everything_in_a_conversation_counts() -> None:
+def test_every_part_of_a_conversation_counts_towards_the_memory() -> None:
     long = 1000 * "x"
     native = Native("a", "", {"thoughts": [{"signature": long}]})
     turns = [Message("user", (Text(long), File("f", url=long))), Message("assistant", (), native)]

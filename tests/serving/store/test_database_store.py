@@ -98,7 +98,7 @@ async def test_another_replica_reads_an_unchanged_record(store_address: Address)
         assert await other.get("wf_2") is None
 
 
-async def test_a_list_reads_no_body_and_has_no_text_but_the_question(store_address: Address) -> None:
+async def test_a_list_loads_no_bodies_and_shows_only_the_question(store_address: Address) -> None:
     async with opened(store_address) as (_, one), opened(store_address) as (store, other):
         await tell(one, begun("wf_1"))
         await one.aclose()
@@ -262,7 +262,7 @@ async def test_runs_that_wait_for_the_store_can_be_read_locally(postgres: Postgr
         assert await ids(store) == ["wf_2", "wf_1"]
 
 
-async def test_a_file_appears_with_the_first_run(tmp_path: Path) -> None:
+async def test_the_first_run_creates_the_database_file(tmp_path: Path) -> None:
     address = sqlite_address(tmp_path / "data" / "podium.db")
     async with replicas(address, n=1) as (one,):
         assert (await one.api.http.get("/v1/workflows")).json()["data"] == []

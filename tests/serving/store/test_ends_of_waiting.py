@@ -23,7 +23,7 @@ def log_lines(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.getMessage().startswith("workflow")]
 
 
-async def test_a_run_that_expires_or_is_cancelled_while_it_waits_is_logged_and_counted_once(
+async def test_a_waiting_run_that_expires_or_is_cancelled_is_logged_and_counted_once(
     store_address: Address, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "podium")
@@ -84,7 +84,7 @@ async def test_a_run_waits_at_most_as_long_as_its_texts_may_be_stored(store_addr
     assert 864 <= waits_us / 1e6 < 900
 
 
-async def test_results_for_a_run_get_one_answer_and_n_is_refused(store_address: Address) -> None:
+async def test_results_continue_a_run_once_and_reject_n(store_address: Address) -> None:
     async with replicas(store_address, calling_team(), n=1) as (one,):
         answer = await suspend(one.api)
         refused = await one.api.http.post(PATH, json=answer | {"n": 2})

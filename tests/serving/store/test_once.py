@@ -82,7 +82,7 @@ async def test_a_repeated_request_gets_the_restarted_answer_complete(
             assert not any("error" in each for each in parsed(again.text))
 
 
-async def test_another_body_under_the_same_key_is_refused(store_address: Address) -> None:
+async def test_another_body_with_the_same_idempotency_key_is_rejected(store_address: Address) -> None:
     async with replicas(store_address) as (one, other):
         await ask(one.api)
         for router in (one, other):
@@ -99,7 +99,9 @@ async def test_an_invalid_idempotency_key_is_rejected(name: str) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_the_same_while_it_runs_joins_it_on_any_replica(stream: bool, store_address: Address) -> None:
+async def test_a_repeated_request_joins_the_running_one_on_any_replica(
+    stream: bool, store_address: Address
+) -> None:
     async with replicas(store_address, PACED) as (one, other):
         first = asyncio.create_task(ask(one.api, stream=stream))
         await until(lambda: one.api.worker("b").open_calls == 1)
@@ -133,7 +135,7 @@ async def test_an_idempotent_run_continues_without_its_client_and_can_be_joined(
         assert calls(one, other) == 3
 
 
-async def test_a_run_without_a_key_still_ends_with_its_client() -> None:
+async def test_a_run_without_an_idempotency_key_is_cancelled_with_its_client() -> None:
     async with served(PACED) as api:
         asking = asyncio.create_task(api.http.post("/v1/chat/completions", json=ASK))
         await until(lambda: api.worker("b").open_calls == 1)
@@ -152,7 +154,7 @@ async def test_a_background_request_returns_its_id_immediately(store_address: Ad
         assert (record["status"], record["answer"]) == ("finished", WORDS)
 
 
-async def test_a_request_that_could_not_be_run_frees_its_key() -> None:
+async def test_a_request_that_could_not_run_frees_its_idempotency_key() -> None:
     async with served(PACED | {"limits": {"max_running": 1}}) as api:
         first = asyncio.create_task(ask(api, "first"))
         await until(lambda: api.service.running == 1)
@@ -185,7 +187,7 @@ async def test_without_a_database_a_keys_names_evict_no_others(tmp_path: Path) -
         assert await send("other team", "n0") != others[0], "its own oldest went"
 
 
-async def test_a_run_that_failed_fails_again_without_a_call() -> None:
+async def test_a_repeated_failed_request_fails_again_without_a_call() -> None:
     async with served(team(workers=[scripted("a", {"error": "refused"})], workflows={})) as api:
         first = await ask(api, model="a")
         again = await ask(api, model="a")

@@ -51,7 +51,7 @@ async def read(caches: PromptCaches) -> list[PromptCacheRow]:
     return rows
 
 
-async def test_a_turn_on_another_replica_finds_the_worker_of_the_last_one(store_address: Address) -> None:
+async def test_another_replica_finds_the_worker_of_the_last_turn(store_address: Address) -> None:
     async with opened(store_address) as (one, _), opened(store_address) as (other, _):
         mine, theirs = PromptCaches(one), PromptCaches(other)
         assert await mine.find("c1", "key_1") == []

@@ -33,7 +33,7 @@ async def shown(store: DatabaseStore) -> dict[str, bool]:
     return {id: run.has_content and bool(run.record.answer) for id, run in found.items()}
 
 
-async def test_texts_go_first_and_numbers_later(store_address: Address) -> None:
+async def test_texts_are_removed_before_numbers(store_address: Address) -> None:
     async with opened(store_address) as (_, store):
         for id, days in DAYS.items():
             await tell(store, begun(id, NOW_S - days * 86_400))

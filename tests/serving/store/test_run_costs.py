@@ -122,7 +122,7 @@ def test_failed_calls_and_calls_of_unknown_cost_are_steps() -> None:
     }  # fmt: skip
 
 
-def test_a_reused_step_counts_once_and_answers() -> None:
+def test_a_reused_step_counts_once_as_the_answer() -> None:
     early = step(0, call("a"))
     first = plan(early, worker=None, stopped=True)
     record = run("wf_1", first, plan(replace(early, reused_from=0), index=1))
@@ -142,7 +142,7 @@ def test_an_inner_run_counts_instead_of_the_call_that_it_answers() -> None:
     assert {row.run_id for row in rows} == {"wf_1"}
 
 
-def test_lost_calls_have_no_worker_and_embeddings_no_answer() -> None:
+def test_lost_calls_have_no_worker_and_embeddings_have_no_answer() -> None:
     (lost,) = rows_of(RunRecords(run("wf_1", lost_usd=Decimal("0.25"))))
     assert values(lost) == ("", "step", 0, 25 * 10**10, 0, 0)
     record = run("wf_1", plan(step(0, call("a", Usage(10), SMALL))))
@@ -323,7 +323,7 @@ async def until_stored(store: DatabaseStore, *ids: str) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_costs_go_with_their_run(store_address: Address) -> None:
+async def test_costs_are_removed_with_their_run(store_address: Address) -> None:
     async with opened(store_address) as (_, store):
         for record in RUNS:
             await store.put(RunRecords(replace(record, owner=store.owner)))

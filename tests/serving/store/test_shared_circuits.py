@@ -195,7 +195,7 @@ async def test_a_shared_row_has_only_the_worker_and_is_removed_with_its_router(a
         assert await other.rows() == []
 
 
-async def test_another_model_under_the_same_name_is_another_worker(address: Address):
+async def test_another_model_with_the_same_name_is_another_worker(address: Address):
     moved = {"name": "a", "kind": "openai", "model": "m", "base_url": "http://127.0.0.1:1/v1"}
     async with replicas(address, DOWN, moved, WELL) as (one, other, same):
         await one.ask(3)

@@ -121,7 +121,7 @@ async def test_a_lone_system_prompt_is_sent_as_a_question():
     assert "system" not in server.body
 
 
-async def test_pictures_and_pdfs_go_as_base64_or_as_an_address():
+async def test_images_and_pdfs_are_sent_as_base64_or_as_a_url():
     parts = (
         Text("What?"),
         Image("data:image/png;base64,iVBORw0KGgo="),
@@ -174,7 +174,7 @@ async def test_input_tokens_include_cache_reads_and_writes():
     assert deltas[-1].usage == Usage(100, 9, 60, 4, cache_write_tokens=30)
 
 
-async def test_a_later_count_replaces_an_earlier_one():
+async def test_a_later_token_count_replaces_an_earlier_one():
     wire = AnthropicWire()
     *events, _, stop = wire.events(Answer(input_tokens=100))
     usage = {
@@ -200,14 +200,14 @@ async def test_a_later_count_replaces_an_earlier_one():
         ("request_too_large", ContextOverflow), ("billing_error", WorkerRefused), ("new_error", WorkerUnavailable),
     ],
 )  # fmt: skip
-async def test_an_error_event_is_read_by_its_type(kind: str, error: type[WorkerError]):
+async def test_an_error_event_is_mapped_by_its_type(kind: str, error: type[WorkerError]):
     async with serving(AnthropicWire(), Answer(error_after=4, extra={"type": kind})) as server:
         with pytest.raises(WorkerError) as caught:
             await ask(server)
     assert type(caught.value) is error
 
 
-async def test_an_account_at_its_spend_limit_is_refused_and_not_busy():
+async def test_an_account_at_its_spend_limit_is_refused_not_busy():
     answer = Answer(status=429, error_code="enforced_spend_limit_reached", extra={"type": "rate_limit_error"})
     async with serving(AnthropicWire(), answer) as server:
         with pytest.raises(WorkerRefused) as caught:
@@ -216,13 +216,13 @@ async def test_an_account_at_its_spend_limit_is_refused_and_not_busy():
     assert caught.value.every_call
 
 
-async def test_a_stop_that_ends_no_answer_is_an_error():
+async def test_an_unfinished_stop_reason_is_an_error():
     async with serving(AnthropicWire(), Answer(finish="pause_turn")) as server:
         with pytest.raises(WorkerUnavailable):
             await ask(server)
 
 
-async def test_blocks_and_events_that_are_new_are_passed_over():
+async def test_unknown_blocks_and_events_are_ignored():
     wire = AnthropicWire()
     start, *rest = wire.events(Answer(text="Four."))
     odd = (
@@ -499,12 +499,12 @@ def test_cache_marks_last_an_hour_if_the_service_supports_that(
         (4096, ["claude-opus-4-6", "claude-opus-4-5-20251101", "claude-haiku-4-5"]),
     ],
 )  # fmt: skip
-def test_the_shortest_prompt_that_is_cached_depends_on_the_model(tokens: int, models: list[str]):
+def test_the_minimum_length_of_a_cached_prompt_depends_on_the_model(tokens: int, models: list[str]):
     assert [least_tokens(model) for model in models] == [tokens] * len(models)
 
 
 @pytest.mark.parametrize("is_on", [True, False])
-def test_the_settings_turn_marks_off(is_on: bool):
+def test_cache_marks_can_be_turned_off(is_on: bool):
     workers = [{"name": "w", "kind": "anthropic", "model": "claude-9", "api_key_env": "K"}]
     settings = parse({"workers": workers, "conversation": {"breakpoints": is_on}})
     worker = build_client(settings.workers[0], settings, {"K": "sk-ant-test"}, {})

@@ -84,7 +84,7 @@ async def failing(dialect: Dialect, fault: Fault, call: Call = CALL) -> WorkerEr
     return caught.value
 
 
-async def test_an_error_that_unpacks_to_much_is_unpacked_to_its_bound(dialect: Dialect):
+async def test_a_compressed_error_is_decompressed_up_to_the_limit(dialect: Dialect):
     packed = bomb(b'{"error": "')
     head = ERROR + GZIP + b"content-length: %d\r\n\r\n" % len(packed)
     with little_memory():
@@ -93,7 +93,7 @@ async def test_an_error_that_unpacks_to_much_is_unpacked_to_its_bound(dialect: D
     assert "returned 500" in error.detail
 
 
-async def test_an_error_without_end_is_read_to_its_bound(dialect: Dialect):
+async def test_an_endless_error_body_is_read_up_to_the_limit(dialect: Dialect):
     drip = chunk((b"no " * 300 + b"\n") * 300)
     with little_memory():
         error = await failing(dialect, Fault(ERROR + CHUNKED, drips=drip))
@@ -129,7 +129,9 @@ async def test_an_unsupported_content_encoding_is_an_error_that_names_it(dialect
     assert error.message.startswith("w failed. The server sent an answer with the content encoding 'br'")
 
 
-async def test_an_event_that_unpacks_to_much_is_refused(dialect: Dialect, monkeypatch: pytest.MonkeyPatch):
+async def test_a_compressed_event_over_the_limit_is_rejected(
+    dialect: Dialect, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(event_stream, "MAX_EVENT_BYTES", MB)
     packed = bomb(b"data: ")
     head = EVENTS + GZIP + b"content-length: %d\r\n\r\n" % len(packed)
@@ -139,7 +141,7 @@ async def test_an_event_that_unpacks_to_much_is_refused(dialect: Dialect, monkey
 
 
 @pytest.mark.parametrize("line_end", [b"", b"\n", b"\r", b"\ndata:\n"], ids=["one line", "LF", "CR", "short"])
-async def test_an_event_without_end_is_refused(
+async def test_an_endless_event_is_rejected(
     dialect: Dialect, line_end: bytes, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(event_stream, "MAX_EVENT_BYTES", MB)
@@ -172,7 +174,7 @@ def test_json_characters_inside_a_string_are_one_value():
     assert has_more_values(words, 2)
 
 
-def test_a_long_event_in_small_pieces_is_read_in_linear_time():
+def test_a_long_event_in_small_chunks_is_parsed_in_linear_time():
     reader, began_s = EventReader(), time.thread_time()
     reader.feed(b"data: ")
     for _ in range(15_000):
@@ -192,7 +194,7 @@ async def test_a_byte_order_mark_is_not_part_of_the_first_event(dialect: Dialect
     assert (text, plain.usage) == (same, marked.usage) == ("done", plain.usage)
 
 
-async def test_embeddings_are_read_to_their_bound(monkeypatch: pytest.MonkeyPatch):
+async def test_embeddings_are_read_up_to_the_limit(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(openai_embeddings, "MOST_VECTOR_BYTES", 10_000)
     head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
     packed = bomb(b"{")

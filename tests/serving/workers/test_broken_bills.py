@@ -160,7 +160,7 @@ async def test_an_unknown_finish_reason_with_usage_is_billed_as_reported(name: s
 
 
 @pytest.mark.parametrize("name", DIALECTS)
-async def test_tools_that_were_called_and_not_offered_are_billed_as_counted(name: str):
+async def test_a_call_of_unoffered_tools_is_billed_as_reported(name: str):
     error, _ = await broken(name, CALLED[name], cut=False, call=replace(CALL, tools=NO_TOOLS))
     assert "the request offers none" in error.message
     assert (error.usage, error.cost_usd, error.billed_at_bound) == (FIVE, PRICE.of(FIVE), False)

@@ -61,7 +61,7 @@ async def test_the_reply_has_worker_model_and_price(make: MakeSubject):
     assert reply.price == subject.price
 
 
-async def test_usage_counts_cached_tokens_into_input_and_thoughts_into_output(make: MakeSubject):
+async def test_input_tokens_include_cached_and_output_tokens_include_reasoning(make: MakeSubject):
     async with make(Behaviour(reasoning="Two, two.")) as subject, subject.worker.open(CALL) as reply:
         await read(reply)
     assert reply.usage == USAGE
@@ -137,7 +137,7 @@ async def test_a_busy_worker_reports_its_retry_after(make: MakeSubject):
     assert caught.value.retry_after_s == RETRY_AFTER_S
 
 
-async def test_an_error_crosses_a_process_border(make: MakeSubject):
+async def test_an_error_can_be_pickled(make: MakeSubject):
     async with make(Behaviour(fails="busy")) as subject:
         with pytest.raises(WorkerBusy) as caught:
             async with subject.worker.open(CALL):

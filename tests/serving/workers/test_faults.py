@@ -72,7 +72,7 @@ async def test_a_response_that_is_not_http_is_unavailable(provider: Provider):
     assert await outcomes(provider, NOT_HTTP) == dict.fromkeys(NOT_HTTP, (WorkerUnavailable, ""))
 
 
-async def test_headers_that_drip_end_with_the_stall_timeout(provider: Provider):
+async def test_slow_headers_end_with_the_stall_timeout(provider: Provider):
     assert await outcomes(provider, SILENT) == dict.fromkeys(SILENT, (WorkerUnavailable, ""))
 
 

@@ -71,7 +71,7 @@ async def test_every_parameter_of_a_call_is_sent():
     }  # fmt: skip
 
 
-async def test_adjacent_messages_of_one_role_are_merged_and_a_lone_system_prompt_is_a_question():
+async def test_adjacent_messages_are_merged_and_a_lone_system_prompt_is_a_question():
     async with serving(GeminiWire()) as server:
         await ask(server, Call(messages=(USER, Message.of("user", ""), Message.of("user", "Please."))))
         assert server.body["contents"] == [
@@ -82,7 +82,7 @@ async def test_adjacent_messages_of_one_role_are_merged_and_a_lone_system_prompt
         assert "systemInstruction" not in server.body
 
 
-async def test_pictures_and_pdfs_go_as_bytes_or_as_an_address():
+async def test_images_and_pdfs_are_sent_as_bytes_or_as_a_url():
     parts = (
         Text("What?"),
         Image("data:image/png;base64,iVBORw0KGgo/+A=="),
@@ -134,7 +134,7 @@ def test_without_reasoning_support_or_effort_no_thinking_is_configured():
     assert thinking_for("gemini-2.5-pro", None) is None
 
 
-async def test_output_counts_the_thoughts():
+async def test_output_tokens_include_reasoning():
     answer = Answer(input_tokens=100, cached_tokens=60, output_tokens=9, reasoning_tokens=4)
     async with serving(GeminiWire(), answer) as server:
         deltas = await ask(server)
@@ -188,7 +188,7 @@ async def test_a_400_that_quotes_a_client_field_is_not_a_bad_key():
         (413, ContextOverflow),
     ],
 )
-async def test_an_error_inside_the_stream_is_read_by_its_code(code: int, error: type[WorkerError]):
+async def test_an_error_inside_the_stream_is_mapped_by_its_code(code: int, error: type[WorkerError]):
     async with serving(GeminiWire(), Answer(error_after=1, extra={"code": code})) as server:
         with pytest.raises(WorkerError) as caught:
             await ask(server)

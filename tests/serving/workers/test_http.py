@@ -218,7 +218,7 @@ async def test_errors_name_the_source_of_keys_and_the_unknown_model(provider: Pr
     assert server.url in detail
 
 
-async def test_no_key_is_in_a_message_a_cause_or_a_log(provider: Provider, caplog: pytest.LogCaptureFixture):
+async def test_a_key_appears_in_no_message_cause_or_log(provider: Provider, caplog: pytest.LogCaptureFixture):
     caplog.set_level(logging.DEBUG)
     text = (
         f"Incorrect API key provided: {SECRET}. Did you mean sk-other-key-987654 or AIzaSyD-some-other-key?"
@@ -319,7 +319,7 @@ SHAPES = (
 )
 
 
-async def test_a_chunk_of_another_shape_is_unavailable(provider: Provider):
+async def test_a_chunk_of_an_unexpected_form_is_unavailable(provider: Provider):
     kinds = (None, "content_block_delta", "message_start")
     answers = [Answer(instead=tuple(sse(content, event=kind) for kind in kinds)) for content in SHAPES]
     async with provider(*answers) as (worker, _):
@@ -332,7 +332,7 @@ async def test_an_empty_stream_is_unavailable(provider: Provider):
         assert type(await failing(worker)) is WorkerUnavailable
 
 
-async def test_a_stream_that_ends_without_saying_why_is_unavailable(provider: Provider):
+async def test_a_stream_without_a_finish_reason_is_unavailable(provider: Provider):
     async with provider(Answer(text="a b c", end_after=provider.first_word + 2)) as (worker, _):
         exc = await failing(worker)
     assert type(exc) is WorkerUnavailable
@@ -365,7 +365,7 @@ async def test_an_unknown_finish_reason_is_an_error(provider: Provider):
     assert "moon_phase" in exc.detail.lower()
 
 
-async def test_calls_one_after_another_share_a_connection(provider: Provider):
+async def test_consecutive_calls_share_a_connection(provider: Provider):
     async with provider() as (worker, server):
         for _ in range(4):
             await ask(worker)
@@ -406,7 +406,7 @@ async def test_closing_a_worker_ends_its_calls(provider: Provider):
         await asyncio.wait_for(server.requests[-1].hung_up.wait(), 5)
 
 
-def test_retry_after_is_read_as_milliseconds_seconds_or_a_date():
+def test_retry_after_may_be_milliseconds_seconds_or_a_date():
     assert retry_after_s({"retry-after-ms": "1500", "retry-after": "9"}) == 1.5
     assert retry_after_s({"retry-after": "2.5"}) == 2.5
     assert retry_after_s({"retry-after": "-4"}) == 0

@@ -123,7 +123,7 @@ async def test_pdfs_of_users_and_tools_are_sent_unchanged(provider: Provider):
 
 
 @each_provider
-async def test_a_native_turn_survives_a_record(provider: Provider):
+async def test_a_native_turn_round_trips_through_a_record(provider: Provider):
     async with asking(provider) as (worker, _):
         first = await ask(worker, START)
         assert first.native is not None
@@ -172,7 +172,7 @@ async def test_the_test_servers_reject_changed_turns(provider: Provider, change:
 
 @each_provider
 @pytest.mark.parametrize("stranger", ["another key", "another worker"])
-async def test_another_account_or_worker_gets_no_signature(provider: Provider, stranger: str):
+async def test_signatures_are_sent_only_to_their_own_account_and_worker(provider: Provider, stranger: str):
     async with asking(provider) as (worker, server):
         first = await ask(worker, START)
         assert first.native is not None

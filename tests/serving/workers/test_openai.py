@@ -138,7 +138,7 @@ async def test_images_and_pdfs_are_sent_unchanged():
 
 
 @pytest.mark.parametrize("name", ["reasoning_content", "reasoning"])
-async def test_thoughts_are_read_under_both_names(name: str):
+async def test_reasoning_is_read_from_both_field_names(name: str):
     async with serving(OpenAIWire(), Answer(reasoning="Hm, so.", extra={"reasoning_field": name})) as server:
         deltas = await ask(server)
     assert "".join(delta.reasoning for delta in deltas) == "Hm, so."
@@ -151,7 +151,7 @@ async def test_a_refusal_message_is_shown_and_counts_as_filtered():
     assert deltas[-1].finish == FinishReason.CONTENT_FILTER
 
 
-async def test_an_account_without_credit_is_refused_and_not_busy():
+async def test_an_account_without_credit_is_refused_not_busy():
     answer = Answer(status=429, error_code="insufficient_quota", headers={"retry-after": "1"})
     async with serving(OpenAIWire(), answer) as server:
         with pytest.raises(WorkerRefused) as caught:
@@ -191,7 +191,9 @@ async def test_every_providers_form_of_a_bad_key_is_recognised(answer: Answer):
         (None, None, WorkerUnavailable),
     ],
 )
-async def test_an_error_inside_the_stream_is_read_by_its_code(code: str, kind: str, error: type[WorkerError]):
+async def test_an_error_inside_the_stream_is_mapped_by_its_code(
+    code: str, kind: str, error: type[WorkerError]
+):
     async with serving(OpenAIWire(), Answer(error_after=1, error_code=code, extra={"type": kind})) as server:
         with pytest.raises(WorkerError) as caught:
             await ask(server)
@@ -230,7 +232,7 @@ async def test_a_cost_reported_by_the_server_is_read(usage: dict, told: dict, co
     assert deltas[-1].stop_sequence == "END", "as vLLM says it"
 
 
-async def test_comments_and_chunks_without_choices_are_passed_over():
+async def test_comments_and_chunks_without_choices_are_ignored():
     wire = OpenAIWire()
     odd = (
         b": OPENROUTER PROCESSING\n\n",
@@ -252,7 +254,7 @@ async def test_comments_and_chunks_without_choices_are_passed_over():
         ("http://api.openai.com.evil.example/v1", None),
     ],
 )
-def test_the_conversation_is_the_key_of_the_cache_at_openai_and_azure(base_url: str | None, key: str | None):
+def test_the_conversation_is_the_cache_key_at_openai_and_azure(base_url: str | None, key: str | None):
     def call(cache: PromptCache) -> Call:
         return Call((USER,), Sampling(options=WireOptions(prompt_cache=cache)))
 

@@ -308,7 +308,7 @@ async def test_a_custom_worker_has_no_default_time_limit(monkeypatch: pytest.Mon
         (0, 60, {"stall_timeout_s": SHORT_S, "first_token_timeout_s": 60}),
     ],
 )
-async def test_one_with_a_limit_is_cut_and_its_call_is_closed(
+async def test_a_custom_worker_with_a_time_limit_is_closed(
     first_s: float, second_s: float, limits: dict[str, float]
 ):
     with pytest.raises(WorkerUnavailable, match="a sent no output within the time limit"):

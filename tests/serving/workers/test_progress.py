@@ -163,7 +163,7 @@ async def test_a_growing_token_count_is_not_silence():
 
 
 @pytest.mark.parametrize("drip", [b" ", b"[[", b'{"data": [],'])
-async def test_embeddings_that_drip_end_with_the_stall_timeout(drip: bytes):
+async def test_slow_embeddings_end_with_the_stall_timeout(drip: bytes):
     head = CHUNKED.replace(b"text/event-stream", b"application/json")
     call = replace(CALL, site=CallSite(operation="embeddings"))
     with pytest.raises(WorkerUnavailable, match="sent no output within the time limit"):

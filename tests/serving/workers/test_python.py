@@ -60,7 +60,7 @@ def pool(**worker: Any):
     return build_pool(parse({"workers": [{"name": "polly", "kind": "python"} | worker]}), {}, engines={})
 
 
-async def test_a_class_named_in_the_settings_is_a_worker_with_its_options():
+async def test_a_configured_class_is_created_with_its_options():
     member = pool(factory=f"{HERE}:Parrot", options={"times": 2}).members["polly"]
     async with member.worker.open(Call((Message.of("user", "crackers"),))) as reply:
         text = "".join([delta.text async for delta in reply])
@@ -105,7 +105,7 @@ async def paid(**options: Any) -> tuple[Reply, BudgetLedger]:
 
 
 @pytest.mark.parametrize("usage", [(-5, 7), (5, 10**30), (5, 7, 6), ("many", 1), (1.5, 2)])
-async def test_a_usage_that_cannot_be_is_billed_at_its_bound(usage: tuple[Any, ...]):
+async def test_impossible_usage_is_billed_at_its_bound(usage: tuple[Any, ...]):
     reply, ledger = await paid(usage=usage)
     bound = input_and_output(reply)
     assert (reply.usage, reply.result.cost_is_bound, len(reply.notes)) == (None, True, 1)
@@ -119,7 +119,7 @@ def input_and_output(reply: Reply) -> Usage:
 
 
 @pytest.mark.parametrize("cost_usd", ["-1", "NaN", "Infinity", "1e30"])
-async def test_a_cost_that_cannot_be_is_not_believed(cost_usd: str):
+async def test_an_impossible_cost_is_ignored(cost_usd: str):
     reply, ledger = await paid(usage=(5, 7), cost_usd=cost_usd)
     assert reply.result.cost_usd == ledger.spent_usd == Price(Decimal(1), Decimal(10)).of(Usage(5, 7))
     assert len(reply.notes) == 1

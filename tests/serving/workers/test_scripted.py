@@ -54,7 +54,7 @@ async def test_words_are_counted_as_tokens_of_prompt_and_answer():
     assert reply.usage == Usage(input_tokens=7, output_tokens=7, reasoning_tokens=3)
 
 
-async def test_an_answer_longer_than_allowed_is_cut():
+async def test_an_answer_over_the_maximum_length_is_truncated():
     text, reply = await ask(
         ScriptedWorker("w", ["one two three"]), Call(CALL.messages, Sampling(max_output_tokens=2))
     )

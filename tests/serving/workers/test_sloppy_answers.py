@@ -220,7 +220,7 @@ CHAT = {**{name: Row(events, calls=BOTH) for name, events in CALLS_IN_CHAT.items
 
 
 @pytest.mark.parametrize("row", CHAT.values(), ids=CHAT.keys())
-async def test_chat_completions_are_read_generously(row: Row):
+async def test_irregular_chat_completions_are_parsed(row: Row):
     check(row, await read("openai", row.events))
 
 
@@ -292,7 +292,7 @@ RESPONSES = {
 
 
 @pytest.mark.parametrize("row", RESPONSES.values(), ids=RESPONSES.keys())
-async def test_responses_are_read_generously(row: Row):
+async def test_irregular_responses_are_parsed(row: Row):
     check(row, await read("responses", row.events))
 
 
@@ -376,7 +376,7 @@ ANTHROPIC = {
 
 
 @pytest.mark.parametrize("row", ANTHROPIC.values(), ids=ANTHROPIC.keys())
-async def test_messages_are_read_generously(row: Row):
+async def test_irregular_messages_are_parsed(row: Row):
     check(row, await read("anthropic", row.events))
 
 
@@ -430,7 +430,7 @@ GEMINI = {
 
 
 @pytest.mark.parametrize("row", GEMINI.values(), ids=GEMINI.keys())
-async def test_contents_are_read_generously(row: Row):
+async def test_irregular_gemini_contents_are_parsed(row: Row):
     check(row, await read("gemini", row.events))
 
 
@@ -557,7 +557,7 @@ EMBEDDINGS = {
 
 
 @pytest.mark.parametrize("events", EMBEDDINGS.values(), ids=EMBEDDINGS.keys())
-async def test_embeddings_are_read_generously(events: Sequence[bytes]):
+async def test_irregular_embeddings_are_parsed(events: Sequence[bytes]):
     call = Call((*USER, *USER), site=CallSite(operation="embeddings"))
     reply = await read("openai", events, call)
     assert reply.result.output == f"{vector_text(VECTOR)}\n{vector_text([1.0, 2.0])}"

@@ -75,7 +75,7 @@ SCHEMAS: dict[str, tuple[Any, Json, str]] = {
 
 @pytest.mark.parametrize(("schema", "expected", "description"), SCHEMAS.values(), ids=SCHEMAS.keys())
 @pytest.mark.parametrize("provider", PROVIDERS.values(), ids=PROVIDERS.keys())
-async def test_each_provider_is_sent_one_object(
+async def test_each_provider_gets_one_object_schema(
     provider: Provider, schema: Any, expected: Json, description: str
 ) -> None:
     tools = Toolset((Tool("find", "Finds.", schema, strict=True),))

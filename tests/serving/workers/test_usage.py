@@ -80,7 +80,7 @@ async def test_impossible_usage_is_dropped_with_a_note_and_billed_at_the_bound(
 
 
 @pytest.mark.parametrize("tokens", ["9", 9.0, 9])
-async def test_a_count_is_read_however_it_is_spelled(provider: Provider, tokens: Any):
+async def test_a_token_count_may_have_different_number_formats(provider: Provider, tokens: Any):
     got = await paid(provider, telling(provider, tokens, of_input=False))
     assert (got.reply.usage, got.reply.notes) == (Usage(12, 9), ())
 
@@ -135,7 +135,7 @@ async def test_an_unknown_price_stays_unknown(provider: Provider):
     "cost", [-999.99, 10**12, HUGE, "1e400", "NaN", "Infinity", '"free"', '{"total": 3}', "true"]
 )
 @pytest.mark.parametrize("where", ["usage", "podium"])
-async def test_a_cost_that_cannot_be_is_dropped_and_the_price_list_holds(cost: object, where: str):
+async def test_an_impossible_cost_is_dropped_and_the_price_list_applies(cost: object, where: str):
     usage = '"prompt_tokens": 12, "completion_tokens": 7'
     cost_text = f', "cost": {cost}}}' if where == "usage" else f'}}, "podium": {{"cost_usd": {cost}}}'
     last = f'{{"choices": [{{"delta": {{}}, "finish_reason": "stop"}}], "usage": {{{usage}{cost_text}}}'
@@ -191,7 +191,7 @@ SECOND: dict[str, list[bytes]] = {
 
 
 @pytest.mark.parametrize("name", SECOND)
-async def test_a_second_choice_is_not_read(name: str):
+async def test_a_second_choice_is_ignored(name: str):
     got = await paid(PROVIDERS[name], Answer(instead=tuple(SECOND[name])))
     assert (got.text, got.reply.finish) == ("one two", FinishReason.STOP)
 
@@ -204,7 +204,7 @@ async def test_an_answer_over_its_limit_is_cut_and_billed_at_its_bound(provider:
     assert ["max_output_tokens" in note for note in got.reply.notes] == [True]
 
 
-async def test_thoughts_count_against_the_limit(provider: Provider):
+async def test_reasoning_counts_towards_the_limit(provider: Provider):
     got = await paid(provider, Answer(text="Four.", reasoning="hm " * 2000))
     assert (got.text, got.reply.finish) == ("", FinishReason.LENGTH)
 
@@ -217,7 +217,7 @@ async def test_the_limit_applies_to_deltas_of_many_tokens():
 
 
 @pytest.mark.parametrize("text", ["四" * 120, "a" * 120, "Donaudampfschifffahrt " * 25, "-" * 400])
-async def test_an_answer_inside_its_limit_is_never_cut(provider: Provider, text: str):
+async def test_an_answer_within_its_limit_is_never_truncated(provider: Provider, text: str):
     """100 tokens in several languages, and tokens longer than usual."""
     got = await paid(provider, Answer(text=text, output_tokens=100))
     assert (got.text, got.reply.finish, got.reply.notes) == (text, FinishReason.STOP, ())
@@ -264,7 +264,7 @@ async def test_cache_writes_are_read_if_the_api_reports_them():
     assert (await paid(PROVIDERS["anthropic"], answer)).reply.usage == Usage(100, 7, 50, 0, 30, 20)
 
 
-async def test_more_written_to_a_cache_than_was_read_is_not_believed():
+async def test_more_cache_writes_than_input_tokens_are_rejected():
     answer = Answer(input_tokens=12, output_tokens=7, extra={"cache_written": 13})
     got = await paid(PROVIDERS["openai"], answer)
     assert (got.reply.usage, got.cost_usd) == (None, BOUND_USD)

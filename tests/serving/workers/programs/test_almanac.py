@@ -147,7 +147,7 @@ def test_no_input_raises_an_unexpected_error():
     never_fails(ALMANAC)
 
 
-def test_every_fact_has_a_sentence_and_something_that_a_question_must_name():
+def test_every_fact_has_a_sentence_and_required_words():
     content = almanac()
     assert len(content.facts) > 2_500
     assert [
@@ -171,11 +171,11 @@ def test_no_disputed_member_is_in_a_group():
     ] == []
 
 
-def test_scales_list_each_thing_once():
+def test_each_item_of_a_scale_is_listed_once():
     assert all(len(scale.places) == max(scale.places.values()) + 1 for scale in almanac().scales)
 
 
-def test_the_elements_are_complete():
+def test_the_list_of_elements_is_complete():
     symbols = almanac().symbols
     assert len(symbols) == 118 == len(set(symbols.values()))
 

@@ -80,7 +80,7 @@ def test_no_input_raises_an_unexpected_error():
 @pytest.mark.parametrize(
     ("year", "day"), [(1818, (3, 22)), (1961, (4, 2)), (2000, (4, 23)), (2024, (3, 31)), (2038, (4, 25))]
 )
-def test_easter_is_when_it_was(year: int, day: tuple[int, int]):
+def test_easter_dates_are_correct(year: int, day: tuple[int, int]):
     assert easter(year) == date(year, *day)
 
 
@@ -93,7 +93,7 @@ def test_every_written_form_of_a_date_is_parsed(day: date, form: str):
 
 
 @given(st.dates(date(1900, 1, 1), date(2900, 1, 1)), st.integers(0, 100_000))
-def test_days_after_a_date_are_days_between_the_dates(day: date, count: int):
+def test_adding_days_to_a_date_matches_the_difference(day: date, count: int):
     later = day + timedelta(days=count)
     assert say(CALENDAR, f"how many days between {day} and {later}").startswith(
         f"There {'is' if count == 1 else 'are'} {count:,} day"
@@ -102,7 +102,7 @@ def test_days_after_a_date_are_days_between_the_dates(day: date, count: int):
 
 
 @given(st.integers(1, 12), st.integers(1, 12), st.integers(1600, 9999))
-def test_a_date_in_digits_with_two_readings_is_refused(first: int, second: int, year: int):
+def test_an_ambiguous_date_in_digits_is_rejected(first: int, second: int, year: int):
     if first == second:
         assert read_date(f"{first}/{second}/{year}", TODAY) == date(year, first, first)
     else:

@@ -122,7 +122,7 @@ async def test_a_program_answers_although_the_plan_names_a_model(worker: str):
     assert await ask_turns(worker, "Tell me a joke.") == (worker, WRITTEN)
 
 
-async def test_a_model_that_is_called_by_its_name_answers_itself():
+async def test_a_model_called_by_its_name_answers_itself():
     assert await ask(BUNDLED.members["writer"], "What is 2 + 3?") == ("writer", WRITTEN)
 
 
@@ -226,7 +226,7 @@ async def test_the_guide_never_replaces_a_real_model(settings: Settings, key: st
         assert (await ask(pool.team.pool["almanac"].for_conductor, "How do I boil an egg?"))[0] == "writer"
 
 
-def test_the_bundled_guide_is_the_one_that_is_removed():
+def test_the_removed_guide_is_the_bundled_one():
     (guide,) = [each for each in load(LOCAL).workers if each.name == "guide"]
     assert guide.kind == "python"
     assert (guide.factory, guide.in_pool) == (GUIDE, False)

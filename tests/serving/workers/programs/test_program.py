@@ -59,7 +59,7 @@ async def test_the_last_message_of_the_user_is_answered():
     )
 
 
-async def test_a_refusal_names_the_program_and_the_reason():
+async def test_a_rejection_names_the_program_and_the_reason():
     message = await refusal(asked("Who wrote Hamlet?"))
     assert message == (
         "calculator is a program that answers only questions about arithmetic, percentages, comparisons of numbers and algebra. "
@@ -143,7 +143,7 @@ def test_only_the_value_is_returned_if_requested(raw: str):
     assert CALCULATOR.reply(read_question(raw)) == "5"
 
 
-async def test_a_refusal_is_on_record_and_the_fallback_answers():
+async def test_a_rejected_question_is_recorded_and_the_fallback_answers():
     settings = parse(
         {
             "workers": [
@@ -206,7 +206,7 @@ async def test_a_program_that_rejected_a_question_may_answer_a_later_step():
         assert "".join([delta.text async for delta in reply]) == "2 + 3 = 5."
 
 
-def test_a_missing_package_is_named():
+def test_a_missing_package_is_reported():
     class NeedsNothingThatExists(Calculator):
         packages = ("no_such_package",)
 

@@ -87,7 +87,7 @@ JSON = st.recursive(
 
 
 @given(st.dictionaries(st.text("xyz", max_size=3), JSON, min_size=1, max_size=3))
-def test_formatted_json_means_the_same(value: object):
+def test_formatting_json_does_not_change_its_value(value: object):
     for verb in ("pretty print", "minify"):
         assert json.loads(say(TOOLS, f"{verb} this json:\n{json.dumps(value)}")) == value
 

@@ -142,7 +142,7 @@ def test_words_are_sorted_as_in_python(words: list[str]):
 @given(st.from_regex(r"[a-z]{2,12}", fullmatch=True), st.sampled_from("abcdefghijklmnopqrstuvwxyz"))
 @example("aa", "u")
 @example("see u soon", "u")
-def test_letters_are_counted_as_python_counts_them(word: str, letter: str):
+def test_letters_are_counted_as_in_python(word: str, letter: str):
     assert f"appears {word.count(letter)} time" in say(
         DICTIONARY, f'how many times does the letter {letter} appear in "{word}"'
     )
@@ -160,7 +160,7 @@ def test_letters_are_counted_as_python_counts_them(word: str, letter: str):
         ("mother", "father"),
     ],
 )
-def test_the_first_opposite_is_the_usual_one(word: str, opposite: str):
+def test_the_first_opposite_is_the_most_common_one(word: str, opposite: str):
     assert opposites(word)[0] == opposite
 
 
