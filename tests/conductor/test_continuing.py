@@ -191,12 +191,12 @@ async def test_a_finished_but_unused_step_keeps_its_result_and_cost() -> None:
     boss = Player("boss", [line(0, "side"), gate, line(1, "main")])
     pool = team(side, stuck, conductor=boss)
 
-    def is_last_under_way() -> bool:
+    def is_last_step_running() -> bool:
         if side.n_pieces and not side.open_calls:
             gate.set()
         return stuck.n_pieces == 1
 
-    records = await stop_while(pool, ask_for(), is_last_under_way)
+    records = await stop_while(pool, ask_for(), is_last_step_running)
     paid_usd = records.record.cost_usd
     last = Player("b", ["the answer", Usage(5, 5)], price=DEAR)
     async with resume_run(team(Player("a"), last, conductor=Player("boss")), records) as run:
@@ -212,12 +212,12 @@ async def test_a_failed_but_unused_step_keeps_its_failure() -> None:
     stuck = Player("b", ["so far", NEVER])
     pool = team(broken, stuck, conductor=Player("boss", [line(0, "side"), gate, line(1, "main")]))
 
-    def is_last_under_way() -> bool:
+    def is_last_step_running() -> bool:
         if broken.calls and not broken.open_calls:
             gate.set()
         return stuck.n_pieces == 1
 
-    records = await stop_while(pool, ask_for(), is_last_under_way)
+    records = await stop_while(pool, ask_for(), is_last_step_running)
     async with resume_run(team(broken, Player("b", "ok"), conductor=Player("boss")), records) as run:
         [_ async for _ in run.events()]
     step = run.record.plans[0].steps[0]

@@ -43,9 +43,9 @@ from tests.conductor.team import (
     Seen,
     a_plan,
     ask_for,
+    check_everything_closed,
     line,
     member,
-    nothing_is_left,
     render_plan,
     run_and_check,
     team,
@@ -140,7 +140,7 @@ async def test_a_step_over_the_limit_cancels_the_steps_in_progress() -> None:
     assert [event.text for event in events if isinstance(event, AnswerDelta)] == ["second"], (
         "nothing of the refused plan"
     )
-    nothing_is_left(engine)
+    check_everything_closed(engine)
 
 
 async def test_a_plan_cut_off_by_its_token_limit_is_rejected_as_truncated() -> None:
@@ -617,14 +617,14 @@ def four_steps(price_of_all: object = DEAR) -> tuple[Team, list[Player]]:
     return team(*players, conductor=boss), [*players, boss]
 
 
-async def how_many_events(facts: dict[str, object]) -> int:
+async def count_events(facts: dict[str, object]) -> int:
     engine, _ = four_steps()
     return len((await run_and_check(engine, ask_for(**facts))).events)
 
 
 @pytest.mark.parametrize("facts", [{}, {"depth": 1}, {"rounds": 2}], ids=str)
 async def test_a_run_may_be_cancelled_after_every_event(facts: dict[str, object]) -> None:
-    count = await how_many_events(facts)
+    count = await count_events(facts)
     assert count > 20
     for leave_after in range(count + 1):
         engine, players = four_steps()
@@ -632,7 +632,7 @@ async def test_a_run_may_be_cancelled_after_every_event(facts: dict[str, object]
         async with open_run(engine, ask_for(**facts), ledger=ledger) as run:
             for _ in range(leave_after):
                 event = await run.answer.next()
-        nothing_is_left(engine)
+        check_everything_closed(engine)
         assert (ledger.holds, ledger.on_hold_usd) == ([], 0)
         assert run.record.status == ("finished" if leave_after == count else run.record.status)
         assert run.record.status in ("cancelled", "finished")
@@ -645,7 +645,7 @@ async def test_a_run_may_be_cancelled_after_every_event(facts: dict[str, object]
 
 
 async def test_a_reader_can_be_cancelled_after_every_event() -> None:
-    count = await how_many_events({})
+    count = await count_events({})
     for cancel_after in range(count):
         engine, _ = four_steps()
         ledger, got = BudgetLedger(), list[Event]()
@@ -666,7 +666,7 @@ async def test_a_reader_can_be_cancelled_after_every_event() -> None:
         reader.cancel()
         await asyncio.wait([reader])
         assert reader.cancelled()
-        nothing_is_left(engine)
+        check_everything_closed(engine)
         assert ledger.holds == []
 
 
@@ -685,7 +685,7 @@ async def test_cancelling_waits_until_every_worker_is_closed() -> None:
     assert not leaving.done()
     closing.set()
     await leaving
-    nothing_is_left(engine)
+    check_everything_closed(engine)
 
 
 async def test_cancelling_waits_until_a_deadline_has_closed_the_workers() -> None:
@@ -706,14 +706,14 @@ async def test_cancelling_waits_until_a_deadline_has_closed_the_workers() -> Non
     assert not leaving.done()
     closing.set()
     await leaving
-    nothing_is_left(engine)
+    check_everything_closed(engine)
 
 
 async def test_cancelling_immediately_calls_no_worker() -> None:
     engine, players = four_steps()
     async with open_run(engine, ask_for()) as run:
         pass
-    nothing_is_left(engine)
+    check_everything_closed(engine)
     assert [player.calls for player in players] == [[]] * 5
     assert run.record.status == "cancelled"
 
@@ -733,7 +733,7 @@ async def test_concurrent_runs_do_not_share_state() -> None:
     runs = await asyncio.gather(*(one(engine, number) for number in range(20)))
     assert len({record.id for record in runs}) == 20
     assert {record.status for record in runs} == {"finished"}
-    nothing_is_left(engine)
+    check_everything_closed(engine)
 
 
 async def one(engine: Team, number: int) -> Record:

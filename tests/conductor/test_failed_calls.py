@@ -31,7 +31,7 @@ TOLD = Delta(usage=Usage(7, 0))
 """Usage of the prompt, as a server reports it at the start of its stream."""
 
 
-class Twice:
+class CallsTwice:
     """Worker that calls `first`, then `second` if that fails, as the retry and failover layers do."""
 
     def __init__(self, first: Worker, second: Worker) -> None:
@@ -67,7 +67,7 @@ def pool_of(worker: Worker) -> Team:
 async def test_a_failed_attempts_usage_is_recorded_and_billed_once() -> None:
     broken = Player("a", [TOLD, WorkerUnavailable("It broke.")], price=PRICE)
     other = Player("b", ["fine", Usage(10, 1)], price=PRICE)
-    run = await run_and_check(pool_of(Twice(broken, other)), ask_for(plan=a_plan(("a", ()))))
+    run = await run_and_check(pool_of(CallsTwice(broken, other)), ask_for(plan=a_plan(("a", ()))))
     step = run.record.plans[0].steps[0]
     assert (step.result.cost_usd, step.result.attempts[0].cost_usd) == (Decimal(11), Decimal(7))
     assert run.record.cost_usd == run.ledger.spent_usd == Decimal(18)
@@ -143,7 +143,7 @@ async def test_one_worker_answers_if_the_conductor_cannot_write_a_plan(
     assert "the conductor failed" in run.record.plans[-1].why
 
 
-class Again(Twice):
+class HoldsTwice(CallsTwice):
     """Worker that also takes a second hold before the second call."""
 
     @asynccontextmanager
@@ -167,7 +167,7 @@ async def test_an_unmetered_failed_call_counts_the_same_in_a_resumed_run() -> No
     silent = Player(
         "a", [WorkerUnavailable("It fell silent.", worker="a", billed_at_bound=True)], price=PRICE
     )
-    pool = pool_of(Again(silent, Player("b", ["fine", Usage(10, 1)], price=PRICE)))
+    pool = pool_of(HoldsTwice(silent, Player("b", ["fine", Usage(10, 1)], price=PRICE)))
     run = await run_and_check(pool, ask_for(plan=a_plan(("a", ()))))
     (unmetered,) = run.record.unmetered_calls
     assert (run.record.n_unmetered_calls, unmetered.cost_usd) == (1, run.record.cost_usd - Decimal(11))
@@ -178,7 +178,7 @@ async def test_an_unmetered_failed_call_counts_the_same_in_a_resumed_run() -> No
 async def test_a_failed_attempt_is_recorded_while_the_next_one_runs() -> None:
     broken = Player("a", [TOLD, WorkerUnavailable("It broke.")], price=PRICE)
     other = Player("b", ["fine", Usage(10, 1)], price=PRICE)
-    run = await run_and_check(pool_of(Again(broken, other)), ask_for(plan=a_plan(("a", ()))))
+    run = await run_and_check(pool_of(HoldsTwice(broken, other)), ask_for(plan=a_plan(("a", ()))))
     (index,) = [n for n, event in enumerate(run.events) if isinstance(event, CallFailed)]
     record = Record(run.record.id, run.record.task, run.record.created)
     early = fold(record, run.events[: index + 1])
@@ -190,7 +190,7 @@ async def test_a_failed_attempt_is_recorded_while_the_next_one_runs() -> None:
 
 async def call_twice(first: Player, second: Player, budget: Budget) -> tuple[BudgetLedger, Reply]:
     """Make a call of two attempts: at most 33 prompt tokens and 100 answer tokens."""
-    one = dataclasses.replace(member(first), worker=Again(first, second))
+    one = dataclasses.replace(member(first), worker=HoldsTwice(first, second))
     ledger = BudgetLedger(budget)
     call = Call((Message.of("user", "?"),), Sampling(max_output_tokens=100))
     async with open_call(one, call, ledger) as reply:

@@ -43,9 +43,9 @@ from tests.conductor.team import (
     Seen,
     a_plan,
     ask_for,
+    check_everything_closed,
     line,
     member,
-    nothing_is_left,
     run_and_check,
     team,
     turns,
@@ -116,7 +116,7 @@ async def run_to_decision(
         await asyncio.sleep(time_s)
         gate.set()
         events = [event async for event in run.events()]
-    nothing_is_left(engine)
+    check_everything_closed(engine)
     return Seen(events, run.record, ledger)
 
 
@@ -139,7 +139,7 @@ async def test_an_early_answer_is_shown_after_the_conductor_confirms_it() -> Non
         assert a.calls[0].messages[-1].text == "why is the sky blue?"
         gate.set()
         await reader
-    nothing_is_left(engine)
+    check_everything_closed(engine)
     record = run.record
     assert (shown(events), record.answer, len(a.calls)) == ("one two", "one two", 1)
     assert sources(record) == ["conductor", "conversation"]
@@ -392,7 +392,7 @@ async def test_a_worker_that_the_request_excludes_gets_no_follow_up() -> None:
 # Money
 
 
-class Sent(Player):
+class RecordsCallee(Player):
     """Worker that records which callee it is sent to: itself or a fallback."""
 
     fallback = ""
@@ -405,7 +405,7 @@ class Sent(Player):
 
 async def test_a_closed_call_without_tokens_is_billed_at_an_estimate() -> None:
     gate = Gate()
-    a, b = Sent("a", [NEVER], price=DEAR), Player("b", "better")
+    a, b = RecordsCallee("a", [NEVER], price=DEAR), Player("b", "better")
     engine = in_turn(team(a, b, conductor=Player("boss", [gate, OTHER])), usd_per_s=Decimal(99))
 
     run = await run_to_decision(engine, gate, lambda: a.calls, time_s=2.0)
@@ -426,7 +426,7 @@ async def test_a_closed_call_without_tokens_is_billed_at_an_estimate() -> None:
 
 async def test_a_closed_call_of_a_free_worker_is_recorded_with_zero_cost() -> None:
     gate = Gate()
-    a, boss = Sent("a", [NEVER]), Player("boss", [gate, OTHER])
+    a, boss = RecordsCallee("a", [NEVER]), Player("boss", [gate, OTHER])
     run = await run_to_decision(in_turn(team(a, Player("b"), conductor=boss)), gate, lambda: a.calls)
     (attempt,) = run.record.plans[1].steps[0].failed
     assert (attempt.outcome, attempt.cost_usd, attempt.cost_is_bound) == ("cut", 0, False)
@@ -435,7 +435,7 @@ async def test_a_closed_call_of_a_free_worker_is_recorded_with_zero_cost() -> No
 @pytest.mark.parametrize("fallback", ["", "elsewhere"])
 async def test_the_estimate_of_a_closed_call_includes_cached_tokens(fallback: str) -> None:
     gate = Gate()
-    a, b, boss = Sent("a", [NEVER]), Player("b"), Player("boss", [gate, line(2)])
+    a, b, boss = RecordsCallee("a", [NEVER]), Player("b"), Player("boss", [gate, line(2)])
     a.fallback = fallback
     engine = in_turn(priced(a, b, boss), cached_tokens={"a": 20_000}, usd_per_s=Decimal(99))
 
@@ -451,7 +451,7 @@ async def test_the_estimate_of_a_closed_call_includes_cached_tokens(fallback: st
 
 async def test_a_closed_call_costs_the_tokens_that_it_has_written() -> None:
     gate = Gate()
-    a, b = Sent("a", ["mine ", NEVER], price=DEAR), Player("b", "better")
+    a, b = RecordsCallee("a", ["mine ", NEVER], price=DEAR), Player("b", "better")
     engine = in_turn(team(a, b, conductor=Player("boss", [gate, OTHER])), usd_per_s=Decimal(99))
 
     run = await run_to_decision(engine, gate, lambda: a.n_pieces == 1)
@@ -464,7 +464,7 @@ async def test_a_closed_call_costs_the_tokens_that_it_has_written() -> None:
 async def test_only_calls_of_the_conversation_s_plan_are_billed_at_an_estimate(
     facts: dict[str, object], is_estimate: bool
 ) -> None:
-    a, ledger = Sent("a", [NEVER], price=DEAR), BudgetLedger()
+    a, ledger = RecordsCallee("a", [NEVER], price=DEAR), BudgetLedger()
     engine = in_turn(team(a, conductor=Player("boss", line(0))), **facts)
     async with open_run(engine, ask_for(), ledger=ledger) as run:
         await until(lambda: a.calls)
@@ -492,7 +492,7 @@ async def test_a_budget_for_one_call_pays_the_conductor_first_then_the_worker() 
     engine = in_turn(team(a, Player("b"), conductor=boss), usd_per_s=Decimal(99))
     async with open_run(engine, ask_for(), ledger=OneCall()) as run:
         events = [event async for event in run.events()]
-    nothing_is_left(engine)
+    check_everything_closed(engine)
     assert isinstance(events[-1], RunFinished)
     assert (run.record.answer, len(a.calls)) == ("mine", 1)
     assert sources(run.record) == ["conductor", "conversation", "conversation"]
@@ -522,7 +522,7 @@ async def test_a_follow_up_may_be_cancelled_after_every_event(decision: str) -> 
         async with open_run(engine, ask_for(), ledger=ledger) as run:
             for _ in range(leave_after):
                 await run.answer.next()
-        nothing_is_left(engine)
+        check_everything_closed(engine)
         assert (ledger.holds, ledger.on_hold_usd) == ([], 0)
         assert run.record.status == "cancelled"
         for plan in run.record.plans:
@@ -558,7 +558,7 @@ async def test_a_follow_up_interrupted_after_any_event_ends_in_another_process(
         done = [step.worker for step in records.record.steps if step.status == "done"]
         async with resume_run(without_turn(engine), records) as going:
             [_ async for _ in going.events()]
-        nothing_is_left(engine)
+        check_everything_closed(engine)
         record = going.record
         assert record.status == "finished", records.record
         assert record.answer in ("one two three", "other words")

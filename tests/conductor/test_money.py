@@ -21,7 +21,7 @@ def cents(count: int) -> Decimal:
 
 
 @dataclass(frozen=True)
-class Asks:
+class WantedCall:
     """Call that a step wants to make, and its outcome."""
 
     price: Price | None
@@ -34,7 +34,7 @@ class Asks:
 
 
 asks = st.builds(
-    Asks,
+    WantedCall,
     price=st.sampled_from([*PRICES, None]),
     input_tokens=st.integers(0, 2_000),
     max_output_tokens=st.integers(1, 5_000),
@@ -50,14 +50,14 @@ budgets = st.builds(
 
 
 @given(budgets, st.lists(asks, max_size=8))
-def test_spent_and_held_amounts_never_exceed_the_limit(budget: Budget, calls: list[Asks]) -> None:  # noqa: C901
+def test_spent_and_held_amounts_never_exceed_the_limit(budget: Budget, calls: list[WantedCall]) -> None:  # noqa: C901
     ledger = BudgetLedger(budget)
 
     def inside() -> None:
         assert budget.max_cost_usd is None or ledger.spent_usd + ledger.on_hold_usd <= budget.max_cost_usd
         assert budget.max_tokens is None or ledger.spent_tokens + ledger.on_hold_tokens <= budget.max_tokens
 
-    async def call(one: Asks) -> str:
+    async def call(one: WantedCall) -> str:
         try:
             async with ledger.hold(one.price, one.input_tokens, one.max_output_tokens, "a worker") as hold:
                 inside()

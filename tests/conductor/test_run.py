@@ -30,9 +30,9 @@ from tests.conductor.team import (
     Player,
     a_plan,
     ask_for,
+    check_everything_closed,
     line,
     member,
-    nothing_is_left,
     run_and_check,
     team,
     turns,
@@ -69,7 +69,7 @@ async def test_a_step_starts_when_the_steps_that_it_reads_have_finished() -> Non
     async with open_run(engine, ask_for(plan=plan)):
         await until(lambda: reader.calls)
         assert slow.open_calls == 1
-    nothing_is_left(engine)
+    check_everything_closed(engine)
 
 
 @pytest.mark.parametrize("rest", [[line(1, "join", [0])], ["\n\n", line(0), line(1, "join", [0, 1])]])
@@ -131,7 +131,7 @@ async def test_an_unused_step_is_cancelled_when_the_plan_ends() -> None:
     assert events[-1].answer == "final"
     assert run.record.plans[0].steps[0].status == "not_needed"
     assert run.record.plans[0].steps[0].result.output == "so far", "what it took is in the record"
-    nothing_is_left(engine)
+    check_everything_closed(engine)
 
 
 async def test_a_failure_of_an_unused_step_does_not_fail_the_run() -> None:
@@ -220,7 +220,7 @@ async def test_cancelling_a_run_whose_reader_stopped_closes_the_worker() -> None
     async with open_run(engine, ask_for(plan=a_plan(("a", ())))) as run:
         await until(lambda: last.n_pieces > ROOM)
         await turns()
-    nothing_is_left(engine)
+    check_everything_closed(engine)
     assert run.record.status == "cancelled"
     assert run.record.plans[0].steps[0].status == "cancelled"
 

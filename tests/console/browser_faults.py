@@ -27,7 +27,7 @@ def fault_team() -> Json:
     return team(text, workers=workers, workflows={}, models={"mini": {}})
 
 
-async def keep_what_is_said(page: Page) -> None:
+async def record_deltas(page: Page) -> None:
     """Record the type of each event that the page receives in `window.told`."""
     await page.add_init_script(
         """window.told = []; const parse = JSON.parse;
@@ -39,7 +39,7 @@ async def keep_what_is_said(page: Page) -> None:
 async def test_faults_during_a_run_are_shown_and_no_text_is_repeated() -> None:
     async with served(fault_team()) as api, browsing() as browser, open_page(browser, api.url) as seen:
         page = seen.page
-        await keep_what_is_said(page)
+        await record_deltas(page)
         await ask(page, "Does it go on?")
         await node(page, 1).click()
         await expect(page.locator(".details")).to_contain_text("Earlier attempts")

@@ -153,13 +153,13 @@ async def test_a_stopped_evaluation_keeps_its_answers_and_leaves_no_task(tmp_pat
 
 async def test_an_outage_is_retried_but_a_refusal_is_not(tmp_path: Path):
     order = EvalConfig(sums(2))
-    down = await run(["single:w"], order, tmp_path, Relabelled(backend(worker("w", down=True))))
+    down = await run(["single:w"], order, tmp_path, RelabelledBackend(backend(worker("w", down=True))))
     assert [r.outcome.error for r in down.results["single:w"].values()] == ["WorkerUnavailable"] * 2
-    up = await run(["single:w"], order, tmp_path, Relabelled(backend(worker("w"))))
+    up = await run(["single:w"], order, tmp_path, RelabelledBackend(backend(worker("w"))))
     assert right(up, "single:w") == 1
 
 
-class Relabelled:
+class RelabelledBackend:
     """Backend with the identity of another one: its worker recovered, and the settings are the same."""
 
     def __init__(self, own: InProcessBackend) -> None:

@@ -158,16 +158,16 @@ def found_elsewhere(planted: dict[str, str], places: dict[Path, dict[str, str]],
     return [each for each in secrets.files_with(planted, since_s) if each not in own]
 
 
-class Said:
+class Outputs:
     def __init__(self) -> None:
         self.errors, self.records, self.trace_id = "", "", ""
 
 
-async def ask_everything(url: str, keys: dict[str, str], prompts: dict[str, str], quoted: str) -> Said:
+async def ask_everything(url: str, keys: dict[str, str], prompts: dict[str, str], quoted: str) -> Outputs:
     """Start runs that answer, fail and are rejected, with each key. Collect their records with the administrator's
     key.
     """
-    said = Said()
+    said = Outputs()
     talk = [
         {"role": "system", "content": prompts["system prompt"]},
         {"role": "user", "content": f"{prompts['question']} My key is {quoted}."},

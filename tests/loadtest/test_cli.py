@@ -52,7 +52,7 @@ def test_each_scenario_writes_its_report(loop: str, prefix: str, scripted_url: s
     reports = {name: json.loads((tmp_path / name / "report.json").read_text()) for name in names}
     for name in names:
         is_whole(tmp_path / name, name, reports[name]["figures"]["requests"])
-    shows_every_phase_and_what_an_answer_took(reports[f"{prefix}ultra"]["figures"])
+    check_phases_and_costs(reports[f"{prefix}ultra"]["figures"])
     has_plan_and_calls_from_records(reports[f"{prefix}chat"])
 
 
@@ -68,7 +68,7 @@ def is_whole(folder: Path, name: str, requests: dict[str, int]) -> None:
     assert not re.search("src=|<link|@import", page), "it needs nothing beside itself"
 
 
-def shows_every_phase_and_what_an_answer_took(figures: dict[str, Any]) -> None:
+def check_phases_and_costs(figures: dict[str, Any]) -> None:
     phases = figures["phases_ms"]["all"]
     assert (
         phases["plan"]["p50"] < phases["steps"]["p50"] < phases["first_token"]["p50"] < phases["end"]["p50"]

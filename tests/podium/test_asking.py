@@ -40,7 +40,7 @@ POOL = team(
 
 
 @dataclass
-class Ended:
+class CommandResult:
     code: int
     out: str
     err: str
@@ -58,9 +58,9 @@ def no_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PODIUM_API_KEY", raising=False)
 
 
-async def podium(capsys: pytest.CaptureFixture[str], *arguments: str) -> Ended:
+async def podium(capsys: pytest.CaptureFixture[str], *arguments: str) -> CommandResult:
     code = await asyncio.to_thread(main, arguments)
-    return Ended(code, *capsys.readouterr())
+    return CommandResult(code, *capsys.readouterr())
 
 
 async def test_the_answer_goes_to_stdout_and_plan_and_cost_to_stderr(api: Served, capsys: Any) -> None:

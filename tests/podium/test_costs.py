@@ -12,7 +12,7 @@ from conductor.model.operation import PromptCache
 from conductor.run.record import Record, RunRecords
 from podium.cli import main
 from tests.serving.api.served import Json, scripted, served, team
-from tests.serving.api.test_costs import GPT, by_hand, of_unknown_cost, record
+from tests.serving.api.test_costs import GPT, by_hand, record, with_unknown_cost
 
 CACHE = PromptCache(conversation="cv_1")
 PERIOD = ("--from", "2025-11-28", "--to", "2025-12-05")
@@ -58,7 +58,7 @@ async def test_costs_are_printed_as_daily_bars_and_a_table(capsys: Any) -> None:
         assert total[-2:] == [dollars(sum(costs)), dollars(sum(savings))]
         assert f"saved by caches: {dollars(sum(savings))}" in out
         assert out.rstrip().endswith(f"with gpt-5 alone, estimated: {dollars(sum(baselines))}")
-        await api.service.store.put(RunRecords(of_unknown_cost(record(10))))
+        await api.service.store.put(RunRecords(with_unknown_cost(record(10))))
         _, unknown, _ = await podium(capsys, "costs", *PERIOD, *where)
         assert "calls of unknown cost, not included: 1" in unknown
         label = "with gpt-5 alone, estimated, without answers of unknown cost"

@@ -127,17 +127,17 @@ def breaks(name: str, field: str, says: str, *, fault: bool = True) -> Callable[
 
 
 @breaks("serve.yaml", "deployments.vllm-qwen4", "is not a deployment of the settings")
-def a_deployment_that_nobody_makes(files: Files) -> None:
+def an_unknown_deployment(files: Files) -> None:
     files.deployment("vllm-qwen3-32b")["name"] = "vllm-qwen4"
 
 
 @breaks("serve.yaml", "deployments", "lack vllm-gemma-3-27b-it")
-def a_deployment_left_out(files: Files) -> None:
+def a_missing_deployment(files: Files) -> None:
     files.serve["applications"][0]["deployments"].pop()
 
 
 @breaks("serve.yaml", "deployments.vllm-conductor", "is not a deployment of the settings")
-def a_conductor_s_engine_that_another_conductor_leaves_out(files: Files) -> None:
+def an_unused_conductors_engine(files: Files) -> None:
     files.serve["applications"][0]["args"]["conductor"] = "gpt-5"
 
 
@@ -167,7 +167,7 @@ def nodes_with_one_gpu_for_a_model_on_two(files: Files) -> None:
 
 
 @breaks("cluster.yaml", "gpu_48gb.max_workers", "is 2, but the maximum number of replicas needs 3")
-def too_few_nodes_at_the_largest(files: Files) -> None:
+def too_few_nodes_for_all_replicas(files: Files) -> None:
     files.node("gpu_48gb")["max_workers"] = 2
 
 
@@ -187,7 +187,7 @@ def weights_that_do_not_fit(files: Files) -> None:
 
 
 @breaks("gpu.yaml", "worker 'conductor': engine.max_model_len", "holds only 73")
-def a_context_that_the_cache_has_no_room_for(files: Files) -> None:
+def a_context_larger_than_the_cache(files: Files) -> None:
     files.worker("conductor")["engine"]["max_model_len"] = 131072
 
 
@@ -208,7 +208,7 @@ def a_key_that_no_node_gets(files: Files) -> None:
 
 
 @breaks("cluster.yaml", "environment", "has no TEAM_STORE_URL, which is the address of the store")
-def a_store_that_no_node_is_told_of(files: Files) -> None:
+def a_store_address_missing_on_the_nodes(files: Files) -> None:
     files.settings["store"] = {"url_env": "TEAM_STORE_URL"}
 
 
@@ -221,7 +221,7 @@ def an_api_worker_without_a_price(files: Files) -> None:
 @breaks(
     "serve.yaml", "router.graceful_shutdown_timeout_s", "is 30 s, but a request in progress may take 600 s"
 )
-def a_router_that_is_cut(files: Files) -> None:
+def a_router_that_is_stopped_too_early(files: Files) -> None:
     del files.deployment("router")["graceful_shutdown_timeout_s"]
 
 
@@ -231,12 +231,12 @@ def a_model_with_a_longer_deadline(files: Files) -> None:
 
 
 @breaks("serve.yaml", "vllm-qwen3-32b.graceful_shutdown_timeout_s", "may take 600 s")
-def an_engine_that_is_cut(files: Files) -> None:
+def an_engine_that_is_stopped_too_early(files: Files) -> None:
     files.deployment("vllm-qwen3-32b")["graceful_shutdown_timeout_s"] = 60
 
 
 @breaks("cluster.yaml", "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S", "is 120 s, but a run may take 600 s")
-def a_proxy_that_cuts_runs(files: Files) -> None:
+def a_proxy_that_stops_runs_too_early(files: Files) -> None:
     options = files.cluster["docker"]["run_options"]
     files.cluster["docker"]["run_options"] = [each for each in options if "HARD_STOP" not in each]
 
@@ -249,7 +249,7 @@ def a_conductor_on_spot(files: Files) -> None:
 @breaks(
     "gpu.yaml", "worker 'qwen3-32b': fallbacks", "are empty, and its node type gpu_48gb is spot", fault=False
 )
-def spot_without_a_way_out(files: Files) -> None:
+def spot_without_a_fallback(files: Files) -> None:
     del files.worker("qwen3-32b")["fallbacks"]
 
 
@@ -268,12 +268,12 @@ def a_policy_misspelt(files: Files) -> None:
 
 
 @breaks("serve.yaml", "vllm-conductor.autoscaling_config.policy", "Ray's own policy applies")
-def a_policy_left_out(files: Files) -> None:
+def a_missing_policy(files: Files) -> None:
     del scaled(files)["policy"]
 
 
 @breaks("serve.yaml", "router.user_config", "changes the worker 'qwen4'")
-def a_user_config_for_nobody(files: Files) -> None:
+def a_user_config_without_a_receiver(files: Files) -> None:
     files.deployment("router")["user_config"]["workers"][0]["name"] = "qwen4"
 
 
@@ -295,7 +295,7 @@ def a_port_behind_the_firewall(files: Files) -> None:
 @breaks(
     "serve.yaml", "vllm-conductor.autoscaling_config.target_ongoing_requests", "max_ongoing_requests (256)"
 )
-def a_target_that_no_replica_is_given(files: Files) -> None:
+def a_target_without_effect(files: Files) -> None:
     scaled(files)["target_ongoing_requests"] = 2400
 
 
@@ -315,12 +315,12 @@ def scaled_to_zero_in_one_file_only(files: Files) -> None:
 
 
 @breaks("serve.yaml", "vllm-conductor.autoscaling_config.look_back_period_s", "Ray's default of 30 applies")
-def a_look_back_left_out(files: Files) -> None:
+def a_missing_look_back_period(files: Files) -> None:
     del scaled(files)["look_back_period_s"]
 
 
 @breaks("serve.yaml", "vllm-conductor.autoscaling_config.metrics_interval_s", "Ray's default of 10 applies")
-def a_metrics_interval_left_out(files: Files) -> None:
+def a_missing_metrics_interval(files: Files) -> None:
     del scaled(files)["metrics_interval_s"]
 
 

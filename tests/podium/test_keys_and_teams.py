@@ -17,13 +17,13 @@ from tests.serving.api.keyed import keyed
 from tests.serving.api.served import ASK
 
 
-class Said(NamedTuple):
+class CommandResult(NamedTuple):
     code: int
     out: str
     err: str
 
 
-Podium = Callable[..., Said]
+Podium = Callable[..., CommandResult]
 
 
 @pytest.fixture
@@ -33,10 +33,10 @@ def podium(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     for name in ("PODIUM_API_KEY", "PODIUM_URL"):
         monkeypatch.delenv(name, raising=False)
 
-    def call(verb: str, *arguments: str) -> Said:
+    def call(verb: str, *arguments: str) -> CommandResult:
         code = {"keys": accounts_cli.keys, "teams": accounts_cli.teams}[verb](arguments)
         said = capsys.readouterr()
-        return Said(code, said.out, said.err)
+        return CommandResult(code, said.out, said.err)
 
     return call
 
@@ -119,11 +119,11 @@ async def test_with_a_url_the_commands_change_the_servers_teams_and_keys(
 ) -> None:
     monkeypatch.setenv("PODIUM_STORE_URL", "sqlite:////absent/podium.db")
 
-    async def podium(verb: str, *arguments: str) -> Said:
+    async def podium(verb: str, *arguments: str) -> CommandResult:
         ask = {"keys": accounts_cli.keys, "teams": accounts_cli.teams}[verb]
         code = await asyncio.to_thread(ask, [*arguments, "--url", it.api.url])
         said = capsys.readouterr()
-        return Said(code, said.out, said.err)
+        return CommandResult(code, said.out, said.err)
 
     async with keyed(tmp_path) as it:
         monkeypatch.setenv("PODIUM_API_KEY", it.secrets["admin"])

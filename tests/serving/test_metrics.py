@@ -22,7 +22,7 @@ SLOW = [scripted(name, price=PRICE, delay_s=0.1) for name in ("a", "b", "c")]
 """Workers whose steps take time."""
 
 
-class Kept:
+class RecordingMeter:
     def __init__(self) -> None:
         self.taken: list[Measurement] = []
 
@@ -48,7 +48,7 @@ def test_every_instrument_has_a_prometheus_name_and_labels_of_low_cardinality() 
 
 
 async def test_a_run_is_measured_from_its_record() -> None:
-    meter = Kept()
+    meter = RecordingMeter()
     async with served(team(GOOD, workers=SLOW), meter=meter) as api:
         answer = await api.ok(max_cost_usd=1)
         await until(lambda: meter.taken, "the run is measured")
@@ -70,7 +70,7 @@ async def test_a_run_is_measured_from_its_record() -> None:
 
 
 async def test_costs_are_counted_per_team(tmp_path: Path) -> None:
-    meter = Kept()
+    meter = RecordingMeter()
     async with keyed(tmp_path, meter=meter) as it:
         for who in ("mine", "only run", "other team", "alone"):
             assert (await it.ask(who, "POST", "/v1/chat/completions", ASK)).status_code == 200
@@ -91,7 +91,7 @@ def test_the_number_of_series_per_instrument_is_limited() -> None:
 
 async def test_a_streamed_answer_has_a_first_chunk_time_however_late() -> None:
     late = scripted("a", "late", delay_s=0.3)
-    meter = Kept()
+    meter = RecordingMeter()
     async with served(team(workers=[late], workflows={}, limits={"first_byte_s": 0.05}), meter=meter) as api:
         await api.events({"model": "a"})
         await until(lambda: meter.taken, "the run is measured")
@@ -106,7 +106,7 @@ async def test_rejected_plans_failed_attempts_retries_and_failovers_have_own_cou
         scripted("b", {"error": "refused"}, fallbacks=["a"], retry=quick),
         scripted("c", {"error": "unavailable"}, retry=quick),
     ]
-    meter = Kept()
+    meter = RecordingMeter()
     async with served(team("no plan", GOOD, workers=workers), meter=meter) as api:
         assert (await api.post()).status_code == 400
         await until(lambda: meter.taken, "the run is measured")
@@ -119,7 +119,7 @@ async def test_rejected_plans_failed_attempts_retries_and_failovers_have_own_cou
 
 
 async def test_a_rejected_question_is_not_counted_as_a_failure() -> None:
-    factory, meter = "serving.workers.programs.calculator:Calculator", Kept()
+    factory, meter = "serving.workers.programs.calculator:Calculator", RecordingMeter()
     program = {"name": "calculator", "kind": "python", "factory": factory, "card": "sums"}
     for fallbacks, status in (["a"], 200), ([], 400):
         workers = [program | {"fallbacks": fallbacks}, scripted("a")]
@@ -130,7 +130,7 @@ async def test_a_rejected_question_is_not_counted_as_a_failure() -> None:
 
 
 async def test_a_plan_only_request_does_not_count_as_an_answer() -> None:
-    meter = Kept()
+    meter = RecordingMeter()
     async with served(team(GOOD), meter=meter) as api:
         await api.ok(path="/v1/plans")
         await until(lambda: meter.taken, "the run is measured")

@@ -50,23 +50,23 @@ def weights(path: Path) -> bytes:
 
 
 @dataclass(frozen=True)
-class Whole:
+class FinishedRun:
     config: Config
     path: Path
     curve: list[dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def whole(warm: Path, tmp_path_factory: pytest.TempPathFactory) -> Whole:
+def whole(warm: Path, tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
     path = tmp_path_factory.mktemp("whole")
     shutil.copytree(warm, path / "run" / "warm")
     run_config = config(path, held_out=6)
-    return Whole(run_config, path / "run", run(path / "run", run_config))
+    return FinishedRun(run_config, path / "run", run(path / "run", run_config))
 
 
 @pytest.mark.parametrize("politely", [False, True])
 def test_a_killed_run_resumes_to_the_same_curve_and_the_same_weights(
-    tmp_path: Path, whole: Whole, politely: bool
+    tmp_path: Path, whole: FinishedRun, politely: bool
 ):
     from training.run import RunStopped
 
@@ -80,7 +80,7 @@ def test_a_killed_run_resumes_to_the_same_curve_and_the_same_weights(
 
 
 @pytest.mark.slow
-def test_another_seed_gives_another_run(tmp_path: Path, whole: Whole):
+def test_another_seed_gives_another_run(tmp_path: Path, whole: FinishedRun):
     """The test of an interrupted run covers the same seed: it makes its first two steps twice."""
     run(tmp_path / "run", whole.config.model_copy(update={"seed": 1}))
     assert weights(tmp_path / "run") != weights(whole.path)
@@ -112,7 +112,7 @@ def same(one: "list[torch.Tensor]", other: "list[torch.Tensor]") -> bool:
     return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
-def test_a_run_saves_its_config_versions_and_report(whole: Whole):
+def test_a_run_saves_its_config_versions_and_report(whole: FinishedRun):
     names = {path.name for path in whole.path.iterdir()}
     assert {
         "config.yaml",

@@ -101,7 +101,7 @@ async def test_an_unreachable_server_or_a_missing_model_is_an_error():
         await HttpBackend.connect("http://127.0.0.1:1")
 
 
-class Elsewhere(MemoryStore):
+class DelayedStore(MemoryStore):
     """Store whose first `misses` reads find nothing, as if another replica had the records."""
 
     def __init__(self, misses: int) -> None:
@@ -115,7 +115,7 @@ class Elsewhere(MemoryStore):
 
 
 async def test_without_a_record_only_the_answers_tokens_and_cost_are_known():
-    engine, store = InProcessBackend(parse(TEAM), {}), Elsewhere(99)
+    engine, store = InProcessBackend(parse(TEAM), {}), DelayedStore(99)
     async with served(TEAM, open_store=lambda _: store) as running:
         server = await HttpBackend.connect(running.url)
         known, outcome = await engine.run(QUESTION, Caps()), await server.run(QUESTION, Caps())
@@ -128,7 +128,7 @@ async def test_without_a_record_only_the_answers_tokens_and_cost_are_known():
 
 
 async def test_a_record_of_another_replica_is_polled_until_it_is_available():
-    store = Elsewhere(8)
+    store = DelayedStore(8)
     async with served(TEAM, open_store=lambda _: store) as running:
         server = await HttpBackend.connect(running.url)
         outcome = await server.run(QUESTION, Caps())
@@ -137,7 +137,7 @@ async def test_a_record_of_another_replica_is_polled_until_it_is_available():
 
 
 async def test_a_failed_runs_usage_is_unknown_without_its_record():
-    async with served(TEAM, open_store=lambda _: Elsewhere(99)) as running:
+    async with served(TEAM, open_store=lambda _: DelayedStore(99)) as running:
         server = await HttpBackend.connect(running.url)
         refused = await server.run(QUESTION, Caps(), Plan((Step("a", ""), Step("b", "", (0,)))))
         await server.aclose()

@@ -160,7 +160,7 @@ def test_a_text_too_long_for_every_model_returns_413_but_not_an_image(proxied: P
 
 
 @asynccontextmanager
-async def nothing_left(proxied: Proxied) -> AsyncIterator[None]:
+async def without_leftovers(proxied: Proxied) -> AsyncIterator[None]:
     yield
     async with httpx2.AsyncClient() as http, asyncio.timeout(20):
         while (await http.get(f"{proxied.url}/readyz")).json()["running"]:
@@ -169,7 +169,7 @@ async def nothing_left(proxied: Proxied) -> AsyncIterator[None]:
 
 @pytest.mark.parametrize("kind", ["idle", "unfinished", "prompts"])
 async def test_clients_are_served_while_300_others_hold_connections_open(proxied: Proxied, kind: str) -> None:
-    async with nothing_left(proxied):
+    async with without_leftovers(proxied):
         result = await besiege(
             Case("", kind, addresses=2), AttackTarget(proxied.url), 300, STREAM_S, streams=10
         )

@@ -45,7 +45,7 @@ async def url() -> AsyncGenerator[str]:
     await runner.cleanup()
 
 
-async def _what_comes_of(url: str, *models: str) -> OpenLoopResult:
+async def _load_of(url: str, *models: str) -> OpenLoopResult:
     load = OpenLoopResult(rate=1, seconds=1)
     async with ClientSession() as session:
         for model in models:
@@ -54,13 +54,13 @@ async def _what_comes_of(url: str, *models: str) -> OpenLoopResult:
 
 
 async def test_a_stream_that_ends_with_an_error_event_counts_as_that_error(url: str) -> None:
-    load = await _what_comes_of(url, "whole", "refused late", "broken after words", "cut", "speaks of errors")
+    load = await _load_of(url, "whole", "refused late", "broken after words", "cut", "speaks of errors")
     assert (len(load.took_s), load.goodput) == (2, 2)
     assert load.others == Counter(line_too_long=1, worker_unavailable=1, cut=1)
 
 
 async def test_errors_are_counted_by_status_and_code_and_a_429_is_a_rejection(url: str) -> None:
-    load = await _what_comes_of(url, "refused", "busy", "a proxy's page")
+    load = await _load_of(url, "refused", "busy", "a proxy's page")
     assert (load.refused, load.n_with_retry_after, load.others) == (
         1,
         1,
@@ -69,7 +69,7 @@ async def test_errors_are_counted_by_status_and_code_and_a_429_is_a_rejection(ur
 
 
 async def test_a_rejection_after_admission_is_not_an_unexpected_fault(url: str) -> None:
-    load = await _what_comes_of(url, "whole", "refused", "refused late", "cut")
+    load = await _load_of(url, "whole", "refused", "refused late", "cut")
     assert (load.n, load.odd, load.others_text) == (4, Counter(cut=1), "1 line_too_long, 1 cut")
 
 

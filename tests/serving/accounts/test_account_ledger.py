@@ -254,7 +254,7 @@ async def read(ledgers: Ledgers) -> list[Spending]:
 
 
 @dataclass(frozen=True)
-class Asks:
+class WantedCall:
     """A call of a step, and how it ends."""
 
     run: int
@@ -267,7 +267,7 @@ class Asks:
 
 
 ASKS = st.builds(
-    Asks,
+    WantedCall,
     run=st.integers(0, 2),
     price=st.sampled_from(PRICES),
     input_tokens=st.integers(0, 200),
@@ -288,7 +288,11 @@ def one_address(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
 @given(st.lists(ASKS, max_size=8), CAPS, CAPS, CAPS)
 @settings(phases=[Phase.generate])  # an example takes 0.1 s, so do not shrink
 def test_no_cap_is_exceeded_and_every_call_is_entered_once(
-    one_address: Address, calls: list[Asks], key_cap: int | None, team_cap: int | None, run_cap: int | None
+    one_address: Address,
+    calls: list[WantedCall],
+    key_cap: int | None,
+    team_cap: int | None,
+    run_cap: int | None,
 ) -> None:
     async def everyone() -> None:
         async with open_ledgers(one_address) as ledgers:
@@ -311,7 +315,7 @@ def test_no_cap_is_exceeded_and_every_call_is_entered_once(
     asyncio.run(everyone())
 
 
-async def make(one: Asks, ledger: BudgetLedger, inside: Callable[[], Awaitable[None]]) -> Decimal:
+async def make(one: WantedCall, ledger: BudgetLedger, inside: Callable[[], Awaitable[None]]) -> Decimal:
     async def call() -> None:
         async with ledger.hold(one.price, one.input_tokens, one.max_output_tokens, "dear") as hold:
             await inside()

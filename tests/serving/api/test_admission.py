@@ -45,7 +45,7 @@ def refusal(answer: httpx2.Response) -> tuple[int, str, str]:
 
 
 @asynccontextmanager
-async def run_under_way(it: Keyed, who: str) -> AsyncGenerator[str]:
+async def running_run(it: Keyed, who: str) -> AsyncGenerator[str]:
     ask = ASK | {"model": "a", "stream": True}
     path = "/v1/chat/completions"
     async with it.api.http.stream("POST", path, json=ask, headers=it.headers(who)) as answer:
@@ -65,8 +65,8 @@ async def test_one_key_may_have_a_quarter_of_the_open_reads(
 ) -> None:
     async with (
         keyed(tmp_path, stalling(max_reads=16)) as it,
-        run_under_way(it, "mine") as id,
-        run_under_way(it, "other team") as theirs,
+        running_run(it, "mine") as id,
+        running_run(it, "other team") as theirs,
         AsyncExitStack() as stack,
     ):
         for _ in range(4):
@@ -84,7 +84,7 @@ async def test_one_key_may_have_a_quarter_of_the_open_reads(
 
 
 async def test_one_team_may_have_half_of_the_open_reads(tmp_path: Path) -> None:
-    async with keyed(tmp_path, stalling(max_reads=16)) as it, run_under_way(it, "mine") as id:
+    async with keyed(tmp_path, stalling(max_reads=16)) as it, running_run(it, "mine") as id:
         async with AsyncExitStack() as stack:
             for who in ("mine", "only read"):
                 for _ in range(4):
@@ -101,7 +101,7 @@ async def test_one_team_may_have_half_of_the_open_reads(tmp_path: Path) -> None:
 async def test_a_key_at_its_read_limit_is_rejected_before_routing(tmp_path: Path) -> None:
     async with (
         keyed(tmp_path, stalling(max_reads=16)) as it,
-        run_under_way(it, "mine") as id,
+        running_run(it, "mine") as id,
         AsyncExitStack() as stack,
     ):
         assert (await it.ask("only read", "GET", "/v1/nothing")).status_code == 404

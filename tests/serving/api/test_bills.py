@@ -95,7 +95,7 @@ async def ask(it: Keyed, *, stream: bool = False, **body: Any) -> Json:
     return chunks[-1] | {"text": said(events), "finish": finish}
 
 
-def usage_left_out(provider: Provider, answer: Answer) -> Answer:
+def without_usage(provider: Provider, answer: Answer) -> Answer:
     """Return `answer` without usage. Anthropic's wire always starts with a count of one."""
     events: list[bytes] = []
     for event in provider.wire.events(answer):
@@ -119,7 +119,7 @@ def lies(provider: Provider) -> dict[str, Answer]:
         "too few": Answer(text=LONG_TEXT, output_tokens=1),
         "none": Answer(text=LONG_TEXT, output_tokens=0),
         "no prompt": Answer(text=LONG_TEXT, input_tokens=0, output_tokens=120),
-        "left out": usage_left_out(provider, Answer(text=LONG_TEXT)),
+        "left out": without_usage(provider, Answer(text=LONG_TEXT)),
     }
 
 
@@ -320,8 +320,8 @@ async def test_two_failed_structured_answers_are_billed_once_each(
     empty, breaks = Answer(text="", output_tokens=3), Answer(text=LONG_TEXT, end_after=20)
     if not is_counted:
         empty, breaks = (
-            usage_left_out(provider, empty),
-            replace(usage_left_out(provider, breaks), end_after=20),
+            without_usage(provider, empty),
+            replace(without_usage(provider, breaks), end_after=20),
         )
     quick = {"retry": {"attempts": 2, "first_wait_s": 0.01}}
     async with (

@@ -127,7 +127,7 @@ async def test_answers_of_unknown_cost_are_excluded_from_cost_and_estimate() -> 
             await api.service.store.put(RunRecords(record(n)))
         period = {"from": "2025-11-28", "to": "2025-11-28", "by": "day"}
         (before,) = (await costs(api, **period))["data"]
-        await api.service.store.put(RunRecords(of_unknown_cost(record(2))))
+        await api.service.store.put(RunRecords(with_unknown_cost(record(2))))
         (day,) = (await costs(api, **period))["data"]
     expected = [by_hand(0), by_hand(1)]
     assert pico(before["baseline_usd"]) == pico(day["baseline_usd"]) == sum(each[2] for each in expected)
@@ -138,7 +138,7 @@ async def test_answers_of_unknown_cost_are_excluded_from_cost_and_estimate() -> 
     assert pico(day["cost_usd"]) == sum(each[0] for each in expected) + plan_and_step
 
 
-def of_unknown_cost(record: Record) -> Record:
+def with_unknown_cost(record: Record) -> Record:
     """The same run with an answer of unknown cost."""
     (plan,) = record.plans
     *steps, last = plan.steps

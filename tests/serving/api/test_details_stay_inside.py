@@ -30,7 +30,7 @@ PLANTED = "http://10.0.0.7:8443 says no; look at PLANTED_KEY_VARIABLE"
 ONE_TRY = {"attempts": 1}
 
 
-class Raising:
+class RaisingWorker:
     """Worker that raises the given kind of error."""
 
     def __init__(self, name: str, price: Price | None, kind: str, late: bool = False) -> None:
@@ -48,7 +48,7 @@ class Raising:
 
 def raising(kind: str, *, late: bool = False) -> Json:
     return {
-        "name": "faulty", "kind": "python", "factory": f"{__name__}:Raising", "options": {"kind": kind, "late": late},
+        "name": "faulty", "kind": "python", "factory": f"{__name__}:RaisingWorker", "options": {"kind": kind, "late": late},
         "retry": ONE_TRY,
     }  # fmt: skip
 

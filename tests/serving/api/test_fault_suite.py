@@ -19,7 +19,7 @@ from tests.serving.api.play_faults import (
     in_words,
     see_conductors,
     see_everything,
-    see_no_call_left,
+    wait_until_no_call_is_open,
 )
 from tests.serving.api.provider_faults import CASES, POSITIONS
 from tests.serving.api.served import ASK, left_tasks, scripted
@@ -64,7 +64,7 @@ async def test_a_call_that_stays_open_fails_the_test():
         asking = asyncio.create_task(http.post("/v1/chat/completions", json=ASK | {"model": "slow"}))
         await until(lambda: service.pool.limiters["slow"].open_calls)
         with pytest.raises(AssertionError, match="slow"):
-            await see_no_call_left(service.pool, within_s=0.05)
+            await wait_until_no_call_is_open(service.pool, within_s=0.05)
         asking.cancel()
 
 

@@ -32,7 +32,7 @@ async def ask(api: Served) -> str:
     return str((await api.ok())["podium"]["workflow_id"])
 
 
-async def say_and_read(giver: Served, reader: Served) -> str:
+async def give_and_read(giver: Served, reader: Served) -> str:
     """Give and replace feedback, read and find it, and return the run's id."""
     id, _ = await ask(giver), await ask(giver)
     # It is written in the background.
@@ -49,7 +49,7 @@ async def say_and_read(giver: Served, reader: Served) -> str:
 
 async def test_feedback_is_stored_in_memory_with_the_run() -> None:
     async with served(team()) as api:
-        id = await say_and_read(api, api)
+        id = await give_and_read(api, api)
         assert await ids_with_feedback(api) == [id]
         await api.service.store.remove_texts(id)
         [feedback] = (await api.record(id))["feedback"]
@@ -63,7 +63,7 @@ async def test_feedback_is_stored_for_all_routers_and_removed_with_the_runs_text
     store_address: Address,
 ) -> None:
     async with replicas(store_address, team()) as (one, other):
-        id = await say_and_read(one.api, other.api)
+        id = await give_and_read(one.api, other.api)
         await one.records.aclose()  # flushes the runs to the store
         assert await ids_with_feedback(other.api) == [id]
         await one.records.remove_old(now_us() + 31 * DAY_US)

@@ -100,7 +100,7 @@ async def ask_with_sdks(api: Served) -> list[int]:
     return statuses
 
 
-async def ask_as_others_do(api: Served) -> list[int]:
+async def ask_with_plain_http(api: Served) -> list[int]:
     """Retry like AI SDK, LlamaIndex and inspect-ai: after certain statuses, four tries in all, ignoring headers."""
     statuses: list[int] = []
     for stream in (False, True):
@@ -114,7 +114,7 @@ async def ask_as_others_do(api: Served) -> list[int]:
     return statuses
 
 
-@pytest.mark.parametrize("ask", [ask_with_sdks, ask_as_others_do])
+@pytest.mark.parametrize("ask", [ask_with_sdks, ask_with_plain_http])
 async def test_clients_with_default_retries_pay_a_failed_run_once(
     store_address: Address, ask: Callable[[Served], Awaitable[list[int]]]
 ) -> None:
@@ -125,7 +125,7 @@ async def test_clients_with_default_retries_pay_a_failed_run_once(
         assert calls(one)[0] == 4, "a chat each, and one of Responses and of Messages, which the stream joins"
 
 
-@pytest.mark.parametrize("ask", [ask_with_sdks, ask_as_others_do])
+@pytest.mark.parametrize("ask", [ask_with_sdks, ask_with_plain_http])
 async def test_without_deduplication_clients_still_do_not_pay_twice(
     store_address: Address, ask: Callable[[Served], Awaitable[list[int]]]
 ) -> None:

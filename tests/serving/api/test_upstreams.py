@@ -40,7 +40,7 @@ def only(worker: Json, *others: Json) -> Json:
     return team(workers=[worker, *others], workflows={})
 
 
-def nothing_is_held(api: Served, name: str = "a") -> None:
+def check_nothing_is_held(api: Served, name: str = "a") -> None:
     """Check that no slot or cent is held. `served` checks tasks, runs and spans."""
     slots = api.service.pool.limiters[name]
     assert (slots.open_calls, slots.queued) == (0, 0)
@@ -117,7 +117,7 @@ async def test_every_fault_before_the_first_token_uses_the_fallback(provider: Pr
 
         async def play(name: str) -> tuple[int, str, str]:
             answer = await api.post({"model": name}, max_cost_usd=1)
-            nothing_is_held(api, name)
+            check_nothing_is_held(api, name)
             body = answer.json()
             return answer.status_code, body["model"], body["podium"]["steps"][0]["served_by"]
 
@@ -135,7 +135,7 @@ async def test_hung_streams_release_their_slots_at_the_timeout(provider: Provide
         upstream.heard.set()
         async with asyncio.timeout(60):
             answers = await asyncio.gather(*(api.post({"model": "a"}) for _ in range(6)))
-        nothing_is_held(api)
+        check_nothing_is_held(api)
     codes = {answer.status_code for answer in answers}
     assert codes <= {400, 502}, "words were read, or on a busy machine none before the timer ended"
     assert upstream.requests == 6
@@ -148,7 +148,7 @@ async def test_a_provider_that_fails_every_second_call_answers_every_client(prov
         async with served(only(remote(provider, upstream.url, retry=again))) as api:
             for _ in range(10):
                 await api.ok({"model": "a"})
-            nothing_is_held(api)
+            check_nothing_is_held(api)
             assert api.service.pool.health["a"].circuit == "closed"
     assert len(upstream.requests) == 20, "ten retries are what it may owe, and each helped"
 

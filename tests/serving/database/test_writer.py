@@ -116,32 +116,32 @@ async def test_a_write_after_closing_fails_with_a_message(
 
 
 async def test_a_restarted_server_is_reconnected_without_an_error(
-    postgres_of_its_own: Postgres,
+    own_postgres: Postgres,
 ) -> None:
-    address = await asyncio.to_thread(postgres_of_its_own.make_database)
+    address = await asyncio.to_thread(own_postgres.make_database)
     await (await open_database(address)).aclose()
     async with Writer(address) as writer:
         await writer.do(ADD, "before")
-        await asyncio.to_thread(postgres_of_its_own.stop)
-        await asyncio.to_thread(postgres_of_its_own.start)
+        await asyncio.to_thread(own_postgres.stop)
+        await asyncio.to_thread(own_postgres.start)
         await writer.do(ADD, "after")
     assert await names(address) == ["after", "before"]
 
 
 async def test_without_the_server_urgent_writes_fail_and_durable_ones_are_kept(
-    postgres_of_its_own: Postgres,
+    own_postgres: Postgres,
 ) -> None:
-    address = await asyncio.to_thread(postgres_of_its_own.make_database)
+    address = await asyncio.to_thread(own_postgres.make_database)
     await (await open_database(address)).aclose()
     async with Writer(address) as writer:
         await writer.do(ADD, "before")
-        await asyncio.to_thread(postgres_of_its_own.stop)
+        await asyncio.to_thread(own_postgres.stop)
         kept = writer.post(ADD_LATER, "kept")
         with pytest.raises(StoreUnavailable) as caught:
             await writer.do(ADD, "lost")
         assert "127.0.0.1" in caught.value.detail
         assert writer.is_away
-        await asyncio.to_thread(postgres_of_its_own.start)
+        await asyncio.to_thread(own_postgres.start)
         assert await kept == "kept"
         assert not writer.is_away
     assert await names(address) == ["before", "kept"]
@@ -166,7 +166,7 @@ async def test_a_file_locked_for_too_long_counts_as_unavailable(
 
 
 @pytest.fixture
-async def postgres_of_its_own() -> AsyncGenerator[Postgres]:
+async def own_postgres() -> AsyncGenerator[Postgres]:
     """Run a PostgreSQL that the test may stop."""
     context = running_postgres()
     running = await asyncio.to_thread(context.__enter__)

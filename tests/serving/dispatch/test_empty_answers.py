@@ -24,7 +24,7 @@ EMPTY = Delta(finish=FinishReason.STOP, usage=Usage(10, 1))
 PRICE = Price(Decimal(1_000_000), Decimal(2_000_000))
 
 
-class Says:
+class AnswersInTurn:
     """Worker that gives these answers in turn, and repeats the last."""
 
     def __init__(self, name: str, *answers: tuple[Delta, ...], late_s: float = 0.0) -> None:
@@ -46,7 +46,7 @@ def words(text: str) -> tuple[Delta, ...]:
     return Delta(text), Delta(finish=FinishReason.STOP, usage=Usage(10, 5))
 
 
-def with_retries(worker: Says, attempts: int = 3) -> Route:
+def with_retries(worker: AnswersInTurn, attempts: int = 3) -> Route:
     """Return a route with one slot, so that a retry fails if the first call still holds it."""
     profile = ModelProfile(prefills=lambda _: True)
     return route(worker, attempts, 0.001, 0.002, slots=1, longest_queue_s=1.0, profile=profile)
@@ -58,7 +58,7 @@ async def ask(*routes: Route, call: Call = CALL) -> tuple[str, Reply]:
 
 
 async def test_an_empty_answer_is_retried_once_and_both_calls_are_billed():
-    inner = Says("w", (EMPTY,), words("Here."))
+    inner = AnswersInTurn("w", (EMPTY,), words("Here."))
     text, reply = await ask(with_retries(inner))
     assert (text, len(inner.calls)) == ("Here.", 2)
     (attempt,) = reply.attempts
@@ -72,19 +72,23 @@ async def test_an_empty_answer_is_retried_once_and_both_calls_are_billed():
 
 
 async def test_a_second_empty_answer_is_returned_without_a_fallback():
-    inner = Says("w", (EMPTY,))
+    inner = AnswersInTurn("w", (EMPTY,))
     text, reply = await ask(with_retries(inner))
     assert (text, reply.finish, len(inner.calls), len(reply.attempts)) == ("", FinishReason.STOP, 2, 1)
 
 
 async def test_with_one_attempt_an_empty_answer_is_returned_immediately():
-    inner = Says("w", (EMPTY,), words("Here."))
+    inner = AnswersInTurn("w", (EMPTY,), words("Here."))
     text, reply = await ask(with_retries(inner, attempts=1))
     assert (text, len(inner.calls), reply.attempts) == ("", 1, ())
 
 
 async def test_a_fallback_is_called_after_two_empty_answers():
-    first, second, mute = Says("a", (EMPTY,)), Says("b", words("Here.")), Says("c", (EMPTY,))
+    first, second, mute = (
+        AnswersInTurn("a", (EMPTY,)),
+        AnswersInTurn("b", words("Here.")),
+        AnswersInTurn("c", (EMPTY,)),
+    )
     text, reply = await ask(with_retries(first), with_retries(second))
     assert (text, reply.worker, [each.worker for each in reply.attempts]) == ("Here.", "b", ["a", "a"])
     assert sum(each.cost_usd or 0 for each in reply.attempts) == 24
@@ -93,13 +97,13 @@ async def test_a_fallback_is_called_after_two_empty_answers():
 
 
 async def test_a_slow_empty_answer_is_not_retried_if_another_worker_is_free():
-    slow, second = Says("a", (EMPTY,), late_s=1.05), Says("b", words("Here."))
+    slow, second = AnswersInTurn("a", (EMPTY,), late_s=1.05), AnswersInTurn("b", words("Here."))
     text, reply = await ask(with_retries(slow), with_retries(second))
     assert (text, len(slow.calls), [each.worker for each in reply.attempts]) == ("Here.", 1, ["a"])
 
 
 async def test_an_empty_answer_close_to_the_deadline_is_not_retried():
-    slow = Says("a", (EMPTY,), words("Here."), late_s=0.3)
+    slow = AnswersInTurn("a", (EMPTY,), words("Here."), late_s=0.3)
     text, _ = await ask(with_retries(slow), call=replace(CALL, terms=Terms(time.monotonic() + 0.5)))
     assert (text, len(slow.calls)) == ("", 1)
 
@@ -122,7 +126,7 @@ async def test_an_empty_answer_close_to_the_deadline_is_not_retried():
     ids=["stop sequences", "a begun answer", "a text to complete", "results of tools"],
 )
 async def test_an_empty_answer_that_may_be_complete_is_not_retried(call: Call):
-    inner = Says("w", (EMPTY,), words("Here."))
+    inner = AnswersInTurn("w", (EMPTY,), words("Here."))
     assert (await ask(with_retries(inner), call=call))[0] == ""
     assert len(inner.calls) == 1
 
@@ -133,6 +137,6 @@ async def test_an_empty_answer_that_may_be_complete_is_not_retried(call: Call):
     ids=["length", "thoughts"],
 )
 async def test_an_empty_answer_with_reasoning_or_a_length_limit_is_not_retried(answer: tuple[Delta, ...]):
-    inner = Says("w", answer, words("Here."))
+    inner = AnswersInTurn("w", answer, words("Here."))
     assert (await ask(with_retries(inner)))[0] == ""
     assert len(inner.calls) == 1

@@ -112,7 +112,7 @@ class Silent(WorkerUnavailable):
     retryable = False
 
 
-class Told(WorkerUnavailable):
+class ReportedFailure(WorkerUnavailable):
     """Failure of a server that reported the cost of the call first."""
 
     cost_usd = Decimal("0.00001")
@@ -452,11 +452,11 @@ async def test_no_hedge_is_sent_if_its_answer_could_exceed_the_hold():
 
 
 async def test_a_failed_hedge_is_billed_as_recorded_although_the_first_call_answers():
-    it = Deployed(PRICE, a=FAST * 6, b=Told, c=FAST)
+    it = Deployed(PRICE, a=FAST * 6, b=ReportedFailure, c=FAST)
     it.hedged.ledger = SlowLedger()
     result = await it.hedged.ask()
     attempts = [(each.outcome, each.cost_usd) for each in result.attempts]
-    assert (it.n_calls["c"], attempts) == (0, [("failed", Told.cost_usd), ("lost_race", None)])
+    assert (it.n_calls["c"], attempts) == (0, [("failed", ReportedFailure.cost_usd), ("lost_race", None)])
     assert it.is_paid_as_on_record(result)
 
 

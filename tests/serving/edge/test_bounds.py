@@ -264,7 +264,7 @@ def words(size_bytes: int) -> bytes:
 async def test_five_prompts_of_19_mb_are_rejected_without_delaying_others() -> None:
     body, pauses_s = words(19_000_000), [0.0]
 
-    async def look_at_the_clock() -> None:
+    async def measure_pauses() -> None:
         last_s = time.monotonic()
         while True:
             await asyncio.sleep(0.005)
@@ -272,7 +272,7 @@ async def test_five_prompts_of_19_mb_are_rejected_without_delaying_others() -> N
             last_s = time.monotonic()
 
     async with listening() as (port, _):
-        looking = asyncio.create_task(look_at_the_clock())
+        looking = asyncio.create_task(measure_pauses())
         request = HEAD + b"content-length: %d\r\n\r\n" % len(body) + body
         answers = await asyncio.gather(*[answer(await send_bytes(port, request), 30) for _ in range(5)])
         looking.cancel()

@@ -30,7 +30,7 @@ def pool() -> Pool:
 
 
 @pytest.fixture(autouse=True)
-def _only_when_it_is_told() -> Generator[None]:
+def _without_automatic_collection() -> Generator[None]:
     gc.disable()
     yield
     gc.enable()

@@ -9,7 +9,7 @@ import pytest
 from serving.database.address import Address
 from tests.serving.api.test_batches import begin, end, line, rows
 from tests.serving.store.stores import replicas
-from tests.serving.store.test_taking_over import WORDS, let_it_die, router_process, settings
+from tests.serving.store.test_taking_over import WORDS, expire_lease, router_process, settings
 
 pytestmark = [pytest.mark.postgresql, pytest.mark.real_time]
 
@@ -33,7 +33,7 @@ async def test_every_line_of_a_killed_routers_batch_runs_once(store_address: Add
                 await asyncio.sleep(0.05)
         assert await other.api.batches.sweep() == 0, "its router lives"
         process.kill()
-        await let_it_die(other, owner)
+        await expire_lease(other, owner)
         assert await other.api.batches.sweep() == 1
         # The sweep of runs begins with the first line here, and may have left some.
         await other.records.take_over()

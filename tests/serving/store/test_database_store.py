@@ -73,7 +73,7 @@ async def tell(store: DatabaseStore, record: Record, n: int = len(EVENTS)) -> Re
     return record
 
 
-class Heard(StoreListener):
+class RecordingListener(StoreListener):
     def __init__(self) -> None:
         self.seqs, self.runs = list[int](), list[str]()
 
@@ -288,7 +288,7 @@ async def test_two_routers_show_each_others_runs(store_address: Address) -> None
 
 
 async def test_the_listener_is_notified_once_a_resumable_event_is_written(store_address: Address) -> None:
-    heard = Heard()
+    heard = RecordingListener()
     async with opened(store_address, listener=heard) as (store, one):
         one.keep("wf_1")
         record = await tell(one, begun("wf_1"), 2)
@@ -303,7 +303,7 @@ async def test_the_listener_is_notified_once_a_resumable_event_is_written(store_
 
 
 async def test_new_runs_are_written_before_events_of_others(store_address: Address) -> None:
-    heard = Heard()
+    heard = RecordingListener()
     async with opened(store_address, listener=heard) as (_, one):
         told = heard.runs
         known = [await tell(one, begun(f"wf_{n}"), 1) for n in range(20)]
@@ -328,7 +328,7 @@ async def test_a_background_run_is_accepted_once_another_replica_could_resume_it
 
 @pytest.mark.real_time
 async def test_new_runs_are_written_soon_although_the_loop_is_busy(store_address: Address) -> None:
-    turns, heard = 0, Heard()
+    turns, heard = 0, RecordingListener()
 
     async def hold_up() -> None:
         nonlocal turns
@@ -355,7 +355,7 @@ async def test_a_runs_end_is_written_although_many_new_runs_arrive(
     store_address: Address, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(journal, "AT_ONCE", 4)
-    heard = Heard()
+    heard = RecordingListener()
     async with opened(store_address, listener=heard) as (_, one):
         record = await tell(one, begun("wf_old"), 1)
         await one.wait_until_written("wf_old")

@@ -43,7 +43,7 @@ async def questions(api: Served) -> list[Json]:
     return [message for run in listed for message in run["messages"]]
 
 
-async def ask_everybody(api: Served) -> Json:
+async def ask_all_workers(api: Served) -> Json:
     """Run `c`, `duo` and `a`, and return their costs. `c` is free."""
     costs: Json = {}
     for model in ("c", "duo", "a"):
@@ -56,12 +56,12 @@ async def test_runs_are_filtered_by_worker_cost_and_words(store_address: Address
     async with AsyncExitStack() as stack:
         if with_store:
             one, other = await stack.enter_async_context(replicas(store_address, POOL))
-            costs = await ask_everybody(one.api)
+            costs = await ask_all_workers(one.api)
             await one.records.aclose()  # flushes them to the store
             api = other.api
         else:
             api = await stack.enter_async_context(served(POOL))
-            costs = await ask_everybody(api)
+            costs = await ask_all_workers(api)
         assert await questions(api) == [ASK["messages"][-1]] * 3
         assert await found(api, worker="a") == ["a", "duo"]
         assert await found(api, worker="b") == ["duo"]
@@ -118,7 +118,7 @@ async def test_one_old_matching_run_is_found_page_by_page(store_address: Address
 
 async def test_the_word_index_is_removed_with_the_texts(store_address: Address) -> None:
     async with replicas(store_address, POOL, n=1) as (one,):
-        await ask_everybody(one.api)
+        await ask_all_workers(one.api)
         await one.records.aclose()
         assert await counts(one) == (3, 4, 3)
         await one.records.remove_old(now_us() + 31 * DAY_US)

@@ -71,7 +71,7 @@ async def router_process(address: Address) -> AsyncGenerator[tuple[subprocess.Po
         await asyncio.to_thread(process.wait)
 
 
-async def let_it_die(router: Replica, owner: str) -> None:
+async def expire_lease(router: Replica, owner: str) -> None:
     """Expire the lease of a killed router."""
     await router.change("UPDATE replica SET lease_until_us = 1 WHERE id = :owner", owner=owner)
 
@@ -100,7 +100,7 @@ async def test_a_dead_routers_claimed_request_is_run_once_by_a_waiting_router(
         waiting = [asyncio.create_task(post()) for _ in range(2)]
         await asyncio.wait(waiting, timeout=2 * ASK_S)
         assert not any(each.done() for each in waiting), "its router lives"
-        await let_it_die(other, one.store.owner)
+        await expire_lease(other, one.store.owner)
         answers = await asyncio.wait_for(asyncio.gather(*waiting), timeout=6 * ASK_S)
         assert [answer.status_code for answer in answers] == [200, 200]
         assert answers[0].json() == answers[1].json()
@@ -128,7 +128,7 @@ async def test_another_router_finishes_a_killed_routers_run_without_lost_text(
             process.kill()
             with pytest.raises(httpx2.HTTPError):
                 await first
-        await let_it_die(other, owner)
+        await expire_lease(other, owner)
         assert await other.records.sweep() == 0
         assert await other.records.take_over() == 1
         answer = await joined
@@ -220,7 +220,7 @@ async def test_a_call_with_an_unwritten_end_is_billed_in_the_continued_run(
         await until_it_halts(one, id)
         await one.change(PAID, id=id, hold="1", exact=1, pico=50_000_000_000)
         await one.change(PAID, id=id, hold="2", exact=0, pico=70_000_000_000)
-        await let_it_die(other, one.store.owner)
+        await expire_lease(other, one.store.owner)
         assert await other.records.take_over() == 1
         record = await until_ended(other.api, id)
         await one.api.service.sessions.cancel(id)
@@ -242,7 +242,7 @@ async def test_a_frozen_replica_writes_nothing_to_a_run_that_was_taken_over(
         await until(lambda: one.api.service.running == 1)
         (id,) = one.api.service.sessions.running
         await until_it_halts(one, id)
-        await let_it_die(other, one.store.owner)
+        await expire_lease(other, one.store.owner)
         assert await other.records.take_over() == 1
         assert (await until_ended(other.api, id))["answer"] == WORDS
         one.records.note(

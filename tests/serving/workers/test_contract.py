@@ -114,7 +114,7 @@ async def test_a_failure_before_the_first_token_is_raised_by_open(
         with pytest.raises(error) as caught:
             async with subject.worker.open(CALL):
                 pytest.fail("entered")
-        await subject.nothing_open()
+        await subject.wait_until_closed()
     assert type(caught.value) is error
     assert caught.value.worker == "w"
     assert "w" in caught.value.message
@@ -152,7 +152,7 @@ async def test_a_broken_stream_is_unavailable_after_the_received_text(make: Make
     async with make(Behaviour(text="one two three four", breaks_after_words=2)) as subject:
         with pytest.raises(WorkerUnavailable) as caught:
             await listen(subject.worker, deltas)
-        await subject.nothing_open()
+        await subject.wait_until_closed()
     assert "".join(delta.text for delta in deltas) == words("one two three four", 2)
     assert [delta.finish for delta in deltas] == [None] * len(deltas)
     assert caught.value.worker == "w"
@@ -166,7 +166,7 @@ async def test_leaving_the_block_early_stops_the_model_immediately(make: MakeSub
                 break
             assert subject.open_calls() == 1
         left_s = time.monotonic()
-        await subject.nothing_open()
+        await subject.wait_until_closed()
         assert time.monotonic() - left_s < CLOSED_WITHIN_S
 
 
@@ -175,7 +175,7 @@ async def test_leaving_the_block_unread_stops_the_model_immediately(make: MakeSu
         async with subject.worker.open(CALL):
             pass
         left_s = time.monotonic()
-        await subject.nothing_open()
+        await subject.wait_until_closed()
         assert time.monotonic() - left_s < CLOSED_WITHIN_S
 
 
@@ -197,7 +197,7 @@ async def test_cancelling_propagates_and_stops_the_model_immediately(make: MakeS
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await subject.nothing_open()
+        await subject.wait_until_closed()
         assert time.monotonic() - cancelled_s < CLOSED_WITHIN_S
 
 
@@ -206,7 +206,7 @@ async def test_an_error_in_the_block_stops_the_model_and_propagates(make: MakeSu
         with pytest.raises(KeyError):
             async with subject.worker.open(CALL):
                 raise KeyError("mine")
-        await subject.nothing_open()
+        await subject.wait_until_closed()
 
 
 async def test_concurrent_calls_get_their_own_answers(make: MakeSubject):
@@ -216,7 +216,7 @@ async def test_concurrent_calls_get_their_own_answers(make: MakeSubject):
 
     async with make(Behaviour(text="one two three")) as subject:
         answers = await asyncio.gather(*(ask(subject) for _ in range(20)))
-        await subject.nothing_open()
+        await subject.wait_until_closed()
     assert answers == ["one two three"] * 20
 
 
@@ -225,7 +225,7 @@ async def test_a_call_leaves_no_tasks(make: MakeSubject):
         before = asyncio.all_tasks()
         async with subject.worker.open(CALL):
             pass
-        await subject.nothing_open()
+        await subject.wait_until_closed()
         await until(lambda: not [t for t in asyncio.all_tasks() - before if "WireServer" not in repr(t)])
 
 

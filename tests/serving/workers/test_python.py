@@ -35,7 +35,7 @@ class Parrot:
         yield Delta(finish=FinishReason.STOP)
 
 
-class Liar:
+class ConfigurableWorker:
     """Custom worker with configurable usage, cost and finish."""
 
     def __init__(self, name: str, price: Price | None, words: int = 2, **last: Any) -> None:
@@ -96,7 +96,7 @@ PRICE = {"input_usd_per_mtok": 1, "output_usd_per_mtok": 10}
 
 async def paid(**options: Any) -> tuple[Reply, BudgetLedger]:
     """Call a custom worker with at most 100 output tokens."""
-    member = pool(factory=f"{HERE}:Liar", price=PRICE, options=options).members["polly"]
+    member = pool(factory=f"{HERE}:ConfigurableWorker", price=PRICE, options=options).members["polly"]
     call, ledger = Call((Message.of("user", "?"),), Sampling(max_output_tokens=100)), BudgetLedger()
     async with open_call(member, call, ledger) as reply:
         async for _ in reply:
