@@ -1,7 +1,7 @@
 """Count phrases that readers stumble over in docstrings, comments, messages and pages: `python -m tests.plain_english`.
 
-`make check` fails if a package, the tests, the messages of all packages, the settings, `docs`, the Makefile or a page at
-the top has more than `MOST` of them per 1,000 words. Rewrite the sentence: a reader who sees the code for the first time should understand it. `--worst N` lists
+`make check` fails if a package, the tests, their names, the messages of all packages, the settings, `docs`, the Makefile
+or a page at the top has more than `MOST` of them per 1,000 words. Rewrite the sentence: a reader who sees the code for the first time should understand it. `--worst N` lists
 the places. The check also fails if a name of the code is a bare participle: use a noun of the field, such as `row`.
 """
 
@@ -118,6 +118,13 @@ def docstrings_and_comments(path: Path) -> Iterator[Passage]:
             yield Passage(f"{path}:{token.start[0]}", token.string.lstrip("# "))
 
 
+def names_of_tests(path: Path) -> Iterator[Passage]:
+    """Yield the names of the tests in a Python file as sentences."""
+    for line, name in names(ast.parse(path.read_text())):
+        if name.startswith("test_"):
+            yield Passage(f"{path}:{line}", name.removeprefix("test_").replace("_", " ").capitalize())
+
+
 def strings(node: ast.AST) -> Iterator[tuple[int, str]]:
     """Yield the line and the text of each string below a node. A value in an f-string reads as `x`."""
     match node:
@@ -156,12 +163,14 @@ def messages(path: Path) -> Iterator[Passage]:
 def read(root: Path) -> dict[str, list[Passage]]:
     """Return the prose of each place that the check counts, by the place's name."""
     code = {name: sorted((root / name).rglob("*.py")) for name in sorted(OURS)}
+    tests = sorted((root / "tests").rglob("*.py"))
     settings = sorted((root / "cluster").glob("*.yaml"))
     return {
         **{
             name: [each for path in paths for each in docstrings_and_comments(path)]
-            for name, paths in (*code.items(), ("tests", sorted((root / "tests").rglob("*.py"))))
+            for name, paths in (*code.items(), ("tests", tests))
         },
+        "test names": [each for path in tests for each in names_of_tests(path)],
         "cluster/*.yaml": [each for path in settings for each in (*line_comments(path), *texts(path))],
         "Makefile": [each for path in root.glob("Makefile") for each in line_comments(path)],
         "messages": [each for paths in code.values() for path in paths for each in messages(path)],

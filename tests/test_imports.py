@@ -5,7 +5,7 @@ from pathlib import Path
 from tests.imports import missing
 
 
-def test_a_name_that_is_not_there_is_told_with_its_line(tmp_path: Path) -> None:
+def test_a_missing_name_is_reported_with_its_line(tmp_path: Path) -> None:
     path = tmp_path / "test_it.py"
     path.write_text(
         "import json\nfrom json import gone\nfrom tests.imports import missing, gone\nfrom tests import imports, nothing\n"

@@ -55,7 +55,7 @@ def is_broken(folder: Path, link: str, page: Path) -> bool:
     return not target.exists() or bool(anchor and target.suffix == ".md" and anchor not in anchors(target))
 
 
-def test_every_link_of_a_page_leads_to_a_file_and_a_title() -> None:
+def test_every_link_of_a_page_points_to_an_existing_file_and_title() -> None:
     pages = [ROOT / name for name in git("ls-files", "-co", "--exclude-standard", "*.md") if (ROOT / name).exists()]  # fmt: skip
     broken = [
         f"{page.relative_to(ROOT)}: {link}"
@@ -66,27 +66,27 @@ def test_every_link_of_a_page_leads_to_a_file_and_a_title() -> None:
     assert not broken
 
 
-def test_every_page_of_the_docs_that_code_names_exists() -> None:
+def test_every_docs_page_named_in_code_exists() -> None:
     lines = git("grep", "-hIE", r"docs/.*\.md", "--", ":!*.md", ":!tests/test_pages.py")
     mentions = {each[0] for line in lines for each in MENTION.finditer(line)}
     assert mentions
     assert not [each for each in sorted(mentions) if is_broken(ROOT, each, ROOT / "README.md")]
 
 
-def test_every_page_of_the_docs_says_first_what_its_reader_will_know() -> None:
+def test_every_docs_page_starts_with_what_its_reader_will_know() -> None:
     pages = [each for each in (ROOT / "docs").rglob("*.md") if not each.match("decisions/0*.md")]
     firsts = {str(page.relative_to(ROOT)): page.read_text("utf-8").split("\n", 2)[2] for page in pages}
     assert [page for page, text in firsts.items() if not text.startswith("This page ")] == []
 
 
-def test_no_page_and_no_settings_file_names_a_model_that_anthropic_has_announced_to_retire() -> None:
+def test_no_page_or_settings_file_names_a_model_that_anthropic_will_retire() -> None:
     lines = git("grep", "-hoE", r"\bmodel: *\"?claude-[a-z0-9.-]+", "--", "*.md", "*.yaml")
     names = {line.split("claude-")[1] for line in lines}
     assert names
     assert names.isdisjoint(name.removeprefix("claude-") for name in DEPRECATED_MODELS)
 
 
-def test_every_decision_has_its_context_the_decision_and_its_consequences() -> None:
+def test_every_decision_has_context_decision_and_consequences() -> None:
     decisions = (ROOT / "docs" / "decisions").glob("0*.md")
     parts = {
         page.name: re.findall(r"^## (\w+)$", page.read_text("utf-8"), re.MULTILINE) for page in decisions

@@ -24,6 +24,7 @@ BAD = {
     "serving/message.py": f'fault = Fault(message="{ODD}")\n',
     "serving/variable.py": f'message = "{ODD}"\n',
     "tests/test_runs.py": f'def test_one():\n    """{ODD}."""\n',
+    "tests/test_names.py": f"def test_{ODD.lower().replace(' ', '_')}():\n    pass\n",
     "cluster/comment.yaml": f"workers: []  # {ODD}\n",
     "cluster/prompt.yaml": f"workers:\n  - system_prompt: {ODD}\n",
     "Makefile": f"stop: ## {ODD}\n",

@@ -33,7 +33,7 @@ TOOL: Any = {"type": "function", "function": {"name": "look_up", "parameters": P
 
 
 @pytest.mark.timeout(900)
-def test_a_newcomers_server_streams_calls_tools_asks_for_keys_and_leaves_nothing_after_ctrl_c(
+def test_a_new_users_server_streams_calls_tools_and_stops_cleanly(
     tmp_path: Path,
 ) -> None:
     port, began_s, planted = free_port(), secrets.now_s(), secrets.planted()

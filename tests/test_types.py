@@ -10,7 +10,7 @@ from tests.conftest import ROOT
 
 
 @pytest.mark.timeout(900)
-def test_the_types_are_right() -> None:
+def test_the_type_checker_reports_no_errors() -> None:
     checker = Path(sys.executable).with_name("basedpyright")
     checked = subprocess.run(
         [checker, "--level", "error"], cwd=ROOT, capture_output=True, text=True, check=False

@@ -4,7 +4,7 @@ import time
 from tests.virtual_time import VirtualTimeLoop
 
 
-def test_a_timer_fires_although_a_task_never_rests():
+def test_a_timer_fires_although_another_task_never_waits():
     async def work() -> None:
         while True:
             await asyncio.sleep(0)

@@ -14,12 +14,12 @@ PAGE = (Path(__file__).parents[2] / "docs" / "clients.md").read_text()
 
 
 @pytest.mark.parametrize("program", HERE, ids=lambda each: each.client)
-async def test_a_program_shows_what_the_page_says(program: Program, tmp_path: Path) -> None:
+async def test_a_documented_program_prints_no_errors(program: Program, tmp_path: Path) -> None:
     async with served(SUNNY) as api:
         assert await asyncio.to_thread(run, program, api.url, tmp_path) == ""
 
 
-def test_every_client_that_is_run_is_on_the_page_with_its_program_and_version() -> None:
+def test_the_page_names_every_tested_client_with_program_and_version() -> None:
     for program in (*HERE, *NODE, *ELSEWHERE):
         names = [word for word in program.words if "." in word or word == "podium_tiny"]
         assert any(f"(../examples/clients/{name.removesuffix('.yaml')}" in PAGE for name in names), program

@@ -13,7 +13,7 @@ from tests.serving.api.served import served
 
 @pytest.mark.parametrize("scenario", TABLE, ids=lambda each: each.name)
 @pytest.mark.parametrize("client", CLIENTS.values(), ids=CLIENTS.keys())
-async def test_a_client_sees_what_the_table_says(client: Client, scenario: Scenario) -> None:
+async def test_a_client_gets_the_result_in_the_shared_table(client: Client, scenario: Scenario) -> None:
     async with served(scenario.settings) as api:
 
         async def same() -> str:
@@ -23,9 +23,7 @@ async def test_a_client_sees_what_the_table_says(client: Client, scenario: Scena
 
 
 @pytest.mark.parametrize("client", CLIENTS.values(), ids=CLIENTS.keys())
-async def test_another_router_goes_on_where_one_was_killed_before_the_results(
-    client: Client, tmp_path: Path
-) -> None:
+async def test_another_router_resumes_a_run_whose_router_was_killed(client: Client, tmp_path: Path) -> None:
     address: Address = parse_address(f"sqlite:///{tmp_path / 'podium.db'}")
     key = await make_key(address)
     async with (

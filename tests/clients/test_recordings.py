@@ -14,7 +14,7 @@ RECORDINGS = Path(__file__).parent / "recordings"
 
 
 @pytest.mark.parametrize("agent", AGENTS, ids=lambda each: each.name)
-async def test_an_agents_exchanges_are_answered_as_they_were(agent: Agent) -> None:
+async def test_an_agents_recorded_requests_get_the_same_answers(agent: Agent) -> None:
     told: Any = json.loads((RECORDINGS / f"{agent.name}.json").read_text())
     assert told["version"] == agent.version
     ids: dict[str, str] = {}

@@ -23,14 +23,14 @@ def compose() -> Data:
     return yaml.safe_load((FOLDER / "compose.yaml").read_text())
 
 
-def test_its_services_are_healthy_before_they_are_used(compose: Data) -> None:
+def test_services_wait_until_their_dependencies_are_healthy(compose: Data) -> None:
     assert compose["services"].keys() == {"router", "postgres", "prometheus", "jaeger"}
     assert all(each["healthcheck"]["test"][0] == "CMD" for each in compose["services"].values())
     assert all(each["restart"] == "unless-stopped" for each in compose["services"].values())
     assert compose["services"]["router"]["depends_on"] == {"postgres": {"condition": "service_healthy"}}
 
 
-def test_images_of_others_are_pinned_by_digest_and_ours_by_version(compose: Data) -> None:
+def test_third_party_images_are_pinned_by_digest_and_ours_by_version(compose: Data) -> None:
     images = {name: each["image"] for name, each in compose["services"].items()}
     version = re.search(r'^version = "(.+)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
     assert version
@@ -44,7 +44,7 @@ def test_ports_are_on_loopback(compose: Data) -> None:
     assert all(port.startswith("127.0.0.1:") for port in ports)
 
 
-def test_files_and_volumes_that_it_mounts_exist(compose: Data) -> None:
+def test_mounted_files_and_volumes_exist(compose: Data) -> None:
     mounts = [
         mount.split(":")[0] for each in compose["services"].values() for mount in each.get("volumes", [])
     ]
@@ -53,7 +53,7 @@ def test_files_and_volumes_that_it_mounts_exist(compose: Data) -> None:
     assert {mount for mount in mounts if not mount.startswith(".")} == compose["volumes"].keys()
 
 
-def test_secrets_come_from_the_env_file_and_nothing_starts_without_the_password(compose: Data) -> None:
+def test_secrets_come_from_the_env_file_and_the_password_is_required(compose: Data) -> None:
     example = (FOLDER / "env.example").read_text()
     text = (FOLDER / "compose.yaml").read_text()
     used = set(re.findall(r"\$\{(\w+)", text))
@@ -64,7 +64,7 @@ def test_secrets_come_from_the_env_file_and_nothing_starts_without_the_password(
     assert ".env" in (ROOT / ".gitignore").read_text().splitlines()
 
 
-def test_the_router_has_options_that_podium_takes_and_the_port_that_prometheus_reads(compose: Data) -> None:
+def test_the_router_uses_valid_options_and_the_port_that_prometheus_scrapes(compose: Data) -> None:
     command = compose["services"]["router"]["command"]
     help_text = _help("cluster.local.serve")
     assert command[:2] == ["podium", "serve"]
@@ -80,7 +80,7 @@ def _help(target: str) -> str:
     return printed.getvalue()
 
 
-def test_prometheus_takes_its_configuration_with_the_rules(tmp_path: Path) -> None:
+def test_prometheus_accepts_its_configuration_with_the_rules(tmp_path: Path) -> None:
     for source in (FOLDER / "prometheus.yaml", ROOT / "cluster" / "alerts.yaml"):
         (tmp_path / source.name).write_text(source.read_text())
     assert "SUCCESS" in promtool("check", "config", tmp_path / "prometheus.yaml")

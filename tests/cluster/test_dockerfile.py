@@ -32,12 +32,12 @@ def of(name: str, text: str = TEXT) -> list[str]:
 
 
 @pytest.mark.parametrize("text", [TEXT, SERVER], ids=["ray", "server"])
-def test_every_instruction_is_one(text: str) -> None:
+def test_every_dockerfile_instruction_is_known(text: str) -> None:
     known = {"ARG", "FROM", "USER", "RUN", "WORKDIR", "COPY", "ENV", "VOLUME", "EXPOSE", "CMD", "HEALTHCHECK"}
     assert {name for name, _ in instructions(text)} <= known
 
 
-def test_the_base_is_a_digest_and_a_tag_ends_the_build() -> None:
+def test_the_base_image_must_be_a_digest() -> None:
     assert of("ARG") == ["BASE", "BASE", "EXTRA=gpu"], "without a default, and once more for the check inside"
     assert of("FROM") == ["${BASE}"]
     check = next(run for run in of("RUN") if "sha256" in run)
@@ -59,7 +59,7 @@ def test_the_base_is_a_digest_and_a_tag_ends_the_build() -> None:
         assert ends(base) == 1, base
 
 
-def test_the_servers_base_is_a_digest_or_of_this_machine() -> None:
+def test_the_servers_base_image_is_a_digest_or_a_local_one() -> None:
     default = next(each.partition("=")[2] for each in of("ARG", SERVER) if each.startswith("BASE="))
     check = next(run for run in of("RUN", SERVER) if "sha256" in run)
 
@@ -72,7 +72,7 @@ def test_the_servers_base_is_a_digest_or_of_this_machine() -> None:
     assert of("FROM", SERVER) == ["${BASE} AS build", "${BASE}"]
 
 
-def test_the_server_installs_from_the_lock_by_hash_and_leaves_no_tool_behind() -> None:
+def test_the_server_image_installs_from_the_lock_by_hash() -> None:
     runs = " && ".join(of("RUN", SERVER))
     installs = re.findall(r"\b(?:uv )?pip install [^&]*", runs)
     assert len(installs) == 4
@@ -96,7 +96,7 @@ def test_the_server_installs_from_the_lock_by_hash_and_leaves_no_tool_behind() -
     assert of("COPY", SERVER)[-1] == "--from=build /opt /opt", "the rest of the build is not in the image"
 
 
-def test_the_server_runs_as_a_user_with_a_volume_and_a_health_check() -> None:
+def test_the_server_image_has_a_user_a_volume_and_a_health_check() -> None:
     assert of("USER", SERVER) == ["1000:100"]
     assert of("VOLUME", SERVER) == ["/data"]
     assert "/readyz" in of("HEALTHCHECK", SERVER)[0]
@@ -107,7 +107,7 @@ def test_the_server_runs_as_a_user_with_a_volume_and_a_health_check() -> None:
     assert json.loads(command)[:4] == ["podium", "serve", "--host", "0.0.0.0"]
 
 
-def test_the_base_that_the_file_names_has_the_ray_of_this_project() -> None:
+def test_the_base_image_has_the_projects_ray_version() -> None:
     import ray
 
     named = set(re.findall(r"rayproject/[\w-]+:[\w.-]+", TEXT))
@@ -116,7 +116,7 @@ def test_the_base_that_the_file_names_has_the_ray_of_this_project() -> None:
     assert all(f":{ray.__version__}-py312" in name for name in named)
 
 
-def test_it_installs_from_the_locks_with_hashes_and_keeps_no_cache() -> None:
+def test_the_image_installs_from_the_locks_by_hash_and_without_a_cache() -> None:
     installs = [
         command
         for run in of("RUN")
@@ -144,7 +144,7 @@ def test_it_installs_from_the_locks_with_hashes_and_keeps_no_cache() -> None:
 @pytest.mark.parametrize(
     "path", ["ray_cluster.yaml", "cluster/ray_cluster.gcp.yaml", "cluster/ray_cluster.onprem.yaml"]
 )
-def test_the_nodes_of_a_cluster_install_from_the_same_locks(path: str) -> None:
+def test_the_clusters_nodes_install_from_the_same_locks(path: str) -> None:
     commands = [line for line in (ROOT / path).read_text().splitlines() if "pip install" in line]
     assert len(commands) == 2
     for command in commands:
@@ -155,13 +155,13 @@ def test_the_nodes_of_a_cluster_install_from_the_same_locks(path: str) -> None:
         assert own.split() == ["pip", "install", "--no-deps", "--no-build-isolation", "-e", "."]
 
 
-def test_it_does_not_run_as_root() -> None:
+def test_the_image_does_not_run_as_root() -> None:
     uid = of("USER")[-1].split(":")[0]
     assert uid.isdigit(), "a number, so that Kubernetes can tell"
     assert int(uid) > 0
 
 
-def test_weights_are_in_a_volume_and_no_key_is_in_it() -> None:
+def test_weights_are_in_a_volume_and_the_image_contains_no_key() -> None:
     assert of("VOLUME") == ["/models"]
     environment = " ".join(of("ENV"))
     assert "HF_HOME=/models" in environment
@@ -169,7 +169,7 @@ def test_weights_are_in_a_volume_and_no_key_is_in_it() -> None:
     assert not [name for name in names if re.search(r"KEY|TOKEN|SECRET|PASSWORD", name)]
 
 
-def test_what_it_copies_is_let_through_and_the_rest_is_not() -> None:
+def test_the_dockerignore_allows_exactly_the_copied_files() -> None:
     rules = [r for r in (ROOT / ".dockerignore").read_text().splitlines() if r and not r.startswith("#")]
     copied = [
         part

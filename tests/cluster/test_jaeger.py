@@ -47,17 +47,17 @@ def parts_exist(config: dict[str, Any]) -> None:
     assert config["extensions"]["jaeger_query"]["storage"]["traces"] in stores
 
 
-def test_it_listens_on_loopback_only_unless_told_otherwise(text: str) -> None:
+def test_jaeger_listens_on_loopback_unless_configured_otherwise(text: str) -> None:
     found = endpoints(yaml.safe_load(text))
     assert {endpoint.rsplit(":", 1)[1] for endpoint in found} >= {"4317", "4318", "16686"}
     assert all(endpoint.startswith("${env:JAEGER_LISTEN_HOST:-127.0.0.1}:") for endpoint in found)
 
 
-def test_every_part_that_is_used_is_configured(text: str) -> None:
+def test_every_used_component_is_configured(text: str) -> None:
     parts_exist(yaml.safe_load(text))
 
 
-def test_every_trace_is_kept_by_default(text: str) -> None:
+def test_every_trace_is_stored_by_default(text: str) -> None:
     assert yaml.safe_load(text)["service"]["pipelines"]["traces"]["processors"] == ["batch"]
 
 
@@ -68,7 +68,7 @@ def merged(base: Any, over: Any) -> Any:
     return {**base, **{key: merged(base.get(key), value) for key, value in over.items()}}
 
 
-def test_laid_over_it_the_sampling_file_keeps_errors_slow_runs_fallbacks_and_a_share(text: str) -> None:
+def test_the_sampling_file_adds_policies_for_errors_slow_runs_and_fallbacks(text: str) -> None:
     config = merged(yaml.safe_load(text), yaml.safe_load(SAMPLING.read_text()))
     parts_exist(config)
     assert config["service"]["pipelines"]["traces"]["processors"] == ["tail_sampling", "batch"]
@@ -81,6 +81,6 @@ def test_laid_over_it_the_sampling_file_keeps_errors_slow_runs_fallbacks_and_a_s
     assert sampling["policies"][2]["string_attribute"]["key"] == spans.FALLBACK
 
 
-def test_a_trace_is_not_decided_on_before_the_longest_run_has_ended() -> None:
+def test_sampling_waits_until_the_longest_run_has_ended() -> None:
     sampling = yaml.safe_load(SAMPLING.read_text())["processors"]["tail_sampling"]
     assert float(sampling["decision_wait"].removesuffix("s")) > LimitSettings().default_deadline_s

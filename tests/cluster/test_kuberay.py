@@ -80,7 +80,7 @@ def model(kind: str) -> Any:
 # Fields
 
 
-def test_the_rayservice_has_no_field_that_kuberay_does_not_know(spec: Data) -> None:
+def test_the_rayservice_has_only_fields_of_kuberay(spec: Data) -> None:
     cluster = spec["rayClusterConfig"]
     known(spec, SPEC)
     known(spec["upgradeStrategy"], {"type", "clusterUpgradeOptions"})
@@ -95,7 +95,7 @@ def test_the_rayservice_has_no_field_that_kuberay_does_not_know(spec: Data) -> N
         known(group, WORKER)
 
 
-def test_pods_and_services_in_it_are_kubernetes_own(spec: Data) -> None:
+def test_its_pods_and_services_are_valid_kubernetes_objects(spec: Data) -> None:
     for group in groups(spec):
         model("PodTemplateSpec").model_validate(group["template"])
     model("Service").model_validate(spec["serveService"])
@@ -105,7 +105,7 @@ def test_pods_and_services_in_it_are_kubernetes_own(spec: Data) -> None:
 
 
 @pytest.mark.parametrize("name", ["redis.yaml", "support.yaml"])
-def test_every_other_object_is_kubernetes_own(name: str) -> None:
+def test_every_other_object_is_a_valid_kubernetes_object(name: str) -> None:
     versions = {
         "Service": "v1", "PersistentVolumeClaim": "v1", "StatefulSet": "apps/v1", "PodDisruptionBudget": "policy/v1",
         "NetworkPolicy": "networking.k8s.io/v1",
@@ -125,7 +125,9 @@ def test_every_other_object_is_kubernetes_own(name: str) -> None:
         (("spec", "activeDeadlineSeconds"), "long"),
     ],
 )
-def test_a_wrong_field_of_a_pod_is_found(spec: Data, place: tuple[str | int, ...], wrong: object) -> None:
+def test_an_unknown_field_of_a_pod_is_an_error(
+    spec: Data, place: tuple[str | int, ...], wrong: object
+) -> None:
     template = copy.deepcopy(groups(spec)[1]["template"])
     inner: Any = template
     for part in place[:-1]:
@@ -135,7 +137,7 @@ def test_a_wrong_field_of_a_pod_is_found(spec: Data, place: tuple[str | int, ...
         model("PodTemplateSpec").model_validate(template)
 
 
-def test_rays_autoscaler_reads_the_groups_as_the_check_does(spec: Data) -> None:
+def test_rays_autoscaler_derives_the_same_node_groups_as_the_check(spec: Data) -> None:
     from ray.autoscaler._private.kuberay.autoscaling_config import _derive_autoscaling_config_from_ray_cr
 
     cluster = {"metadata": {"name": "podium", "namespace": "podium"}, "spec": spec["rayClusterConfig"]}
@@ -153,7 +155,7 @@ def test_rays_autoscaler_reads_the_groups_as_the_check_does(spec: Data) -> None:
 # Serve
 
 
-def test_its_serve_config_is_that_of_the_other_clusters(spec: Data) -> None:
+def test_the_rayservice_has_the_same_serve_config_as_the_other_clusters(spec: Data) -> None:
     text = spec["serveConfigV2"]
     assert yaml.safe_load(text) == yaml.safe_load((ROOT / "cluster" / "gpu.serve.yaml").read_text())
     assert not re.search(r"[&*]\w|<<:", text), (
@@ -161,7 +163,7 @@ def test_its_serve_config_is_that_of_the_other_clusters(spec: Data) -> None:
     )
 
 
-def test_ray_serve_takes_it(spec: Data) -> None:
+def test_ray_serve_accepts_the_serve_config(spec: Data) -> None:
     from ray.serve.schema import ServeDeploySchema
 
     parsed = ServeDeploySchema.model_validate(yaml.safe_load(spec["serveConfigV2"]))
@@ -182,7 +184,7 @@ def test_the_head_runs_no_replicas(spec: Data) -> None:
     assert spec["excludeHeadPodFromServeSvc"]
 
 
-def test_variables_are_those_of_the_other_clusters_on_head_and_workers(spec: Data) -> None:
+def test_head_and_workers_have_the_same_variables_as_the_other_clusters(spec: Data) -> None:
     given = [container(group)["env"] for group in groups(spec)]
     assert all(each == given[0] for each in given)
     here = {entry["name"]: entry.get("value") for entry in given[0]}
@@ -192,7 +194,7 @@ def test_variables_are_those_of_the_other_clusters_on_head_and_workers(spec: Dat
     assert spec["rayClusterConfig"]["authOptions"]["mode"] == "token"
 
 
-def test_secrets_are_referred_to_and_never_written(spec: Data) -> None:
+def test_secrets_are_referenced_and_never_written(spec: Data) -> None:
     entries = [entry for group in groups(spec) for entry in container(group)["env"]]
     secret = [entry for entry in entries if entry["name"].endswith(("_KEY", "_TOKEN"))]
     assert len(secret) == 4 * len(groups(spec))
@@ -202,7 +204,7 @@ def test_secrets_are_referred_to_and_never_written(spec: Data) -> None:
     assert not re.search(r"(AKIA|sk-|hf_|AIza)\w{8}", text)
 
 
-def test_nobody_is_root_and_images_are_pinned(spec: Data) -> None:
+def test_no_container_runs_as_root_and_images_are_pinned(spec: Data) -> None:
     pods = [group["template"]["spec"] for group in groups(spec)]
     pods += [
         each["spec"]["template"]["spec"] for each in documents("redis.yaml") if each["kind"] == "StatefulSet"
@@ -219,7 +221,7 @@ def test_nobody_is_root_and_images_are_pinned(spec: Data) -> None:
             )
 
 
-def test_gpu_pods_ask_for_gpus_tolerate_their_nodes_and_keep_weights(spec: Data) -> None:
+def test_gpu_pods_request_gpus_tolerate_their_nodes_and_persist_weights(spec: Data) -> None:
     gpu = [group for group in groups(spec) if "nvidia.com/gpu" in container(group)["resources"]["limits"]]
     claims = {
         each["metadata"]["name"]
@@ -249,7 +251,7 @@ def test_every_pool_has_a_disruption_budget_that_selects_it(spec: Data) -> None:
     assert router["minAvailable"] < least, "a drain must be able to go on"
 
 
-def test_nothing_is_open_to_the_outside(spec: Data) -> None:
+def test_no_service_is_exposed_outside_the_cluster(spec: Data) -> None:
     services = [
         spec["serveService"],
         *(each for each in documents("redis.yaml") if each["kind"] == "Service"),
@@ -296,7 +298,7 @@ INSIDE = [
 ]  # fmt: skip
 
 
-def test_pods_that_serve_cannot_call_metadata_services_or_anything_else_inside(spec: Data) -> None:
+def test_worker_pods_cannot_call_metadata_services_or_internal_addresses(spec: Data) -> None:
     policies = [each for each in documents("support.yaml") if each["kind"] == "NetworkPolicy"]
     for group in groups(spec)[1:]:
         labels = group["template"]["metadata"]["labels"]
@@ -304,7 +306,7 @@ def test_pods_that_serve_cannot_call_metadata_services_or_anything_else_inside(s
         assert [(to, port) for to in INSIDE for port in ports if may_call(policies, labels, to, port)] == []
 
 
-def test_pods_can_call_what_they_need(spec: Data) -> None:
+def test_pods_can_call_the_services_that_they_need(spec: Data) -> None:
     policies = [each for each in documents("support.yaml") if each["kind"] == "NetworkPolicy"]
     head, *workers = [group["template"]["metadata"]["labels"] for group in groups(spec)]
     for labels in workers:
@@ -326,7 +328,7 @@ def test_pods_can_call_what_they_need(spec: Data) -> None:
     assert redis in to_pods
 
 
-def test_redis_is_where_the_head_looks_for_it(spec: Data) -> None:
+def test_the_head_connects_to_the_redis_service(spec: Data) -> None:
     options = spec["rayClusterConfig"]["gcsFaultToleranceOptions"]
     service = documents("redis.yaml")[0]
     assert options["redisAddress"] == f"{service['metadata']['name']}:{service['spec']['ports'][0]['port']}"

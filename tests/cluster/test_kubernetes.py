@@ -55,7 +55,7 @@ def router() -> Data:
 
 
 @pytest.mark.parametrize("name", ["api", "gpu", *EXAMPLES])
-def test_every_object_is_kubernetes_own(name: str) -> None:
+def test_every_object_is_a_valid_kubernetes_object(name: str) -> None:
     objects = rendered(name)
     assert objects
     for (kind, _), each in objects.items():
@@ -65,7 +65,7 @@ def test_every_object_is_kubernetes_own(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_values_of_an_example_reach_every_object(name: str, tmp_path: Path) -> None:
+def test_an_examples_values_apply_to_every_object(name: str, tmp_path: Path) -> None:
     objects = rendered(name)
     assert {each["metadata"]["namespace"] for each in objects.values()} == {"podium"}
     ingress = objects["Ingress", "podium"]["spec"]
@@ -89,7 +89,7 @@ def test_values_of_an_example_reach_every_object(name: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("name", ["api", "gpu", *EXAMPLES])
-def test_images_of_ours_have_the_version_of_the_project(name: str) -> None:
+def test_our_images_have_the_version_of_the_project(name: str) -> None:
     version = re.search(r'^version = "(.+)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
     assert version
     assert set(re.findall(r"image: registry\.example\.com/podium\S*:(\S+)", render(FOLDER / name))) == {
@@ -98,13 +98,13 @@ def test_images_of_ours_have_the_version_of_the_project(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_a_secret_is_referred_to_and_never_written(name: str) -> None:
+def test_a_secret_is_referenced_and_never_written(name: str) -> None:
     assert "kind: Secret" not in render(FOLDER / name)
     assert not re.search(r"(AKIA|sk-|hf_|AIza)\w{8}", render(FOLDER / name))
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_the_ingress_leads_to_a_service_that_is_there(name: str) -> None:
+def test_the_ingress_points_to_an_existing_service(name: str) -> None:
     objects = rendered(name)
     backend = objects["Ingress", "podium"]["spec"]["rules"][0]["http"]["paths"][0]["backend"]["service"]
     service = (
@@ -116,7 +116,7 @@ def test_the_ingress_leads_to_a_service_that_is_there(name: str) -> None:
     assert backend["port"]["number"] in [port["port"] for port in service["spec"]["ports"]]
 
 
-def test_what_selects_routers_selects_them(router: Data) -> None:
+def test_every_selector_of_routers_matches_them(router: Data) -> None:
     objects = rendered("example-api")
     labels = router["template"]["metadata"]["labels"]
     pods = router["selector"]["matchLabels"]
@@ -139,7 +139,7 @@ def test_what_selects_routers_selects_them(router: Data) -> None:
     assert {port["port"] for rule in policy["ingress"] for port in rule["ports"]} == set(ports.values())
 
 
-def test_no_container_is_root_or_gains_rights(router: Data) -> None:
+def test_no_container_runs_as_root_or_gains_privileges(router: Data) -> None:
     pod = router["template"]["spec"]
     assert pod["securityContext"]["runAsNonRoot"]
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
@@ -152,7 +152,7 @@ def test_no_container_is_root_or_gains_rights(router: Data) -> None:
         assert each["resources"]["limits"]["memory"]
 
 
-def test_an_update_waits_for_runs_and_never_has_fewer_routers(router: Data) -> None:
+def test_an_update_waits_for_runs_and_never_reduces_the_number_of_routers(router: Data) -> None:
     assert router["replicas"] >= 2
     assert router["strategy"]["rollingUpdate"]["maxUnavailable"] == 0
     pod = router["template"]["spec"]
@@ -169,7 +169,7 @@ def test_the_schema_is_migrated_before_a_router_starts_and_only_online(router: D
     assert "podium keys list" in second["command"][2]
 
 
-def test_settings_of_the_example_are_valid_and_are_where_the_router_reads_them(router: Data) -> None:
+def test_the_examples_settings_are_valid_and_mounted_for_the_router(router: Data) -> None:
     settings = rendered("example-api")["ConfigMap", "podium-settings"]["data"]["settings.yaml"]
     read = parse(yaml.safe_load(settings))
     assert read.http.hosts == ("podium.example.com",)
@@ -185,7 +185,7 @@ def test_settings_of_the_example_are_valid_and_are_where_the_router_reads_them(r
         assert all(each["name"] in volumes for each in one["volumeMounts"])
 
 
-def test_routers_cannot_call_anything_inside_but_what_they_need(router: Data) -> None:
+def test_routers_can_call_only_the_internal_addresses_that_they_need(router: Data) -> None:
     base = copy.deepcopy([each for (kind, _), each in rendered("api").items() if kind == "NetworkPolicy"])
     labels = router["template"]["metadata"]["labels"]
     ports = (80, 443, 5432, 6379, 8000)

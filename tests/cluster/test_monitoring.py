@@ -14,16 +14,16 @@ HERE = ROOT / "tests" / "cluster"
 SUFFIX = r"_(bucket|count|sum|total)$"
 
 
-def test_prometheus_takes_its_configuration_and_the_alerts() -> None:
+def test_prometheus_accepts_its_configuration_and_the_alerts() -> None:
     assert "SUCCESS" in promtool("check", "config", ROOT / "cluster" / "prometheus.yaml")
     assert f"SUCCESS: {len(alerts())} rules" in promtool("check", "rules", "--lint-fatal", ALERTS)
 
 
-def test_each_alert_fires_when_it_should_and_only_then() -> None:
+def test_each_alert_fires_only_under_its_condition() -> None:
     promtool("test", "rules", HERE / "alerts.test.yaml")
 
 
-def test_each_alert_is_tested_and_has_its_place_in_the_operators_page() -> None:
+def test_each_alert_is_tested_and_documented() -> None:
     groups = yaml.safe_load((HERE / "alerts.test.yaml").read_text())["tests"]
     fired = {
         case["alertname"] for group in groups for case in group["alert_rule_test"] if case.get("exp_alerts")
@@ -36,7 +36,7 @@ def test_each_alert_is_tested_and_has_its_place_in_the_operators_page() -> None:
     assert set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) == alerts().keys()
 
 
-def test_what_is_asked_of_podiums_own_metrics_is_in_the_table_of_instruments() -> None:
+def test_every_queried_metric_of_podium_is_a_known_instrument() -> None:
     ours = {f"ray_{each.prometheus_name}" for each in INSTRUMENTS}
     asked = [*alerts().values(), *(e for path in BOARDS for e in expressions(path.stem).values())]
     read = {
@@ -49,7 +49,7 @@ def test_what_is_asked_of_podiums_own_metrics_is_in_the_table_of_instruments() -
 
 
 @pytest.mark.parametrize("name", [path.stem for path in BOARDS])
-def test_a_dashboard_is_whole(name: str) -> None:
+def test_a_dashboard_is_complete(name: str) -> None:
     shown = board(name)
     assert shown["uid"] == f"podium-{name}"
     assert len({panel["id"] for panel in shown["panels"]}) == len(shown["panels"])

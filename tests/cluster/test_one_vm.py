@@ -22,7 +22,7 @@ def block(language: str, containing: str) -> str:
     return text
 
 
-def test_the_unit_starts_podium_with_options_that_it_takes() -> None:
+def test_the_unit_starts_podium_with_valid_options() -> None:
     unit = configparser.RawConfigParser(strict=False)
     unit.optionxform = str  # pyright: ignore[reportAttributeAccessIssue]
     unit.read_string(block("ini", "[Service]"))
@@ -34,7 +34,7 @@ def test_the_unit_starts_podium_with_options_that_it_takes() -> None:
     assert unit["Service"]["KillMode"] == "mixed", "Podium ends its own processes"
 
 
-def test_the_settings_are_valid_and_accept_the_name_that_caddy_serves() -> None:
+def test_the_settings_are_valid_and_accept_caddys_host_name() -> None:
     settings = parse(yaml.safe_load(block("yaml", "conductor:")))
     (name,) = settings.http.hosts or ()
     assert block("text", "reverse_proxy").startswith(f"{name} {{")
@@ -48,7 +48,7 @@ def test_routers_metrics_and_the_proxy_have_the_same_ports() -> None:
     assert {target.rpartition(":")[2] for target in scraped["targets"]} == {f"1{port}" for port in ports}
 
 
-def test_names_of_variables_and_metrics_are_podiums() -> None:
+def test_documented_variables_and_metrics_exist() -> None:
     guard = (ROOT / "cluster" / "haproxy_guarded.sh").read_text()
     assert "PODIUM_HAPROXY_CONNECTIONS_PER_SOURCE=0" in PAGE
     assert "PODIUM_HAPROXY_CONNECTIONS_PER_SOURCE" in guard

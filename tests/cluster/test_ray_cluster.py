@@ -75,11 +75,11 @@ def fetched(config: dict[str, Any]) -> list[str]:
 # Ray's own checks
 
 
-def test_it_is_valid_by_the_schema_that_ray_ships(config: dict[str, Any], schema: dict[str, Any]) -> None:
+def test_the_file_is_valid_by_rays_schema(config: dict[str, Any], schema: dict[str, Any]) -> None:
     jsonschema.validate(config, schema)
 
 
-def test_ray_fills_in_and_accepts_it(config: dict[str, Any]) -> None:
+def test_ray_accepts_the_file_with_its_defaults(config: dict[str, Any]) -> None:
     whole = prepared(config)
     assert whole["provider"]["type"] == config["provider"]["type"]
     assert whole["max_workers"] >= sum(node["max_workers"] for node in node_types(config).values())
@@ -95,7 +95,7 @@ def test_ray_fills_in_and_accepts_it(config: dict[str, Any]) -> None:
         (("head_node_type",), "heat"),
     ],
 )
-def test_a_wrong_key_is_found(cloud: dict[str, Any], place: tuple[str, ...], wrong: object) -> None:
+def test_a_wrong_key_is_an_error(cloud: dict[str, Any], place: tuple[str, ...], wrong: object) -> None:
     inner = cloud
     for part in place[:-1]:
         inner = inner[part]
@@ -104,7 +104,7 @@ def test_a_wrong_key_is_found(cloud: dict[str, Any], place: tuple[str, ...], wro
         prepared(cloud)
 
 
-def test_accelerators_are_named_as_ray_names_them(config: dict[str, Any]) -> None:
+def test_accelerators_have_rays_names(config: dict[str, Any]) -> None:
     from ray.util.accelerators import accelerators
 
     names = {value for name, value in vars(accelerators).items() if name.startswith("NVIDIA")}
@@ -149,24 +149,24 @@ def test_the_head_runs_no_replicas(cloud: dict[str, Any]) -> None:
     assert cloud["available_node_types"][cloud["head_node_type"]]["resources"] == {"CPU": 0}
 
 
-def test_the_head_on_ones_own_machines_runs_no_replicas() -> None:
+def test_the_head_of_a_local_cluster_runs_no_replicas() -> None:
     started = " ".join(read("local")["head_start_ray_commands"])
     assert "--num-cpus=0 --num-gpus=0" in started
 
 
-def test_gpu_nodes_come_and_go(cloud: dict[str, Any]) -> None:
+def test_gpu_nodes_scale_from_zero(cloud: dict[str, Any]) -> None:
     gpu = [node for node in node_types(cloud).values() if node["resources"].get("GPU")]
     assert len(gpu) == 2
     assert all(node["min_workers"] == 0 < node["max_workers"] for node in gpu)
 
 
-def test_ones_own_machines_are_as_many_as_their_addresses() -> None:
+def test_a_local_cluster_has_one_worker_per_address() -> None:
     provider = read("local")["provider"]
     assert sum(node["max_workers"] for node in provider["node_types"].values()) == len(provider["worker_ips"])
     assert len({provider["head_ip"], *provider["worker_ips"]}) == len(provider["worker_ips"]) + 1
 
 
-def test_each_pool_has_a_resource_of_its_own(config: dict[str, Any]) -> None:
+def test_each_pool_has_its_own_resource(config: dict[str, Any]) -> None:
     pools = {name: node["resources"] for name, node in node_types(config).items() if name != "head"}
     for pool, mark in {"router": "router_node", "gpu_24gb": "gpu_24gb", "gpu_48gb": "gpu_48gb"}.items():
         assert [name for name, resources in pools.items() if mark in resources] == [pool]
@@ -195,20 +195,20 @@ def test_gpu_nodes_install_the_lock_of_the_gpu_extra(config: dict[str, Any]) -> 
         assert any("requirements/image_gpu.lock" in command for command in commands)
 
 
-def test_weights_are_kept_on_the_machines_disk(config: dict[str, Any]) -> None:
+def test_weights_are_stored_on_the_machines_disk(config: dict[str, Any]) -> None:
     workers = [config["docker"], *(node.get("docker", {}) for node in node_types(config).values())]
     options = [" ".join(worker["worker_run_options"]) for worker in workers if "worker_run_options" in worker]
     assert options
     assert all(re.search(r"-v \S+:/models ", option) and "HF_HOME=/models" in option for option in options)
 
 
-def test_a_proxy_reload_does_not_cut_a_run(config: dict[str, Any]) -> None:
+def test_a_proxy_reload_does_not_interrupt_a_run(config: dict[str, Any]) -> None:
     hard_stop_s = int(variables(config)["RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S"])
     assert hard_stop_s > load(ROOT / "cluster" / "gpu.yaml").limits.default_deadline_s
 
 
 @pytest.mark.parametrize("provider", FILES)
-def test_nothing_is_public_and_no_key_is_in_it(provider: str) -> None:
+def test_nothing_is_public_and_the_file_contains_no_key(provider: str) -> None:
     config, text = read(provider), FILES[provider].read_text()
     assert provider == "local" or config["provider"]["use_internal_ips"]
     assert not re.search(r"(?<![\d.])0\.0\.0\.0", text)
@@ -229,7 +229,7 @@ def test_workers_may_read_the_keys_they_fetch() -> None:
         assert [name for name, node in nodes.items() if field not in node["node_config"]] == ["head"]
 
 
-def test_the_load_balancer_is_let_in_and_nobody_else_from_outside() -> None:
+def test_only_the_load_balancer_can_connect_from_outside() -> None:
     rules = read("aws")["provider"]["security_group"]["IpPermissions"]
     assert {rule["FromPort"] for rule in rules} == {rule["ToPort"] for rule in rules} == {8000, 9091}
     assert {each["CidrIp"] for rule in rules for each in rule["IpRanges"]} == {"10.0.0.0/16"}
@@ -250,7 +250,7 @@ def test_the_three_have_the_same_pools_images_variables_and_keys() -> None:
         assert other["file_mounts"] == aws["file_mounts"]
 
 
-def test_ray_listens_alike_on_all_of_them() -> None:
+def test_ray_listens_on_the_same_addresses_in_all_clusters() -> None:
     """tests/live/test_two_nodes.py checks the sockets of `onprem` only."""
     for key in ("head_start_ray_commands", "worker_start_ray_commands"):
         started = {provider: listening_options(read(provider)[key][-1]) for provider in FILES}
@@ -264,7 +264,7 @@ def listening_options(command: str) -> set[str]:
     return {each for each in named if not each.startswith(("num-", "resources="))}
 
 
-def test_the_two_clouds_have_equally_many_nodes_of_each_pool() -> None:
+def test_the_two_clouds_have_equal_numbers_of_nodes_per_pool() -> None:
     aws, gcp = (node_types(read(cloud)) for cloud in CLOUDS)
     for name in aws:
         for key in ("min_workers", "max_workers"):

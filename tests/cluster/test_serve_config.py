@@ -51,7 +51,7 @@ def known(given: dict[str, Any], schema: Any) -> None:
         raise ValueError(f"{schema.__name__} has no {sorted(unknown)}")
 
 
-def test_ray_serve_takes_it(config: dict[str, Any]) -> None:
+def test_ray_serve_accepts_the_file(config: dict[str, Any]) -> None:
     parsed = checked(config)
     assert parsed.tracing_config.enabled
     assert parsed.tracing_config.sampling_ratio == 1.0
@@ -67,7 +67,7 @@ def test_ray_serve_takes_it(config: dict[str, Any]) -> None:
         (("applications", 0, "deployments", 1, "autoscaling_config", "min_replica"), 1),
     ],
 )
-def test_a_wrong_key_is_found(config: dict[str, Any], place: tuple[str | int, ...], wrong: object) -> None:
+def test_a_wrong_key_is_an_error(config: dict[str, Any], place: tuple[str | int, ...], wrong: object) -> None:
     inner: Any = config
     for part in place[:-1]:
         inner = inner[part]
@@ -76,7 +76,7 @@ def test_a_wrong_key_is_found(config: dict[str, Any], place: tuple[str | int, ..
         checked(config)
 
 
-def test_deployments_are_those_that_the_settings_make(config: dict[str, Any], settings: Settings) -> None:
+def test_the_deployments_match_the_settings(config: dict[str, Any], settings: Settings) -> None:
     engines = [w.name for w in settings.workers if isinstance(w, VllmSettings) and not w.deployment]
     made = {"router", *(f"vllm-{name}" for name in engines)}
     assert {deployment["name"] for deployment in config["applications"][0]["deployments"]} == made
@@ -115,7 +115,7 @@ def test_every_scaled_deployment_scales_by_load(config: dict[str, Any]) -> None:
     assert {scaling["policy"]["policy_function"] for scaling in scaled} == {POLICY}
 
 
-def test_import_paths_lead_somewhere(config: dict[str, Any]) -> None:
+def test_import_paths_can_be_imported(config: dict[str, Any]) -> None:
     from serving.deployments.autoscaling import POLICY
 
     named = (

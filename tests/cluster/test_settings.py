@@ -52,13 +52,13 @@ def test_every_file_serves_without_a_key(settings: Settings) -> None:
     assert left.workflows.keys() == settings.workflows.keys(), "a workflow needs a worker that needs a key"
 
 
-def test_both_conductors_of_the_contract_are_there(settings: Settings) -> None:
+def test_both_conductors_of_the_contract_exist(settings: Settings) -> None:
     assert settings.models.keys() >= {"podium-mini", "podium-ultra"}
     assert settings.conductor is not None
     assert not settings.worker(settings.conductor.worker).in_pool
 
 
-def test_every_worker_in_the_pool_says_what_it_is_good_at(settings: Settings) -> None:
+def test_every_worker_in_the_pool_has_a_card(settings: Settings) -> None:
     for name in settings.pool:
         assert len(settings.worker(name).card) > 15, name
 
@@ -68,7 +68,7 @@ def test_cards_differ(settings: Settings) -> None:
     assert len(set(cards)) == len(cards)
 
 
-def test_every_price_is_stated(settings: Settings) -> None:
+def test_every_worker_has_a_price(settings: Settings) -> None:
     unpriced = [worker.name for worker in settings.workers if worker.price is None]
     assert all(isinstance(settings.worker(name), ScriptedSettings) for name in unpriced)
 
@@ -88,7 +88,7 @@ def test_workflows_are_plans_that_can_run(settings: Settings) -> None:
 
 
 @pytest.mark.parametrize("file", ["local.yaml", "gpu.yaml"])
-def test_nothing_scripted_is_in_what_answers_users(file: str) -> None:
+def test_no_scripted_worker_answers_users(file: str) -> None:
     assert not any(isinstance(worker, ScriptedSettings) for worker in load(CLUSTER / file).workers)
 
 
@@ -105,7 +105,7 @@ def test_a_key_brings_its_provider_into_the_pool(file: str) -> None:
         assert set(present.pool) - set(keyless(settings).pool) == {name}
 
 
-def test_every_api_worker_has_a_fallback_also_where_only_its_own_key_is_set() -> None:
+def test_every_api_worker_has_a_fallback_even_with_only_its_own_key() -> None:
     for file in ("local.yaml", "gpu.yaml", "api.yaml"):
         settings = load(CLUSTER / file)
         ours = [worker for worker in settings.workers if isinstance(worker, API_SETTINGS)]
@@ -116,7 +116,7 @@ def test_every_api_worker_has_a_fallback_also_where_only_its_own_key_is_set() ->
             assert alone.worker(worker.name).fallbacks, f"{file}: {worker.name}"
 
 
-def test_api_models_serve_with_the_key_of_any_one_provider_and_say_what_to_set_without_one() -> None:
+def test_one_provider_key_is_enough_and_an_error_names_the_missing_ones() -> None:
     settings = load(CLUSTER / "api.yaml")
     assert not any(isinstance(worker, VllmSettings) for worker in settings.workers)
     assert settings.models.keys() >= {"podium-mini", "podium-ultra"}
@@ -135,7 +135,7 @@ def test_api_models_serve_with_the_key_of_any_one_provider_and_say_what_to_set_w
         keyless(settings)
 
 
-def test_no_file_holds_a_key() -> None:
+def test_no_file_contains_a_key() -> None:
     for file in CLUSTER.glob("*.yaml"):
         assert not re.search(r"\b(sk-|AIza|hf_)[A-Za-z0-9_-]{8}", file.read_text()), file
 
@@ -155,7 +155,7 @@ def test_the_largest_plan_of_the_default_fits_its_token_limit() -> None:
     assert 5 * (conductor.subtask_chars / 4 + 30) <= conductor.max_plan_tokens
 
 
-def test_the_scripted_conductor_plans_three_steps_side_by_side_and_one_that_reads_them() -> None:
+def test_the_scripted_conductor_plans_three_parallel_steps_and_a_final_one() -> None:
     settings = load(CLUSTER / "scripted.yaml")
     script = settings.worker("conductor")
     assert isinstance(script, ScriptedSettings)
@@ -167,7 +167,7 @@ def test_the_scripted_conductor_plans_three_steps_side_by_side_and_one_that_read
     assert "FAKE" in (CLUSTER / "scripted.yaml").read_text().splitlines()[0]
 
 
-def test_local_models_are_free_and_said_so() -> None:
+def test_local_models_have_a_price_of_zero() -> None:
     for _, worker in engines("local.yaml", "gpu.yaml"):
         assert worker.price is not None
         assert Price(worker.price.input_usd_per_mtok, worker.price.output_usd_per_mtok) == FREE
@@ -220,7 +220,7 @@ def as_parsed(cli: Any, model: str, engine: dict[str, Any]) -> Any:
 
 
 @pytest.mark.parametrize("worker", ENGINES)
-def test_vllm_takes_every_engine_argument(worker: VllmSettings, vllm_cli: Any) -> None:
+def test_vllm_accepts_every_engine_argument(worker: VllmSettings, vllm_cli: Any) -> None:
     engine = {key: value for key, value in worker.engine.items() if key not in OURS}
     given = as_engine_args(worker.model, engine)
     parsed = as_parsed(vllm_cli, worker.model, engine)
@@ -231,7 +231,7 @@ def test_vllm_takes_every_engine_argument(worker: VllmSettings, vllm_cli: Any) -
 
 
 @pytest.mark.parametrize("worker", ENGINES)
-def test_reasoning_parsers_are_vllms(worker: VllmSettings) -> None:
+def test_reasoning_parsers_exist_in_vllm(worker: VllmSettings) -> None:
     from vllm.reasoning import ReasoningParserManager
 
     name = worker.engine.get("reasoning_parser")
@@ -243,7 +243,7 @@ def test_reasoning_parsers_are_vllms(worker: VllmSettings) -> None:
     [{"max_modell_len": 4096}, {"max_num_seqs": "many"}, {"dtype": "bfloat17"}, {"kv_cache_dtype": "fp7"}],
     ids=lambda wrong: next(iter(wrong)),
 )
-def test_a_wrong_engine_argument_is_found(wrong: dict[str, Any], vllm_cli: Any) -> None:
+def test_a_wrong_engine_argument_is_an_error(wrong: dict[str, Any], vllm_cli: Any) -> None:
     import argparse
 
     with pytest.raises((TypeError, ValueError, argparse.ArgumentError)):
@@ -254,14 +254,14 @@ def test_a_wrong_engine_argument_is_found(wrong: dict[str, Any], vllm_cli: Any) 
 
 
 @pytest.mark.parametrize("worker", ENGINES)
-def test_replica_environments_name_variables_that_vllm_reads(worker: VllmSettings) -> None:
+def test_replica_environments_contain_only_variables_of_vllm(worker: VllmSettings) -> None:
     from vllm import envs
 
     ours = {name for name in worker.scale.env if name.startswith("VLLM_")}
     assert ours <= envs.environment_variables.keys()
 
 
-def test_the_local_engine_has_a_whole_configuration() -> None:
+def test_the_local_engine_has_a_valid_vllm_configuration() -> None:
     """vLLM combines model, cache and scheduler as it does before it loads weights."""
     for _, worker in engines("local.yaml"):
         folder = CLUSTER.parent / worker.model
@@ -272,14 +272,14 @@ def test_the_local_engine_has_a_whole_configuration() -> None:
         assert config.model_config.enforce_eager
 
 
-def test_settings_refuse_a_key_that_is_none(tmp_path: Path) -> None:
+def test_an_unknown_setting_is_an_error(tmp_path: Path) -> None:
     broken = tmp_path / "broken.yaml"
     broken.write_text((CLUSTER / "gpu.yaml").read_text().replace("max_plan_tokens", "max_plan_token"))
     with pytest.raises(SettingsError, match=r"conductor\.max_plan_token is not a known setting"):
         load(broken)
 
 
-def test_the_local_conductor_is_shown_exactly_what_its_adapter_learned_with() -> None:
+def test_the_local_conductors_prompt_is_the_one_that_its_adapter_learned() -> None:
     """To a model of this size, another wording is another task."""
     settings = load(CLUSTER / "local.yaml")
     engines = {"conductor": ScriptedEngine(Behaviour()), "writer": ScriptedEngine(Behaviour())}
@@ -305,7 +305,7 @@ def test_the_local_conductor_is_shown_exactly_what_its_adapter_learned_with() ->
 @pytest.mark.parametrize(
     "path", [*(ROOT / "training" / "pools").glob("*.yaml"), *(ROOT / "adapters").glob("*/pool.yaml")], ids=str
 )
-def test_a_trained_conductor_s_pool_says_how_a_worker_is_shown(path: Path) -> None:
+def test_a_trained_conductors_pool_sets_how_workers_are_described(path: Path) -> None:
     """The built-in description of workers may change, but not the one that an adapter was trained on."""
     shown = load(path).prompts.worker
     assert shown is not None
@@ -313,6 +313,6 @@ def test_a_trained_conductor_s_pool_says_how_a_worker_is_shown(path: Path) -> No
     assert "{card}" in shown
 
 
-def test_the_default_shows_what_the_adapter_that_ships_learned_to_read() -> None:
+def test_the_default_prompts_are_those_of_the_shipped_adapter() -> None:
     (shipped,) = (ROOT / "adapters").glob("*/shipped")
     assert load(ROOT / "cluster/local.yaml").prompts == load(shipped.parent / "pool.yaml").prompts

@@ -181,11 +181,11 @@ async def run_and_check(engine: Team, task: Task) -> Seen:
     assert [event for event in events if isinstance(event, Terminal)] == [events[-1]]
     assert all(a.at_s <= b.at_s for a, b in pairwise(events))
     assert ledger.holds == []
-    nothing_is_left(engine)
+    check_everything_closed(engine)
     return Seen(events, record, ledger, inner)
 
 
-def nothing_is_left(engine: Team) -> None:
+def check_everything_closed(engine: Team) -> None:
     """Assert that no task and no worker call is left open."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
     assert not others, others

@@ -56,7 +56,7 @@ async def run_of(player: Player, *, continues: bool = True, **facts: object) -> 
     return await run_and_check(Team(None, {"a": own}), task)
 
 
-async def test_an_answer_goes_on_where_it_broke_off_and_each_call_is_paid_for_itself():
+async def test_a_broken_answer_continues_and_each_call_is_billed():
     player = Player("a", ["It is", breaks()], [" fo", breaks()], ["ur.", Usage(20, 2)], price=PRICE)
     run = await run_of(player)
     assert (run.text, run.record.answer, run.record.status) == ("It is four.", "It is four.", "finished")
@@ -77,7 +77,7 @@ async def test_an_answer_goes_on_where_it_broke_off_and_each_call_is_paid_for_it
     assert run.record.cost_usd == run.ledger.spent_usd
 
 
-async def test_a_call_knows_whether_its_answer_outlasts_a_break():
+async def test_a_call_states_whether_its_answer_can_continue_after_a_break():
     """A call whose answer continues may be ended by an unusually long pause."""
     cases = {
         "goes on": {},
@@ -90,7 +90,7 @@ async def test_a_call_knows_whether_its_answer_outlasts_a_break():
         assert [call.terms.outlasts_break for call in player.calls] == [why == "goes on"], why
 
 
-async def test_an_answer_that_nobody_goes_on_with_ends_with_what_is_missing():
+async def test_a_broken_answer_that_cannot_continue_fails_with_the_number_of_characters():
     player = Player("a", ["It is", breaks()], [WorkerRefused("No.", worker="a")], price=PRICE)
     run = await run_of(player)
     assert run.text == "It is"
@@ -120,7 +120,7 @@ async def run_past_client(*scripts: Script, **facts: object) -> tuple[Seen, list
 REFUSED = [WorkerUnavailable("It does not go on.", worker="b", only_this_call=True)]
 
 
-async def test_an_answer_of_a_kept_run_that_nobody_goes_on_with_is_written_again_for_who_asks_again():
+async def test_a_background_runs_answer_that_cannot_continue_is_restarted_for_later_readers():
     run, happened = await run_past_client(["It is", breaks()], REFUSED, ["Four.", Usage(20, 2)])
     assert run.text == "It is"
     assert isinstance(run.error, Interrupted), "its client is told, and asks again"
@@ -138,18 +138,18 @@ async def test_an_answer_of_a_kept_run_that_nobody_goes_on_with_is_written_again
     assert load(Record, dump(run.record)) == run.record
 
 
-async def test_an_answer_of_a_kept_run_that_may_not_go_on_is_written_again_at_once():
+async def test_a_background_runs_answer_is_restarted_immediately_if_it_may_not_continue():
     run, _ = await run_past_client(["{", breaks()], ["{}"], answer_format=AnswerFormat(None))
     assert (run.text, type(run.error), run.record.answer) == ("{", Interrupted, "{}")
 
 
-async def test_an_answer_of_a_kept_run_is_written_again_once():
+async def test_a_background_runs_answer_is_restarted_at_most_once():
     run, happened = await run_past_client(["It is", breaks()], REFUSED, ["Four", breaks()], REFUSED)
     assert run.record.status == "failed"
     assert sum(isinstance(event, StepRestarted) for event in happened) == 1
 
 
-async def test_an_answer_that_always_breaks_off_goes_on_twice_and_is_written_again_once_all_in_all():
+async def test_a_repeatedly_broken_answer_continues_twice_and_restarts_once():
     broken: list[frozenset[tuple[str, str]]] = []
 
     def break_off(call: Call) -> list[object]:
@@ -173,7 +173,7 @@ class Chain(Player):
         return open_reply("abc"[len(self.calls)], "m", self._deltas(call), self.price)
 
 
-async def test_who_broke_off_unseen_is_asked_last_for_the_rest_too():
+async def test_workers_that_broke_off_before_any_output_are_last_for_the_continuation():
     has_ended = asyncio.Event()
 
     def end_plan(call: Call) -> list[object]:
@@ -189,7 +189,7 @@ async def test_who_broke_off_unseen_is_asked_last_for_the_rest_too():
     assert [call.terms.broken for call in player.calls] == [frozenset(), {("a", "")}, {("a", ""), ("b", "")}]
 
 
-async def test_what_broke_off_is_once_on_record_where_no_other_try_fits_the_budget():
+async def test_a_broken_call_is_recorded_once_if_the_budget_permits_no_retry():
     paid = [WorkerUnavailable("It does not go on.", worker="a", only_this_call=True, billed_at_bound=True)]
     of_two = Budget(max_cost_usd=Decimal("0.0050"))
     run, happened = await run_past_client(["It is", breaks()], paid, ["Four."], budget=of_two)
@@ -201,7 +201,7 @@ async def test_what_broke_off_is_once_on_record_where_no_other_try_fits_the_budg
     assert run.record.cost_is_bound
 
 
-async def test_a_call_for_the_rest_that_nobody_waits_for_any_more_is_unmetered():
+async def test_a_cancelled_continuation_is_counted_as_unmetered():
     player = Player("a", ["It is", breaks()], [NEVER], price=PRICE)
     run = await run_of(player, deadline_s=0.2)
     (step,) = run.record.plans[0].steps
@@ -227,14 +227,14 @@ async def test_a_call_for_the_rest_that_nobody_waits_for_any_more_is_unmetered()
     ],
     ids=["the settings say so", "it is JSON", "its tokens are accounted for"],
 )
-async def test_some_answers_do_not_go_on(facts: dict[str, object]):
+async def test_some_broken_answers_may_not_continue(facts: dict[str, object]):
     player = Player("a", ["It is", breaks()], [" four."])
     run = await run_of(player, **facts)  # type: ignore[arg-type]
     assert (run.text, len(player.calls)) == ("It is", 1)
     assert run.error.message.endswith("The answer ends after 5 characters, and the rest is missing.")
 
 
-async def test_the_rest_is_as_long_as_is_left_and_is_reserved_before_it_is_asked_for():
+async def test_a_continuation_has_the_remaining_length_and_a_reservation():
     player = Player("a", ["four words of it ", breaks()], ["end."])
     await run_of(player, sampling=Sampling(max_output_tokens=100))
     assert [call.terms.rest_tokens for call in player.calls] == [None, 96]
@@ -254,7 +254,7 @@ def skipping(**facts: object) -> Task:
     return ask_for(plan=a_plan(("a", ()), ("b", ()), ("c", (0, 1))), **facts)
 
 
-async def test_readers_of_a_step_that_is_skipped_are_told_and_answer():
+async def test_steps_that_read_a_skipped_step_see_its_error_and_continue():
     broken = Player("b", [WorkerRefused("b says no.", worker="b")])
     reader = Player("c", "All there is.")
     run = await run_and_check(
@@ -267,7 +267,7 @@ async def test_readers_of_a_step_that_is_skipped_are_told_and_answer():
     assert "[this step failed: b says no.]" in prompt
 
 
-async def test_a_step_says_itself_whether_it_is_skipped_and_the_answering_one_never_is():
+async def test_only_a_step_that_allows_it_is_skipped_and_never_the_last():
     def plan(*, on_failure: str) -> Plan:
         first, second = a_plan(("a", ()), ("b", (0,))).steps
         return Plan((replace(first, on_failure=on_failure), second))  # type: ignore[arg-type]

@@ -67,23 +67,23 @@ def through_json(kind: Any, value: Any) -> Any:
 
 @pytest.mark.parametrize("kind", EVENTS, ids=lambda kind: kind.__name__)
 @given(data=st.data())
-def test_every_event_survives(kind: type[Any], data: st.DataObject) -> None:
+def test_every_event_round_trips(kind: type[Any], data: st.DataObject) -> None:
     event = data.draw(st.from_type(kind))
     assert through_json(Event, event) == event
 
 
 @given(record=RECORDS)
-def test_every_record_survives(record: Record) -> None:
+def test_every_record_round_trips(record: Record) -> None:
     assert through_json(Record, record) == record
 
 
 @given(record=RECORDS, inner=st.lists(RECORDS, max_size=2))
-def test_a_run_survives_with_the_runs_inside_it(record: Record, inner: list[Record]) -> None:
+def test_a_run_round_trips_with_its_inner_runs(record: Record, inner: list[Record]) -> None:
     records = RunRecords(record, {each.id: each for each in inner})
     assert through_json(RunRecords, records) == records
 
 
-def test_a_field_that_was_added_later_has_its_default_in_an_older_record() -> None:
+def test_an_older_record_loads_with_the_default_of_a_newer_field() -> None:
     older = dump(Record("wf_1", Task(()), 0.0))
     assert set(older) == {"type", "version", "id", "task", "created"}, "other defaults are left out"
     assert load(Record, older) == Record("wf_1", Task(()), 0.0)
@@ -107,13 +107,13 @@ def test_a_field_that_was_added_later_has_its_default_in_an_older_record() -> No
         ({"status": "asleep"}, "status"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_read_is_named(change: dict[str, Any], place: str) -> None:
+def test_an_unreadable_record_names_the_faulty_field(change: dict[str, Any], place: str) -> None:
     with pytest.raises(UnreadableRecord) as caught:
         load(Record, dump(Record("wf_1", Task(()), 0.0)) | change)
     assert place in str(caught.value)
 
 
-def test_a_failure_becomes_the_error_again() -> None:
+def test_a_failure_is_converted_back_to_its_error() -> None:
     error = errors.InvalidPlan("Step 1 reads step 3.", reason=Reason.READS_FORWARD, step=1, detail="inside")
     again = through_json(Failure, Failure.of(error)).to_error()
     assert (type(again), again.message, vars(again)) == (errors.InvalidPlan, error.message, vars(error))
@@ -123,7 +123,7 @@ class OutOfCredit(errors.WorkerRefused):
     """Error class that Podium does not know, as a custom worker may raise it."""
 
 
-def test_an_error_of_ones_own_is_kept_as_the_nearest_known_one() -> None:
+def test_a_custom_error_is_stored_as_its_nearest_known_class() -> None:
     failure = Failure.of(OutOfCredit("Pay first.", worker="a"))
     assert (failure.code, failure.facts) == ("WorkerRefused", {"worker": "a"})
     assert isinstance(Event, UnionType)
@@ -142,16 +142,14 @@ class PatientBusy(errors.WorkerBusy):
         (errors.WorkerRefused("No.", cost_usd=0.01, usage="many", attempts=3, detail=ValueError("x")), {}),
     ],
 )  # fmt: skip
-def test_whatever_a_worker_of_ones_own_raises_is_kept_and_read_again(
-    error: errors.PodiumError, facts: dict[str, Any]
-) -> None:
+def test_any_error_of_a_custom_worker_round_trips(error: errors.PodiumError, facts: dict[str, Any]) -> None:
     failure = Failure.of(error)
     assert failure.facts == facts
     assert through_json(Failure, failure) == failure
     assert failure.to_error().message == error.message
 
 
-def test_a_version_is_always_written_and_looked_at_inside_a_run_s_records_too() -> None:
+def test_a_version_is_always_written_and_checked_in_nested_records_too() -> None:
     record = Record("wf_1", Task(()), 0.0)
     assert dump(record)["version"] == VERSION
     newer = dump(RunRecords(record))
@@ -160,7 +158,7 @@ def test_a_version_is_always_written_and_looked_at_inside_a_run_s_records_too() 
         load(RunRecords, newer)
 
 
-def test_a_record_of_a_version_that_called_workers_before_the_plan_still_loads() -> None:
+def test_a_record_with_an_early_call_in_the_old_form_still_loads() -> None:
     plan = PlanRecord(0, 0, "conductor", 0.0)
     shape = dump(plan) | {
         "guess": {"type": "GuessRecord", "worker": "a", "started_s": 0.1, "outcome": "kept"}
@@ -168,7 +166,7 @@ def test_a_record_of_a_version_that_called_workers_before_the_plan_still_loads()
     assert load(PlanRecord, shape) == plan
 
 
-def test_marks_for_the_prompt_cache_survive_although_they_make_no_difference() -> None:
+def test_cache_marks_round_trip_although_equality_ignores_them() -> None:
     parts = (Text("a", "1h"), Image("data:", cache="5m"), ToolCall("1", "f", "{}", cache="12h"))
     message = Message("user", (*parts, ToolResult("1", (Text("b", "30m"),), cache="ephemeral")))
     unmarked = Message(
@@ -179,7 +177,7 @@ def test_marks_for_the_prompt_cache_survive_although_they_make_no_difference() -
     assert [part.cache for part in again.all_parts] == ["1h", "5m", "12h", "ephemeral", "30m"]
 
 
-def test_what_the_first_release_wrote_is_read_and_written_as_it_was() -> None:
+def test_records_of_the_first_release_round_trip_unchanged() -> None:
     kinds = {"event": Event, "record": Record}
     for line in (Path(__file__).parent / "written_before.jsonl").read_text().splitlines():
         ((name, shape),) = json.loads(line).items()

@@ -43,7 +43,7 @@ def continue_in_another_process(wholes: list[Ended], folder: Path) -> list[list[
     return [[Ended(**json.loads(next(lines))) for _ in whole.snapshots] for whole in wholes]
 
 
-def test_every_run_cut_after_every_event_ends_the_same_and_nothing_is_called_or_paid_twice(
+def test_a_run_interrupted_after_any_event_ends_the_same_without_repeated_calls(
     tmp_path: Path,
 ) -> None:
     wholes = [asyncio.run(run_whole(case)) for case in range(CASES)]
@@ -85,7 +85,7 @@ async def stop_while(team_of: object, task: object, state: object) -> RunRecords
     return load(RunRecords, snapshot)
 
 
-async def test_a_call_that_was_open_is_made_again_and_the_record_says_that_one_was_cut() -> None:
+async def test_an_interrupted_call_is_repeated_and_recorded_as_cut() -> None:
     plan = a_plan(("a", ()), ("b", (0,)))
     stuck = Player("b", ["so far", NEVER])
     records = await stop_while(
@@ -103,7 +103,7 @@ async def test_a_call_that_was_open_is_made_again_and_the_record_says_that_one_w
     assert events[0].owner == "next"  # type: ignore[union-attr]
 
 
-async def test_steps_of_a_plan_whose_writing_stopped_are_taken_over_where_it_is_written_again() -> None:
+async def test_steps_of_an_interrupted_plan_are_reused_by_the_new_plan() -> None:
     first = Player("a", "done once")
     boss = Player("boss", [line(0), NEVER])
     pool = team(first, conductor=boss)
@@ -119,7 +119,7 @@ async def test_steps_of_a_plan_whose_writing_stopped_are_taken_over_where_it_is_
     assert (run.record.answer, len(again.calls)) == ("answer", 1)
 
 
-async def test_what_was_spent_before_counts_against_the_budget_and_an_open_call_at_its_bound() -> None:
+async def test_earlier_costs_and_the_open_calls_bound_count_against_the_budget() -> None:
     plan = a_plan(("a", ()), ("b", (0,)))
     task = ask_for(plan=plan, budget=Budget(max_cost_usd=Decimal("0.01")))
     stuck = Player("b", ["so far", NEVER], price=DEAR)
@@ -130,9 +130,7 @@ async def test_what_was_spent_before_counts_against_the_budget_and_an_open_call_
     assert run.record.failure.is_a(BudgetExceeded), "the open call may have cost all of it"
 
 
-async def test_what_is_known_to_be_paid_for_lost_calls_is_in_the_cost_and_counts_once_against_the_budget() -> (
-    None
-):
+async def test_known_costs_of_lost_calls_count_once_in_cost_and_budget() -> None:
     plan, known_usd, paid_usd = a_plan(("a", ()), ("b", (0,))), DEAR.of(Usage(10, 10)), Decimal("0.01")
     task = ask_for(plan=plan, sampling=Sampling(max_output_tokens=100))
     first, stuck = (
@@ -154,7 +152,7 @@ async def test_what_is_known_to_be_paid_for_lost_calls_is_in_the_cost_and_counts
     assert records.record.lost_usd == paid_usd
 
 
-async def test_a_run_that_had_ended_is_shown_again_without_a_call() -> None:
+async def test_a_resumed_run_that_had_ended_replays_its_answer_without_calls() -> None:
     first = team(Player("a", ["the ", "answer"]))
     async with open_run(first, ask_for(plan=a_plan(("a", ())))) as run:
         [_ async for _ in run.events()]
@@ -165,7 +163,7 @@ async def test_a_run_that_had_ended_is_shown_again_without_a_call() -> None:
     assert (events[0].text, again.calls) == ("the answer", [])  # type: ignore[union-attr]
 
 
-async def test_a_run_whose_conductor_is_gone_ends_with_the_answer_that_it_has() -> None:
+async def test_a_resumed_run_without_its_conductor_ends_with_its_last_answer() -> None:
     boss = Player("boss", line(0), [NEVER])
     records = await stop_while(
         team(Player("a", "first"), conductor=boss), ask_for(rounds=2), lambda: len(boss.calls) == 2
@@ -175,7 +173,7 @@ async def test_a_run_whose_conductor_is_gone_ends_with_the_answer_that_it_has() 
     assert (run.record.status, run.record.answer) == ("finished", "first")
 
 
-async def test_a_team_that_lost_a_worker_of_the_run_is_refused_before_anything_is_called() -> None:
+async def test_a_run_whose_worker_was_removed_is_rejected_before_any_call() -> None:
     stuck = Player("b", [NEVER])
     task = ask_for()
     pool = team(Player("a"), stuck, conductor=Player("boss", line(1)))
@@ -187,18 +185,18 @@ async def test_a_team_that_lost_a_worker_of_the_run_is_refused_before_anything_i
     assert other.calls == []
 
 
-async def test_a_finished_step_that_nobody_reads_keeps_its_result_and_its_cost() -> None:
+async def test_a_finished_but_unused_step_keeps_its_result_and_cost() -> None:
     side, gate = Player("a", ["side", Usage(1000, 10)], price=DEAR), asyncio.Event()
     stuck = Player("b", ["so far", NEVER], price=DEAR)
     boss = Player("boss", [line(0, "side"), gate, line(1, "main")])
     pool = team(side, stuck, conductor=boss)
 
-    def is_last_under_way() -> bool:
+    def is_last_step_running() -> bool:
         if side.n_pieces and not side.open_calls:
             gate.set()
         return stuck.n_pieces == 1
 
-    records = await stop_while(pool, ask_for(), is_last_under_way)
+    records = await stop_while(pool, ask_for(), is_last_step_running)
     paid_usd = records.record.cost_usd
     last = Player("b", ["the answer", Usage(5, 5)], price=DEAR)
     async with resume_run(team(Player("a"), last, conductor=Player("boss")), records) as run:
@@ -209,17 +207,17 @@ async def test_a_finished_step_that_nobody_reads_keeps_its_result_and_its_cost()
     assert run.record.cost_usd == paid_usd + DEAR.of(Usage(5, 5))
 
 
-async def test_a_failed_step_that_nobody_reads_keeps_its_failure() -> None:
+async def test_a_failed_but_unused_step_keeps_its_failure() -> None:
     broken, gate = Player("a", [WorkerRefused("No.", worker="a")]), asyncio.Event()
     stuck = Player("b", ["so far", NEVER])
     pool = team(broken, stuck, conductor=Player("boss", [line(0, "side"), gate, line(1, "main")]))
 
-    def is_last_under_way() -> bool:
+    def is_last_step_running() -> bool:
         if broken.calls and not broken.open_calls:
             gate.set()
         return stuck.n_pieces == 1
 
-    records = await stop_while(pool, ask_for(), is_last_under_way)
+    records = await stop_while(pool, ask_for(), is_last_step_running)
     async with resume_run(team(broken, Player("b", "ok"), conductor=Player("boss")), records) as run:
         [_ async for _ in run.events()]
     step = run.record.plans[0].steps[0]
@@ -227,7 +225,7 @@ async def test_a_failed_step_that_nobody_reads_keeps_its_failure() -> None:
     assert step.failure is not None
 
 
-async def test_an_interrupted_plan_counts_with_the_most_that_the_conductor_may_write() -> None:
+async def test_an_interrupted_plan_counts_with_its_maximum_length() -> None:
     silent = Player("boss", [NEVER], price=DEAR)
     task = ask_for(sampling=Sampling(max_output_tokens=5), budget=Budget(max_tokens=100_000))
     pool = team(Player("a"), conductor=silent, max_plan_tokens=300, max_thinking_tokens=40)
@@ -241,7 +239,7 @@ async def test_an_interrupted_plan_counts_with_the_most_that_the_conductor_may_w
     assert short.calls[0].sampling.max_output_tokens == 339
 
 
-async def test_time_that_the_answer_streamed_counts_against_the_deadline() -> None:
+async def test_streaming_time_counts_towards_the_deadline() -> None:
     gate = asyncio.Event()
     slow = Player("a", ["one ", gate, "two ", NEVER])
     task = ask_for(plan=a_plan(("a", ())), deadline_s=60.0)
@@ -256,7 +254,7 @@ async def test_time_that_the_answer_streamed_counts_against_the_deadline() -> No
     assert records.record.wall_s > 0.2
 
 
-async def test_a_run_that_is_resumed_before_its_first_event_has_its_new_owner() -> None:
+async def test_a_run_that_resumes_before_its_first_event_has_the_new_owner() -> None:
     queued = RunRecords(Record("wf_1", ask_for(plan=a_plan(("a", ()))), 0.0, ("a",), owner="first"))
     async with resume_run(team(Player("a")), queued, owner="second") as run:
         [_ async for _ in run.events()]
@@ -271,7 +269,7 @@ async def cut_again(pool: object, records: RunRecords, state: object) -> RunReco
     return load(RunRecords, snapshots[0])
 
 
-async def test_a_step_that_was_done_before_two_cuts_is_not_made_again_and_numbers_go_on() -> None:
+async def test_a_finished_step_is_not_repeated_after_two_interruptions() -> None:
     first = Player("a", "done once")
     records = await stop_while(
         team(first, conductor=Player("boss", [line(0), NEVER])),
@@ -289,7 +287,7 @@ async def test_a_step_that_was_done_before_two_cuts_is_not_made_again_and_number
     assert seqs[0] == records.record.seq + 1
 
 
-async def test_two_steps_that_ask_the_team_the_same_have_a_run_each_and_both_stay_on_record() -> None:
+async def test_two_equal_subtasks_for_the_team_are_two_recorded_runs() -> None:
     plan = line(1, "the hard part") + line(1, "the hard part") + line(0, "join", [0, 1])
     stuck = Player("a", "one", ["two", NEVER])
 
@@ -315,7 +313,7 @@ async def test_two_steps_that_ask_the_team_the_same_have_a_run_each_and_both_sta
     assert len(fresh.calls) == 2
 
 
-async def test_counts_are_the_same_once_a_record_was_loaded_again() -> None:
+async def test_counts_are_equal_after_a_record_is_reloaded() -> None:
     first = Player("a", "done once")
     boss = Player("boss", [line(0), NEVER])
     records = await stop_while(

@@ -22,7 +22,7 @@ from tests.states import until
 
 
 @pytest.mark.parametrize("case", range(CASES))
-async def test_a_run_whose_process_stops_gracefully_goes_on_and_its_open_calls_are_on_record(
+async def test_a_detached_run_resumes_and_its_open_calls_are_recorded(
     case: int,
 ) -> None:
     whole = await run_whole(case)
@@ -38,9 +38,7 @@ async def test_a_run_whose_process_stops_gracefully_goes_on_and_its_open_calls_a
         assert faults(whole, records, await run_on(case, dump(records))) == [], n_events
 
 
-async def test_a_run_that_is_left_ends_its_readers_and_not_itself_and_its_open_call_costs_what_is_known() -> (
-    None
-):
+async def test_detaching_a_run_ends_its_readers_and_records_the_open_calls_cost() -> None:
     journal: list[Event] = []
     plan, usage = a_plan(("a", ()), ("b", (0,))), Usage(100, 7)
     stuck = Player("b", [Delta("so far", usage=usage), Usage(100, 9), NEVER], price=DEAR)
@@ -69,7 +67,7 @@ async def test_a_run_that_is_left_ends_its_readers_and_not_itself_and_its_open_c
     assert fresh.calls[0].site.attempt == 2
 
 
-async def test_a_run_inside_a_run_that_is_left_is_left_too_and_goes_on_with_it() -> None:
+async def test_an_inner_run_detaches_and_resumes_with_its_outer_run() -> None:
     def boss() -> Player:
         whole = line(1, "the hard part") + line(0, "sum up", [0])
         return Player("boss", lambda call: whole if "\n1:" in call.messages[0].text else line(0))
@@ -87,7 +85,7 @@ async def test_a_run_inside_a_run_that_is_left_is_left_too_and_goes_on_with_it()
     assert (run.record.answer, len(fresh.calls)) == ("outer", 2)
 
 
-async def test_failed_attempts_before_a_call_that_was_cut_stay_on_record_with_what_they_took() -> None:
+async def test_failed_attempts_before_an_interrupted_call_keep_their_usage() -> None:
     paid = Attempt("a", "WorkerUnavailable", "It broke.", usage=Usage(50, 1), cost_usd=Decimal("0.25"))
 
     class Second(Player):

@@ -43,9 +43,9 @@ from tests.conductor.team import (
     Seen,
     a_plan,
     ask_for,
+    check_everything_closed,
     line,
     member,
-    nothing_is_left,
     render_plan,
     run_and_check,
     team,
@@ -78,7 +78,7 @@ async def test_a_plan_that_cannot_run_is_repaired_once() -> None:
     assert refused.why in complaint[3].text
 
 
-async def test_nonsense_still_gets_the_user_an_answer_and_the_record_says_why() -> None:
+async def test_an_invalid_plan_falls_back_to_one_worker_and_records_the_reason() -> None:
     boss, worker = Player("boss", "I would rather talk."), Player("a", ["the ", "answer"])
     run = await run_and_check(team(worker, Player("b"), conductor=boss), ask_for("Why?"))
     assert (run.text, run.record.answer) == ("the answer", "the answer")
@@ -94,7 +94,7 @@ async def test_nonsense_still_gets_the_user_an_answer_and_the_record_says_why() 
     ("fallback", "facts", "who"),
     [("b", {}, "b"), (None, {}, "a"), ("b", {"exclude_workers": ("b",)}, "a"), ("b", {"workers": ("c", "a")}, "c"), (None, {"depth": 1}, "a")],
 )  # fmt: skip
-async def test_the_fallback_is_of_the_request_s_own_pool(
+async def test_the_fallback_is_a_worker_of_the_requests_pool(
     fallback: str | None, facts: dict[str, object], who: str
 ) -> None:
     engine = dataclasses.replace(
@@ -107,7 +107,7 @@ async def test_the_fallback_is_of_the_request_s_own_pool(
     "error", [WorkerBusy("wait"), WorkerRefused("bad key"), WorkerUnavailable("gone")], ids=repr
 )
 @pytest.mark.parametrize("before", [[], [line(0)]], ids=["at once", "after a step"])
-async def test_a_conductor_that_fails_is_done_without(error: Exception, before: list[str]) -> None:
+async def test_a_run_continues_without_a_failed_conductor(error: Exception, before: list[str]) -> None:
     boss, worker = Player("boss", [*before, error]), Player("a", "alone")
     run = await run_and_check(team(worker, conductor=boss), ask_for())
     assert run.text == "alone"
@@ -119,13 +119,13 @@ async def test_a_conductor_that_fails_is_done_without(error: Exception, before: 
     assert run.record.answering is run.record.plans[-1].steps[0].result
 
 
-async def test_without_a_conductor_only_given_plans_are_run() -> None:
+async def test_without_a_conductor_only_plans_in_the_request_run() -> None:
     engine = team(Player("a", "fine"))
     assert isinstance((await run_and_check(engine, ask_for())).error, NoPlan)
     assert (await run_and_check(engine, ask_for(plan=a_plan(("a", ()))))).text == "fine"
 
 
-async def test_one_step_too_many_cancels_the_steps_begun() -> None:
+async def test_a_step_over_the_limit_cancels_the_steps_in_progress() -> None:
     gate, slow = Gate(), Player("a", ["so far", NEVER], "second")
     boss = Player("boss", [line(0), gate, line(0)], line(0, "again"))
     engine = team(slow, conductor=boss)
@@ -140,22 +140,22 @@ async def test_one_step_too_many_cancels_the_steps_begun() -> None:
     assert [event.text for event in events if isinstance(event, AnswerDelta)] == ["second"], (
         "nothing of the refused plan"
     )
-    nothing_is_left(engine)
+    check_everything_closed(engine)
 
 
-async def test_a_plan_cut_off_by_its_token_limit_is_refused_as_truncated() -> None:
+async def test_a_plan_cut_off_by_its_token_limit_is_rejected_as_truncated() -> None:
     boss = Player("boss", [line(0), Delta(finish=FinishReason.LENGTH)], line(0))
     run = await run_and_check(team(Player("a"), conductor=boss), ask_for())
     assert run.record.plans[0].reject_reason is Reason.TRUNCATED
 
 
-async def test_accepting_what_is_not_there_yet_is_no_plan() -> None:
+async def test_accepting_a_missing_answer_is_not_a_plan() -> None:
     run = await run_and_check(team(Player("a", "fine"), conductor=Player("boss", ACCEPT)), ask_for())
     assert [plan.reject_reason for plan in run.record.plans] == [Reason.NO_PLAN, Reason.NO_PLAN, None]
     assert run.text == "fine"
 
 
-async def test_a_step_of_a_schema_s_object_starts_while_the_rest_is_written() -> None:
+async def test_a_step_in_a_schema_object_starts_while_the_plan_is_written() -> None:
     gate, worker = Gate(), Player("a", "x")
     boss = Player(
         "boss", ['{"thinking": "Two parts.", "steps": [', line(0).strip(), gate, f", {line(0, 'y', [0])}]}}"]
@@ -171,7 +171,7 @@ async def test_a_step_of_a_schema_s_object_starts_while_the_rest_is_written() ->
     assert '{"thinking": ' in boss.calls[0].messages[0].text
 
 
-async def test_a_planner_that_copies_an_example_has_its_plan_run() -> None:
+async def test_a_copied_example_plan_runs() -> None:
     for max_steps, lengths in ((1, [1, 1]), (2, [1, 1, 2, 2]), (3, [1, 1, 2, 3, 2])):
         for nth, n_steps in enumerate(lengths):
 
@@ -185,7 +185,7 @@ async def test_a_planner_that_copies_an_example_has_its_plan_run() -> None:
             assert len(run.record.plans[0].steps) == n_steps
 
 
-async def test_a_step_with_an_empty_subtask_is_asked_the_user_s_own_words() -> None:
+async def test_a_step_with_an_empty_subtask_gets_the_users_question() -> None:
     boss, worker = Player("boss", line(0, "") + line(0, "Shorten it.", [0])), Player("a", "fine")
     run = await run_and_check(team(worker, conductor=boss), ask_for("Why is the sky blue?"))
     assert worker.calls[0].messages[-1].text == "Why is the sky blue?"
@@ -195,7 +195,7 @@ async def test_a_step_with_an_empty_subtask_is_asked_the_user_s_own_words() -> N
 # Rounds
 
 
-async def test_an_accepted_answer_is_shown_only_once_it_is_accepted() -> None:
+async def test_an_answer_is_streamed_only_after_it_is_accepted() -> None:
     gate, worker = Gate(), Player("a", ["first ", "answer"])
     boss = Player("boss", line(0), [gate, ACCEPT])
     async with open_run(team(worker, conductor=boss), ask_for(rounds=3)) as run:
@@ -220,7 +220,7 @@ async def collect(run: object, into: list[Event]) -> None:
         into.append(event)  # noqa: PERF401
 
 
-async def test_a_revised_plan_s_answer_replaces_the_first() -> None:
+async def test_a_revised_plans_answer_replaces_the_first() -> None:
     worker, boss = Player("a", "first", "better"), Player("boss", line(0), line(0, "mend it"), ACCEPT)
     for rounds, calls in ((2, 2), (3, 3)):
         worker.calls.clear(), boss.calls.clear()
@@ -230,7 +230,7 @@ async def test_a_revised_plan_s_answer_replaces_the_first() -> None:
         assert [plan.round for plan in run.record.plans] == list(range(rounds))
 
 
-async def test_the_last_round_s_answer_flows_out_as_it_comes() -> None:
+async def test_the_last_rounds_answer_is_streamed_immediately() -> None:
     gate = Gate()
     worker = Player("a", "first", ["bet", gate, "ter"])
     boss = Player("boss", line(0), line(0, "mend it"))
@@ -244,9 +244,7 @@ async def test_the_last_round_s_answer_flows_out_as_it_comes() -> None:
 
 @pytest.mark.parametrize("spelling", ["the same", "other words for it"])
 @pytest.mark.parametrize("format", ["steps", "lists"])
-async def test_the_same_plan_again_accepts_the_answer_and_calls_no_worker_twice(
-    format: Format, spelling: str
-) -> None:
+async def test_repeating_the_same_plan_accepts_the_answer(format: Format, spelling: str) -> None:
     plan = a_plan(("a", ()), ("b", (0,)), ("c", (0, 1)))
     text = render_plan(plan, "abc", format)
     again = text if spelling == "the same" else text.replace("[0, 1]", '"all"').replace("[0]", " [ 0 ]")
@@ -262,7 +260,7 @@ async def test_the_same_plan_again_accepts_the_answer_and_calls_no_worker_twice(
 
 
 @given(plans(), plans(), st.integers(0, 5))
-def test_a_further_plan_runs_whole_as_soon_as_it_differs(first: Plan, other: Plan, shared: int) -> None:
+def test_a_revised_plan_runs_completely_if_it_differs(first: Plan, other: Plan, shared: int) -> None:
     steps = (*first.steps[:shared], *other.steps)[:5]
     second = (
         Plan.of(steps, NAMES, 5) if all(max(s.access, default=-1) < n for n, s in enumerate(steps)) else other
@@ -277,7 +275,7 @@ def test_a_further_plan_runs_whole_as_soon_as_it_differs(first: Plan, other: Pla
     assert run.text == f"step {len((first if is_same else second).steps) - 1} of plan {int(not is_same)}"
 
 
-async def test_a_further_plan_starts_its_steps_at_the_first_that_differs() -> None:
+async def test_a_revised_plan_starts_at_its_first_different_step() -> None:
     gate, worker = Gate(), Player("a", "ok")
     texts = line(0, "x") + line(0, "y", [0]), [line(0, "x"), gate, line(0, "z"), NEVER]
     async with open_run(team(worker, conductor=Player("boss", *texts)), ask_for(rounds=2)) as run:
@@ -294,7 +292,7 @@ async def test_a_further_plan_starts_its_steps_at_the_first_that_differs() -> No
     [["rubbish"], [FORWARD], [[line(0), FORWARD]], [[WorkerUnavailable("gone")]], [[line(0), WorkerUnavailable("gone")]], [FORWARD, [None]]],
     ids=["nonsense", "cannot run", "late", "fails", "fails after a step", "repair fails"],
 )  # fmt: skip
-async def test_a_further_round_that_comes_to_nothing_keeps_the_answer(verdicts: list[Script]) -> None:
+async def test_an_unusable_revision_keeps_the_first_answer(verdicts: list[Script]) -> None:
     worker = Player("a", "first", "from a plan that was refused")
     boss = Player("boss", line(0), *verdicts)
     run = await run_and_check(team(worker, conductor=boss), ask_for(rounds=2))
@@ -303,14 +301,14 @@ async def test_a_further_round_that_comes_to_nothing_keeps_the_answer(verdicts: 
     assert run.record.answering_plan is run.record.plans[0]
 
 
-async def test_a_refused_revision_may_be_repaired_into_an_acceptance() -> None:
+async def test_the_repair_of_an_invalid_revision_may_accept_the_answer() -> None:
     boss = Player("boss", line(0), FORWARD, ACCEPT)
     run = await run_and_check(team(Player("a", "first"), conductor=boss), ask_for(rounds=2))
     assert sources(run) == ["conductor", "revision", "repair"]
     assert (run.text, run.record.plans[2].accepted) == ("first", True)
 
 
-async def test_a_given_plan_has_one_round() -> None:
+async def test_a_plan_in_the_request_has_one_round() -> None:
     boss = Player("boss")
     run = await run_and_check(
         team(Player("a", "x"), conductor=boss),
@@ -322,7 +320,7 @@ async def test_a_given_plan_has_one_round() -> None:
 # Planning only, shuffling, what a plan may cost
 
 
-async def test_planning_only_runs_nothing() -> None:
+async def test_a_plan_only_request_calls_no_worker() -> None:
     worker, boss = Player("a"), Player("boss", [FORWARD], [line(0), line(0, "b", [0])])
     run = await run_and_check(team(worker, conductor=boss), ask_for(plan_only=True, rounds=3))
     assert (worker.calls, run.text) == ([], "")
@@ -330,7 +328,7 @@ async def test_planning_only_runs_nothing() -> None:
     assert run.record.status == "finished"
 
 
-async def test_a_shuffled_pool_is_numbered_as_it_is_shown() -> None:
+async def test_a_shuffled_pool_is_numbered_as_in_the_prompt() -> None:
     def third(call: Call) -> str:
         number = next(row[0] for row in call.messages[0].text.splitlines() if row.endswith(": the c"))
         return line(int(number))
@@ -353,7 +351,7 @@ def deep(boss: Player, *players: Player) -> Team:
     return team(*players, conductor=boss)
 
 
-async def test_a_step_may_be_a_whole_run_paid_and_counted_once() -> None:
+async def test_a_step_may_be_an_inner_run_that_is_billed_once() -> None:
     worker = Player("a", ["inner ", "answer", Usage(100, 10)], price=DEAR)
     boss = Player(
         "boss",
@@ -380,7 +378,7 @@ async def test_a_step_may_be_a_whole_run_paid_and_counted_once() -> None:
     assert run.ledger.spent_tokens == total.total_tokens
 
 
-async def test_depth_may_be_two() -> None:
+async def test_runs_may_nest_two_levels_deep() -> None:
     boss = Player("boss", line(ITSELF, "one"), line(ITSELF, "two"), line(0))
     worker = Player("a", "bottom")
     run = await run_and_check(deep(boss, worker), ask_for(depth=2))
@@ -389,14 +387,14 @@ async def test_depth_may_be_two() -> None:
     assert flat.record.plans[0].reject_reason is Reason.UNKNOWN_WORKER
 
 
-async def test_an_inner_run_s_unknown_cost_is_unknown_outside() -> None:
+async def test_an_unknown_cost_of_an_inner_run_makes_the_runs_cost_unknown() -> None:
     unpriced = Player("a", "x", price=None)
     run = await run_and_check(deep(Player("boss", line(ITSELF), line(0)), unpriced), ask_for(depth=1))
     assert run.text == "x"
     assert run.record.cost_usd is None
 
 
-async def test_an_inner_run_that_fails_is_a_worker_s_error_of_the_step() -> None:
+async def test_a_failed_inner_run_is_the_worker_error_of_its_step() -> None:
     broken = Player("a", [WorkerRefused("no", worker="a")])
     run = await run_and_check(deep(Player("boss", line(ITSELF), line(0)), broken), ask_for(depth=1))
     assert isinstance(run.error, WorkerRefused)
@@ -404,7 +402,7 @@ async def test_an_inner_run_that_fails_is_a_worker_s_error_of_the_step() -> None
     assert next(iter(run.inner.values())).failure.facts["worker"] == "a"
 
 
-async def test_what_a_failed_inner_run_took_is_in_the_record_and_in_the_bill() -> None:
+async def test_a_failed_inner_runs_usage_is_recorded_and_billed() -> None:
     broken = Player("a", ["half", WorkerUnavailable("gone", worker="a")], price=DEAR)
     boss = Player("boss", [line(ITSELF), Usage(10, 1)], [line(0), Usage(20, 2)], price=DEAR)
     task = ask_for(depth=1, budget=Budget(max_cost_usd=Decimal(10)))
@@ -422,7 +420,7 @@ async def test_what_a_failed_inner_run_took_is_in_the_record_and_in_the_bill() -
     assert run.inner[inner.inner_run].n_unmetered_calls == 1
 
 
-async def test_calls_whose_tokens_nobody_told_are_counted() -> None:
+async def test_calls_without_reported_usage_are_counted() -> None:
     cut, mute = Player("a", ["half", None]), Player("b", [NEVER])
     run = await run_and_check(team(cut, mute), ask_for(plan=a_plan(("b", ()), ("a", ()), ("a", (0, 1)))))
     assert [step.status for step in run.record.plans[0].steps] == ["cancelled", "failed", "failed"]
@@ -431,7 +429,7 @@ async def test_calls_whose_tokens_nobody_told_are_counted() -> None:
     assert whole.record.n_unmetered_calls == 0
 
 
-async def test_the_budget_holds_inside_an_inner_run() -> None:
+async def test_the_budget_applies_to_inner_runs() -> None:
     dear = Player("a", "x", price=DEAR)
     task = ask_for(depth=1, budget=Budget(max_cost_usd=Decimal("0.001")))
     run = await run_and_check(deep(Player("boss", line(ITSELF), line(0)), dear), task)
@@ -439,7 +437,7 @@ async def test_the_budget_holds_inside_an_inner_run() -> None:
     assert dear.calls == []
 
 
-async def test_pictures_reach_an_inner_run() -> None:
+async def test_images_reach_an_inner_run() -> None:
     sees = Player("a", "a cat")
     boss = Player("boss", line(ITSELF), line(0))
     engine = Team(ConductorModel(member(boss)), {"a": member(sees, sees_images=True)})
@@ -448,7 +446,7 @@ async def test_pictures_reach_an_inner_run() -> None:
     assert sees.calls[0].messages[-1].has_image
 
 
-async def test_an_inner_answer_flows_through() -> None:
+async def test_an_inner_answer_is_streamed() -> None:
     gate, worker = Gate(), None
     worker = Player("a", ["in", gate, "ner"])
     async with open_run(deep(Player("boss", line(ITSELF), line(0)), worker), ask_for(depth=1)) as run:
@@ -489,7 +487,7 @@ async def test_a_deadline_ends_a_run_at_every_stage(stage: str, stream: bool) ->
     assert str(run.error).startswith(start)
 
 
-async def test_a_deadline_ends_a_run_whose_reader_stopped() -> None:
+async def test_a_deadline_ends_a_run_whose_reader_has_stopped() -> None:
     last = Player("a", ["word "] * 500)
     engine = team(last)
     async with open_run(engine, ask_for(plan=a_plan(("a", ())), deadline_s=0.05)) as run:
@@ -500,14 +498,14 @@ async def test_a_deadline_ends_a_run_whose_reader_stopped() -> None:
     assert sum(isinstance(event, AnswerDelta) for event in events) == ROOM
 
 
-async def test_a_deadline_in_a_further_round_keeps_the_answer_that_was_there() -> None:
+async def test_a_deadline_in_a_second_round_keeps_the_first_answer() -> None:
     engine = team(Player("a", "first"), conductor=Player("boss", line(0), [NEVER]))
     run = await run_and_check(engine, ask_for(rounds=2, deadline_s=0.05))
     assert (run.text, run.record.answer, run.record.status) == ("first", "first", "finished")
     assert run.record.answering_plan is run.record.plans[0]
 
 
-async def test_a_step_that_fails_in_a_further_round_keeps_the_answer_that_was_there() -> None:
+async def test_a_failed_step_in_a_second_round_keeps_the_first_answer() -> None:
     worker = Player("a", "first", [WorkerUnavailable("gone")])
     run = await run_and_check(
         team(worker, conductor=Player("boss", line(0), line(0, "mend it"))), ask_for(rounds=2)
@@ -516,7 +514,7 @@ async def test_a_step_that_fails_in_a_further_round_keeps_the_answer_that_was_th
     assert run.record.plans[1].steps[0].status == "failed"
 
 
-async def test_a_deadline_after_the_further_answer_has_begun_fails_because_it_cannot_be_taken_back() -> None:
+async def test_a_deadline_after_the_second_answer_has_started_fails_the_run() -> None:
     worker = Player("a", "first", ["bet", NEVER])
     run = await run_and_check(
         team(worker, conductor=Player("boss", line(0), line(0, "mend it"))),
@@ -537,7 +535,7 @@ async def test_an_inner_run_has_the_outer_deadline() -> None:
 # The record
 
 
-async def test_orchestration_and_answering_are_all_of_the_usage() -> None:
+async def test_the_usage_is_the_sum_of_orchestration_and_answering() -> None:
     boss = Player(
         "boss",
         [line(0), FORWARD, Usage(7, 3)],
@@ -571,7 +569,7 @@ def spinning(turns: dict[int, int]) -> Player:
     st.sampled_from(["given", "steps", "lists"]),
     st.booleans(),
 )
-def test_every_needed_step_is_done_once_after_what_it_reads(
+def test_every_needed_step_runs_once_after_the_steps_that_it_reads(
     plan: Plan, speed: dict[int, int], how: str, two_rounds: bool
 ) -> None:
     script = spinning(speed)
@@ -619,14 +617,14 @@ def four_steps(price_of_all: object = DEAR) -> tuple[Team, list[Player]]:
     return team(*players, conductor=boss), [*players, boss]
 
 
-async def how_many_events(facts: dict[str, object]) -> int:
+async def count_events(facts: dict[str, object]) -> int:
     engine, _ = four_steps()
     return len((await run_and_check(engine, ask_for(**facts))).events)
 
 
 @pytest.mark.parametrize("facts", [{}, {"depth": 1}, {"rounds": 2}], ids=str)
-async def test_a_run_can_be_left_after_every_event(facts: dict[str, object]) -> None:
-    count = await how_many_events(facts)
+async def test_a_run_may_be_cancelled_after_every_event(facts: dict[str, object]) -> None:
+    count = await count_events(facts)
     assert count > 20
     for leave_after in range(count + 1):
         engine, players = four_steps()
@@ -634,7 +632,7 @@ async def test_a_run_can_be_left_after_every_event(facts: dict[str, object]) -> 
         async with open_run(engine, ask_for(**facts), ledger=ledger) as run:
             for _ in range(leave_after):
                 event = await run.answer.next()
-        nothing_is_left(engine)
+        check_everything_closed(engine)
         assert (ledger.holds, ledger.on_hold_usd) == ([], 0)
         assert run.record.status == ("finished" if leave_after == count else run.record.status)
         assert run.record.status in ("cancelled", "finished")
@@ -647,7 +645,7 @@ async def test_a_run_can_be_left_after_every_event(facts: dict[str, object]) -> 
 
 
 async def test_a_reader_can_be_cancelled_after_every_event() -> None:
-    count = await how_many_events({})
+    count = await count_events({})
     for cancel_after in range(count):
         engine, _ = four_steps()
         ledger, got = BudgetLedger(), list[Event]()
@@ -668,11 +666,11 @@ async def test_a_reader_can_be_cancelled_after_every_event() -> None:
         reader.cancel()
         await asyncio.wait([reader])
         assert reader.cancelled()
-        nothing_is_left(engine)
+        check_everything_closed(engine)
         assert ledger.holds == []
 
 
-async def test_leaving_waits_until_every_worker_is_closed() -> None:
+async def test_cancelling_waits_until_every_worker_is_closed() -> None:
     closing = Gate()
     worker = Player("a", ["x", NEVER], closing=closing)
     engine = team(worker)
@@ -687,10 +685,10 @@ async def test_leaving_waits_until_every_worker_is_closed() -> None:
     assert not leaving.done()
     closing.set()
     await leaving
-    nothing_is_left(engine)
+    check_everything_closed(engine)
 
 
-async def test_leaving_while_a_deadline_is_closing_the_workers_waits_for_them_too() -> None:
+async def test_cancelling_waits_until_a_deadline_has_closed_the_workers() -> None:
     closing = Gate()
     worker = Player("a", ["x", NEVER], closing=closing)
     engine, may_leave = team(worker), Gate()
@@ -708,19 +706,19 @@ async def test_leaving_while_a_deadline_is_closing_the_workers_waits_for_them_to
     assert not leaving.done()
     closing.set()
     await leaving
-    nothing_is_left(engine)
+    check_everything_closed(engine)
 
 
-async def test_leaving_at_once_calls_nobody() -> None:
+async def test_cancelling_immediately_calls_no_worker() -> None:
     engine, players = four_steps()
     async with open_run(engine, ask_for()) as run:
         pass
-    nothing_is_left(engine)
+    check_everything_closed(engine)
     assert [player.calls for player in players] == [[]] * 5
     assert run.record.status == "cancelled"
 
 
-async def test_a_call_that_breaks_itself_off_does_not_leave_the_reader_waiting() -> None:
+async def test_a_call_that_cancels_itself_does_not_block_the_reader() -> None:
     for plan in (a_plan(("a", ())), a_plan(("a", ()), ("b", (0,)))):
         engine = team(Player("a", ["x", asyncio.CancelledError()]), Player("b"))
         run = await run_and_check(engine, ask_for(plan=plan))
@@ -730,12 +728,12 @@ async def test_a_call_that_breaks_itself_off_does_not_leave_the_reader_waiting()
     assert run.text == "ok", "a conductor that fails is done without"
 
 
-async def test_runs_share_nothing() -> None:
+async def test_concurrent_runs_do_not_share_state() -> None:
     engine, _ = four_steps()
     runs = await asyncio.gather(*(one(engine, number) for number in range(20)))
     assert len({record.id for record in runs}) == 20
     assert {record.status for record in runs} == {"finished"}
-    nothing_is_left(engine)
+    check_everything_closed(engine)
 
 
 async def one(engine: Team, number: int) -> Record:
@@ -747,14 +745,14 @@ async def one(engine: Team, number: int) -> Record:
     return run.record
 
 
-async def test_a_fallback_that_fails_before_a_word_goes_on_to_the_next_worker() -> None:
+async def test_a_fallback_that_fails_before_its_first_token_is_replaced_by_another_worker() -> None:
     workers = Player("a", [WorkerUnavailable("gone")]), Player("b", "mine")
     run = await run_and_check(team(*workers, conductor=Player("boss", "rubbish")), ask_for())
     assert (run.text, run.record.status, run.record.answering.worker) == ("mine", "finished", "b")
     assert "a failed: WorkerUnavailable" in run.record.plans[-1].why
 
 
-async def test_a_conductor_that_says_it_was_interrupted_has_failed_and_is_not_asked_for_ever() -> None:
+async def test_a_conductor_that_reports_an_interruption_has_failed() -> None:
     boss = Player("boss", [Interrupted("It can be done again.")])
     run = await run_and_check(team(Player("a", "alone"), conductor=boss), ask_for())
     assert (run.text, len(boss.calls)) == ("alone", 1)

@@ -15,7 +15,7 @@ FACTS: dict[str, object] = {
 
 
 @pytest.mark.parametrize("kind", TREE, ids=lambda kind: kind.__name__)
-def test_every_error_crosses_a_process_border_with_its_facts(kind: type[PodiumError]) -> None:
+def test_every_error_keeps_its_facts_when_it_is_pickled(kind: type[PodiumError]) -> None:
     facts = {name: value for name, value in FACTS.items() if hasattr(kind, name)}
     error = kind("It broke; mend it.", **facts)
     copy = pickle.loads(pickle.dumps(error))
@@ -25,7 +25,7 @@ def test_every_error_crosses_a_process_border_with_its_facts(kind: type[PodiumEr
     assert copy.retryable == error.retryable
 
 
-def test_the_drawn_tree_names_every_class_under_its_parent() -> None:
+def test_the_documented_error_tree_matches_the_classes() -> None:
     drawn: dict[str, str | None] = {}
     above: list[tuple[int, str]] = []
     for row in (errors.__doc__ or "").split("::", 1)[1].splitlines():
@@ -41,6 +41,6 @@ def test_the_drawn_tree_names_every_class_under_its_parent() -> None:
     assert drawn == bases
 
 
-def test_no_error_takes_more_than_its_message_by_position() -> None:
+def test_an_error_accepts_only_its_message_by_position() -> None:
     with pytest.raises(TypeError):
         InvalidPlan("one", "two")  # type: ignore[call-arg]

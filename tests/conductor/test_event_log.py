@@ -25,7 +25,7 @@ async def rest_of(subscription: Subscription) -> list[Event]:
     return [event async for event in subscription]
 
 
-async def test_events_are_numbered_folded_and_journalled_before_anybody_reads_them() -> None:
+async def test_events_are_numbered_and_journalled_before_any_reader_gets_them() -> None:
     journal: list[tuple[int, str, str]] = []
     one = team(Player("a", ["x", "y"]))
 
@@ -40,7 +40,7 @@ async def test_events_are_numbered_folded_and_journalled_before_anybody_reads_th
     assert journal[-1] == (len(progress), "RunFinished", "finished")
 
 
-async def test_a_late_subscriber_gets_what_was_kept_since_its_number_and_no_piece_of_the_answer() -> None:
+async def test_a_late_subscriber_gets_stored_events_but_no_answer_deltas() -> None:
     async with open_run(team(Player("a", ["x", "y"])), ask_for(plan=PLAN)) as run:
         everything = [event async for event in run.events()]
         late = await rest_of(run.subscribe())
@@ -50,7 +50,7 @@ async def test_a_late_subscriber_gets_what_was_kept_since_its_number_and_no_piec
     assert later == progress[2:]
 
 
-async def test_a_slow_subscriber_loses_pieces_of_the_answer_and_no_event_and_holds_nobody_up() -> None:
+async def test_a_slow_subscriber_loses_deltas_but_no_events_and_blocks_no_one() -> None:
     worker = Player("a", ["word "] * (3 * ROOM))
     async with open_run(team(worker), ask_for(plan=PLAN)) as run:
         slow = run.subscribe(deltas="all")
@@ -75,7 +75,7 @@ async def test_an_owner_that_stops_reading_slows_the_writer_until_it_closes() ->
     assert run.record.answer == "word " * (3 * ROOM)
 
 
-async def test_a_run_in_the_background_has_no_owner_and_goes_on_alone() -> None:
+async def test_a_background_run_has_no_owner_and_does_not_wait_for_readers() -> None:
     alone = log()
     alone.answer.close()
     reader = alone.subscribe(deltas="none")
@@ -87,7 +87,7 @@ async def test_a_run_in_the_background_has_no_owner_and_goes_on_alone() -> None:
     assert alone.record.answer_began_s == 0.1
 
 
-async def test_a_closed_subscriber_is_sent_nothing_more() -> None:
+async def test_a_closed_subscriber_gets_no_events() -> None:
     one = log()
     reader = one.subscribe(deltas="all")
     reader.close()
@@ -96,9 +96,7 @@ async def test_a_closed_subscriber_is_sent_nothing_more() -> None:
     assert not reader._events
 
 
-async def test_a_subscriber_of_a_run_that_has_ended_gets_at_least_its_end_and_closed_ones_are_forgotten() -> (
-    None
-):
+async def test_a_subscriber_of_an_ended_run_gets_at_least_the_last_event() -> None:
     one = log()
     one.append(RunFinished(0.2, "x", finish="stop"))  # type: ignore[arg-type]
     assert [type(event).__name__ for event in await rest_of(one.subscribe(after_seq=one.seq))] == [
@@ -109,7 +107,7 @@ async def test_a_subscriber_of_a_run_that_has_ended_gets_at_least_its_end_and_cl
     assert len(one._subscriptions) == 2, "the answer's, and the one before"
 
 
-async def test_a_piece_that_waits_for_room_has_the_number_of_the_event_that_overtook_it() -> None:
+async def test_a_delta_that_waits_for_buffer_space_has_the_newest_event_number() -> None:
     one = log()
     one.append(PlanStarted(0.0, 0, 0, "client"))
 
@@ -127,7 +125,7 @@ async def test_a_piece_that_waits_for_room_has_the_number_of_the_event_that_over
     assert seqs == sorted(seqs)
 
 
-async def test_a_reader_is_told_that_events_before_a_continuation_are_not_kept() -> None:
+async def test_subscribing_before_a_resumed_runs_first_event_is_an_error() -> None:
     resumed = EventLog(replace(log().record, seq=9))
     resumed.append(PlanStarted(0.0, 0, 0, "client"))
     for not_here in (2, 8, 11):
@@ -137,7 +135,7 @@ async def test_a_reader_is_told_that_events_before_a_continuation_are_not_kept()
     assert (resumed.subscribe(after_seq=10).seq, resumed.answer.seq) == (10, 9)
 
 
-async def test_time_goes_on_while_an_answer_streams_and_a_call_waits_without_a_copy_for_each_piece() -> None:
+async def test_the_wall_time_advances_without_a_record_copy_per_delta() -> None:
     one = log()
     one.append(PlanStarted(0.0, 0, 0, "client"))
     one.append(CallQueued(0.5, 0, None, "a", "cold"))

@@ -31,7 +31,7 @@ TOLD = Delta(usage=Usage(7, 0))
 """Usage of the prompt, as a server reports it at the start of its stream."""
 
 
-class Twice:
+class CallsTwice:
     """Worker that calls `first`, then `second` if that fails, as the retry and failover layers do."""
 
     def __init__(self, first: Worker, second: Worker) -> None:
@@ -64,17 +64,17 @@ def pool_of(worker: Worker) -> Team:
     return Team(engine.conductor, {"a": type(one)("a", worker, price=PRICE, worst_price=PRICE)})
 
 
-async def test_what_a_failed_attempt_took_is_on_the_record_and_in_the_ledger_once() -> None:
+async def test_a_failed_attempts_usage_is_recorded_and_billed_once() -> None:
     broken = Player("a", [TOLD, WorkerUnavailable("It broke.")], price=PRICE)
     other = Player("b", ["fine", Usage(10, 1)], price=PRICE)
-    run = await run_and_check(pool_of(Twice(broken, other)), ask_for(plan=a_plan(("a", ()))))
+    run = await run_and_check(pool_of(CallsTwice(broken, other)), ask_for(plan=a_plan(("a", ()))))
     step = run.record.plans[0].steps[0]
     assert (step.result.cost_usd, step.result.attempts[0].cost_usd) == (Decimal(11), Decimal(7))
     assert run.record.cost_usd == run.ledger.spent_usd == Decimal(18)
     assert run.record.usage == Usage(17, 1)
 
 
-async def test_a_run_that_failed_costs_what_its_failed_call_took() -> None:
+async def test_a_failed_run_costs_the_usage_of_its_failed_call() -> None:
     broken = Player("a", [TOLD, WorkerBusy("Come later.", retry_after_s=3.0)], price=PRICE)
     run = await run_and_check(pool_of(broken), ask_for(plan=a_plan(("a", ()), ("a", (0,)))))
     assert run.record.status == "failed"
@@ -91,7 +91,7 @@ async def test_a_call_that_never_reached_its_server_costs_nothing() -> None:
     assert (run.record.cost_usd, run.ledger.spent_usd, run.record.n_unmetered_calls) == (0, 0, 0)
 
 
-async def test_a_call_that_broke_off_unseen_costs_its_bound_beside_the_one_that_answered() -> None:
+async def test_a_broken_call_without_usage_costs_its_bound() -> None:
     silent = Player(
         "a", ["half", WorkerUnavailable("It broke.", retryable=True)], ["whole", Usage(10, 1)], price=PRICE
     )
@@ -104,7 +104,7 @@ async def test_a_call_that_broke_off_unseen_costs_its_bound_beside_the_one_that_
     assert run.record.cost_usd == run.ledger.spent_usd == attempt.cost_usd + 2 * Decimal(11)
 
 
-async def test_a_plan_that_is_broken_off_unseen_costs_its_bound() -> None:
+async def test_a_broken_plan_without_usage_costs_its_bound() -> None:
     writer = Player("conductor", [line("a"), line("nobody"), "never read", Usage(10, 1)], price=PRICE)
     run = await run_and_check(team(Player("a", ["fine", Usage(10, 1)]), conductor=writer), ask_for())
     broken = run.record.plans[0].result
@@ -115,7 +115,7 @@ async def test_a_plan_that_is_broken_off_unseen_costs_its_bound() -> None:
 BROKEN_PLAN = ['{"worker": 0, ', WorkerUnavailable("It broke.", retryable=True)]
 
 
-async def test_a_plan_whose_text_breaks_off_is_written_once_more_and_both_are_paid() -> None:
+async def test_a_broken_plan_is_written_again_and_both_calls_are_billed() -> None:
     writer = Player("conductor", BROKEN_PLAN, [line("b"), Usage(10, 1)], price=PRICE)
     run = await run_and_check(team(Player("a"), Player("b", ["fine"]), conductor=writer), ask_for())
     assert (run.record.status, run.record.answer, len(writer.calls)) == ("finished", "fine", 2)
@@ -125,7 +125,7 @@ async def test_a_plan_whose_text_breaks_off_is_written_once_more_and_both_are_pa
 
 
 @pytest.mark.parametrize("why", ["it breaks twice", "it was not to be tried again", "it broke late"])
-async def test_one_worker_answers_where_a_plan_is_not_to_be_had(
+async def test_one_worker_answers_if_the_conductor_cannot_write_a_plan(
     why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     again = BROKEN_PLAN if why == "it breaks twice" else [line("b")]
@@ -143,7 +143,7 @@ async def test_one_worker_answers_where_a_plan_is_not_to_be_had(
     assert "the conductor failed" in run.record.plans[-1].why
 
 
-class Again(Twice):
+class HoldsTwice(CallsTwice):
     """Worker that also takes a second hold before the second call."""
 
     @asynccontextmanager
@@ -163,13 +163,11 @@ class Again(Twice):
             yield reply
 
 
-async def test_a_failed_call_that_is_billed_unseen_counts_in_a_run_that_goes_on_as_in_the_one_before() -> (
-    None
-):
+async def test_an_unmetered_failed_call_counts_the_same_in_a_resumed_run() -> None:
     silent = Player(
         "a", [WorkerUnavailable("It fell silent.", worker="a", billed_at_bound=True)], price=PRICE
     )
-    pool = pool_of(Again(silent, Player("b", ["fine", Usage(10, 1)], price=PRICE)))
+    pool = pool_of(HoldsTwice(silent, Player("b", ["fine", Usage(10, 1)], price=PRICE)))
     run = await run_and_check(pool, ask_for(plan=a_plan(("a", ()))))
     (unmetered,) = run.record.unmetered_calls
     assert (run.record.n_unmetered_calls, unmetered.cost_usd) == (1, run.record.cost_usd - Decimal(11))
@@ -177,10 +175,10 @@ async def test_a_failed_call_that_is_billed_unseen_counts_in_a_run_that_goes_on_
     assert (spent_usd, usage.total_tokens) == (run.ledger.spent_usd, run.ledger.spent_tokens)
 
 
-async def test_a_failed_attempt_is_on_the_record_while_the_next_is_under_way() -> None:
+async def test_a_failed_attempt_is_recorded_while_the_next_one_runs() -> None:
     broken = Player("a", [TOLD, WorkerUnavailable("It broke.")], price=PRICE)
     other = Player("b", ["fine", Usage(10, 1)], price=PRICE)
-    run = await run_and_check(pool_of(Again(broken, other)), ask_for(plan=a_plan(("a", ()))))
+    run = await run_and_check(pool_of(HoldsTwice(broken, other)), ask_for(plan=a_plan(("a", ()))))
     (index,) = [n for n, event in enumerate(run.events) if isinstance(event, CallFailed)]
     record = Record(run.record.id, run.record.task, run.record.created)
     early = fold(record, run.events[: index + 1])
@@ -192,7 +190,7 @@ async def test_a_failed_attempt_is_on_the_record_while_the_next_is_under_way() -
 
 async def call_twice(first: Player, second: Player, budget: Budget) -> tuple[BudgetLedger, Reply]:
     """Make a call of two attempts: at most 33 prompt tokens and 100 answer tokens."""
-    one = dataclasses.replace(member(first), worker=Again(first, second))
+    one = dataclasses.replace(member(first), worker=HoldsTwice(first, second))
     ledger = BudgetLedger(budget)
     call = Call((Message.of("user", "?"),), Sampling(max_output_tokens=100))
     async with open_call(one, call, ledger) as reply:
@@ -202,7 +200,7 @@ async def call_twice(first: Player, second: Player, budget: Budget) -> tuple[Bud
     return ledger, reply
 
 
-async def test_a_call_that_is_made_again_is_paid_once_for_each_time() -> None:
+async def test_a_repeated_call_is_billed_each_time() -> None:
     broken = Player("a", [TOLD, WorkerUnavailable("It broke.")], price=PRICE)
     other = Player("b", ["fine", Usage(10, 1)], price=PRICE)
     ledger, reply = await call_twice(broken, other, Budget(max_cost_usd=Decimal(200)))
@@ -210,14 +208,14 @@ async def test_a_call_that_is_made_again_is_paid_once_for_each_time() -> None:
     assert [each.cost_usd for each in reply.attempts] == [7]
 
 
-async def test_the_second_answer_is_shortened_to_what_the_first_has_left() -> None:
+async def test_the_second_answer_is_limited_to_the_remaining_budget() -> None:
     broken = Player("a", [TOLD, WorkerUnavailable("It broke.")], price=PRICE)
     other = Player("b", ["fine", Usage(10, 1)], price=PRICE)
     _, reply = await call_twice(broken, other, Budget(max_tokens=133))
     assert reply.bound == Usage(33, 93)
 
 
-async def test_a_call_that_was_probably_paid_is_billed_at_its_bound_before_the_next() -> None:
+async def test_a_failed_call_that_may_be_billed_counts_at_its_bound() -> None:
     silent = Player("a", [WorkerUnavailable("It fell silent.", billed_at_bound=True)], price=PRICE)
     other = Player("b", ["fine", Usage(10, 1)], price=PRICE)
     ledger, reply = await call_twice(silent, other, Budget(max_cost_usd=Decimal(266)))
@@ -226,7 +224,7 @@ async def test_a_call_that_was_probably_paid_is_billed_at_its_bound_before_the_n
     assert not reply.result.cost_is_bound
 
 
-async def test_a_call_is_not_made_again_without_room_for_it_and_the_error_says_what_was_paid() -> None:
+async def test_a_call_is_not_retried_if_the_remaining_budget_is_too_small() -> None:
     silent = Player("a", [WorkerUnavailable("It fell silent.", billed_at_bound=True)], price=PRICE)
     other = Player("b", ["fine", Usage(10, 1)], price=PRICE)
     with pytest.raises(BudgetExceeded) as caught:

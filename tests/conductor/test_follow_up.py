@@ -77,7 +77,7 @@ def pool(*names: str) -> Pool:
         ("gpt-5", "sonnet", 20_000, "0.0725", "0.008125", False),
     ],
 )
-def test_a_switch_must_be_worth_the_cache_that_it_loses(
+def test_a_switch_must_gain_more_than_the_lost_cache(
     worker: str, other: str, cached: int, lost: str, gain: str, switches: bool
 ) -> None:
     turn = follow(worker, cached)
@@ -88,7 +88,7 @@ def test_a_switch_must_be_worth_the_cache_that_it_loses(
     assert not may_switch(alone(other), POOL, replace(turn, stickiness=float("inf")))
 
 
-def test_a_turn_costs_its_cached_tokens_its_new_ones_and_an_answer() -> None:
+def test_a_turn_costs_its_cached_tokens_new_tokens_and_answer() -> None:
     assert cost_usd("sonnet", POOL, follow()) == Decimal("0.010875")
     assert cost_usd("gpt-5", POOL, follow()) == Decimal("0.011875")
     assert cost_usd("unknown", POOL, follow()) is None
@@ -97,7 +97,7 @@ def test_a_turn_costs_its_cached_tokens_its_new_ones_and_an_answer() -> None:
     assert cost_usd("sonnet", long, follow(cached=300_000)) == Decimal("0.319")
 
 
-def test_a_plan_loses_what_each_other_worker_reads_again_and_gains_the_most_of_them() -> None:
+def test_a_plans_loss_is_the_uncached_input_of_other_workers() -> None:
     turn = follow()
     losses = [lost_usd(alone(name), POOL, turn) or 0 for name in ("haiku", "opus")]
     assert lost_usd(alone("haiku", "sonnet", "opus", "haiku"), POOL, turn) == sum(losses)
@@ -106,7 +106,7 @@ def test_a_plan_loses_what_each_other_worker_reads_again_and_gains_the_most_of_t
     assert may_switch(alone("sonnet", "sonnet"), POOL, replace(turn, stickiness=float("inf")))
 
 
-def test_a_gain_is_expected_for_as_many_turns_as_there_were_and_at_most_ten() -> None:
+def test_a_gain_is_expected_for_at_most_ten_more_turns() -> None:
     gains = [gain_usd(alone("haiku"), POOL, follow(turns=turns)) or 0 for turns in (0, 1, 10, 99)]
     assert gains[0] == cost_usd("sonnet", POOL, follow())
     assert gains[3] == gains[2] == gains[0] + 10 * (gains[1] - gains[0])
@@ -122,7 +122,7 @@ def test_a_switch_is_free_without_a_cache_or_a_price() -> None:
     assert may_switch(alone("local"), POOL, follow(cached=1_000_000)), "a free worker reads for nothing"
 
 
-def test_no_more_tokens_are_cached_than_the_prompt_has() -> None:
+def test_cached_tokens_are_at_most_the_prompts_tokens() -> None:
     assert lost_usd(alone("opus"), POOL, follow(prompt_tokens=100)) == Decimal("0.000595")
 
 
@@ -154,7 +154,7 @@ COURSES = {
 
 
 @pytest.mark.parametrize("name", COURSES)
-def test_how_a_turn_is_answered(name: str) -> None:
+def test_each_follow_up_turn_has_the_expected_course(name: str) -> None:
     turn, facts, expected = COURSES[name]
     members = pool(turn.worker, *facts.get("others", ("haiku", "local")))  # type: ignore[misc]
     has_limits, fits = facts.get("has_limits", False), facts.get("fits_conductor", True)
@@ -163,7 +163,7 @@ def test_how_a_turn_is_answered(name: str) -> None:
     assert why
 
 
-def test_a_call_is_made_early_if_its_expected_loss_is_below_the_value_of_the_time() -> None:
+def test_an_early_call_starts_if_its_expected_loss_is_below_the_times_value() -> None:
     members = pool("sonnet", "local")
     # With 5,000 cached, 500 new and 40 answer tokens, 0.4 s costs $0.003975.
     even = Decimal("0.003975") / 10 / Decimal("0.4")
@@ -172,7 +172,7 @@ def test_a_call_is_made_early_if_its_expected_loss_is_below_the_value_of_the_tim
         assert course(members, turn, has_limits=False, fits_conductor=True)[0] == expected
 
 
-def test_a_prompt_s_cached_tokens_are_those_that_the_worker_is_known_to_have() -> None:
+def test_a_prompts_cached_tokens_come_from_what_the_worker_reported() -> None:
     known = Usage(5_500, cached_input_tokens=5_000, cache_write_tokens=500)
     assert likely_prompt(follow(), 99_999, Callee("sonnet")) == known
     for unknown in (None, follow(cached_tokens={}), follow(cached_tokens={"opus": 5_000})):
@@ -183,13 +183,13 @@ def test_a_prompt_s_cached_tokens_are_those_that_the_worker_is_known_to_have() -
 
 
 @pytest.mark.parametrize("callee", [Callee("sonnet", "us"), Callee("sonnet"), Callee("opus", "eu")])
-def test_a_prompt_is_in_no_cache_of_another_deployment_or_worker(callee: Callee) -> None:
+def test_another_deployment_or_worker_has_no_cached_prompt(callee: Callee) -> None:
     turn = follow(deployment="eu")
     assert likely_prompt(turn, 99_999, Callee("sonnet", "eu")).cached_input_tokens == 5_000
     assert likely_prompt(turn, 99_999, callee) == Usage(5_500, cache_write_tokens=5_500)
 
 
-def test_a_cache_of_an_hour_is_written_at_its_own_price() -> None:
+def test_a_one_hour_cache_is_written_at_its_own_price() -> None:
     sonnet = Price(Decimal(3), Decimal(15), Decimal("0.3"), Decimal("3.75"), Decimal(6))
     members = {
         "sonnet": member(Player("sonnet", price=sonnet)),
@@ -208,7 +208,7 @@ def test_a_cache_of_an_hour_is_written_at_its_own_price() -> None:
     assert sonnet.of(likely) == 5_000 * Decimal("0.3") / 10**6 + 500 * Decimal(6) / 10**6
 
 
-def test_older_decisions_count_less() -> None:
+def test_older_decisions_have_less_weight() -> None:
     agreement = Agreement()
     assert agreement.share_differing == pytest.approx(0.1)
     for _ in range(200):
@@ -220,7 +220,7 @@ def test_older_decisions_count_less() -> None:
     assert agreement.share_differing < 0.05
 
 
-def test_the_conductor_reads_who_has_how_much_and_what_it_is_worth() -> None:
+def test_the_conductors_prompt_states_cached_tokens_and_their_value_per_worker() -> None:
     members = pool("haiku", "gpt-5", "sonnet", "local", "unknown")
     turn = follow(cached=4_120)
     assert describe(members, turn) == "Worker 2 gave the last answer. Worker 2 has 4,120 tokens of this conversation in its cache, worth $0.0111. Another worker would have to read them again."  # fmt: skip
@@ -240,7 +240,7 @@ def test_the_conductor_reads_who_has_how_much_and_what_it_is_worth() -> None:
     ],
     ids=["nothing cached", "too little", "free", "unknown price", "not in the pool"],
 )
-def test_the_conductor_reads_nothing_if_no_cache_has_a_value(turn: FollowUp) -> None:
+def test_the_conductors_prompt_omits_caches_without_value(turn: FollowUp) -> None:
     assert describe(pool("haiku", "sonnet", "local", "unknown"), turn) == ""
 
 
@@ -263,7 +263,7 @@ pools_of_any_price = st.fixed_dictionaries(
 
 
 @given(pools_of_any_price, turns_of_any_kind, st.lists(st.sampled_from("abc"), min_size=1, max_size=4), st.floats(0, 100))  # fmt: skip
-def test_nothing_is_lost_below_0_and_more_stickiness_allows_no_more(
+def test_losses_are_not_negative_and_more_stickiness_permits_fewer_switches(
     members: Pool, turn: FollowUp, workers: list[str], more: float
 ) -> None:
     plan = alone(*workers)

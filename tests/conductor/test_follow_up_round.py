@@ -43,9 +43,9 @@ from tests.conductor.team import (
     Seen,
     a_plan,
     ask_for,
+    check_everything_closed,
     line,
     member,
-    nothing_is_left,
     run_and_check,
     team,
     turns,
@@ -116,7 +116,7 @@ async def run_to_decision(
         await asyncio.sleep(time_s)
         gate.set()
         events = [event async for event in run.events()]
-    nothing_is_left(engine)
+    check_everything_closed(engine)
     return Seen(events, run.record, ledger)
 
 
@@ -127,7 +127,7 @@ def shown(events: list[Event]) -> str:
 # An early answer
 
 
-async def test_an_early_answer_is_shown_once_the_conductor_agrees() -> None:
+async def test_an_early_answer_is_shown_after_the_conductor_confirms_it() -> None:
     gate, agreement, events = Gate(), Agreement(), list[Event]()
     a, boss = Player("a", ["one ", "two"]), Player("boss", [gate, KEEP])
     engine = in_turn(team(a, Player("b"), conductor=boss), agreement=agreement)
@@ -139,7 +139,7 @@ async def test_an_early_answer_is_shown_once_the_conductor_agrees() -> None:
         assert a.calls[0].messages[-1].text == "why is the sky blue?"
         gate.set()
         await reader
-    nothing_is_left(engine)
+    check_everything_closed(engine)
     record = run.record
     assert (shown(events), record.answer, len(a.calls)) == ("one two", "one two", 1)
     assert sources(record) == ["conductor", "conversation"]
@@ -150,7 +150,7 @@ async def test_an_early_answer_is_shown_once_the_conductor_agrees() -> None:
     assert (agreement.agreed, agreement.differed) == pytest.approx((9 * 0.98 + 1, 0.98))
 
 
-async def test_an_early_answer_that_is_still_written_flows_out_from_the_decision_on() -> None:
+async def test_an_unfinished_early_answer_streams_after_the_decision() -> None:
     gate, more, events = Gate(), Gate(), list[Event]()
     a, boss = Player("a", ["one ", more, "two"]), Player("boss", [gate, KEEP])
     async with open_run(in_turn(team(a, Player("b"), conductor=boss)), ask_for()) as run:
@@ -164,7 +164,7 @@ async def test_an_early_answer_that_is_still_written_flows_out_from_the_decision
 
 
 @pytest.mark.parametrize("early", ["silent", "writing", "done", "failed", "calls a tool"])
-async def test_an_early_answer_gives_way_to_another_plan(early: str) -> None:
+async def test_another_plan_replaces_an_early_answer(early: str) -> None:
     gate, agreement = Gate(), Agreement()
     scripts = {
         "silent": [NEVER],
@@ -189,7 +189,7 @@ async def test_an_early_answer_gives_way_to_another_plan(early: str) -> None:
     assert agreement.differed > 1
 
 
-async def test_the_output_of_an_early_answer_is_used_by_a_plan_that_begins_with_it() -> None:
+async def test_a_plan_with_the_same_first_step_reuses_the_early_answer() -> None:
     gate = Gate()
     a, b, boss = Player("a", "mine"), Player("b", "short"), Player("boss", [gate, KEEP, line(1, "Shorten it.", [0])])  # fmt: skip
 
@@ -220,7 +220,7 @@ async def test_a_conductor_that_writes_no_plan_keeps_the_worker(
 
 
 @pytest.mark.parametrize("boss", [KEEP, "rubbish"])
-async def test_a_kept_worker_that_fails_is_replaced_by_another_one(boss: str) -> None:
+async def test_a_failed_sticky_worker_is_replaced_by_another(boss: str) -> None:
     a, b = Player("a", [WorkerUnavailable("gone")]), Player("b", "instead")
     run = await run_and_check(in_turn(team(a, b, conductor=Player("boss", boss))), ask_for())
     assert (run.text, len(a.calls)) == ("instead", 1)
@@ -256,7 +256,7 @@ WHOLE: dict[str, dict[str, object]] = {
 
 
 @pytest.mark.parametrize("facts", WHOLE.values(), ids=list(WHOLE))
-async def test_an_early_call_does_not_wait_for_the_plan_and_has_all_that_the_answer_needs(
+async def test_an_early_call_starts_before_the_plan_with_all_parameters(
     facts: dict[str, object],
 ) -> None:
     a, boss = Player("a", [NEVER]), Player("boss", [NEVER])
@@ -276,14 +276,14 @@ async def test_a_plan_that_cannot_call_a_forced_tool_keeps_the_worker() -> None:
     assert (run.text, run.record.plans[0].rejection is None) == ("mine", False)
 
 
-async def test_a_further_round_follows_a_kept_worker() -> None:
+async def test_a_second_round_follows_a_sticky_worker() -> None:
     a, boss = Player("a", "first", "better"), Player("boss", KEEP, line(0, "mend it"))
     run = await run_and_check(in_turn(team(a, Player("b"), conductor=boss)), ask_for(rounds=2))
     assert sources(run.record) == ["conductor", "conversation", "revision"]
     assert run.text == "better"
 
 
-async def test_a_run_inside_a_run_is_no_follow_up() -> None:
+async def test_an_inner_run_is_not_a_follow_up() -> None:
     itself = '{"worker": "team", "subtask": "x", "access": []}'
     a, boss = Player("a", "mine", "inner"), Player("boss", itself, line(0))
     run = await run_and_check(in_turn(team(a, conductor=boss), **ASKED), ask_for(depth=1))
@@ -294,7 +294,7 @@ async def test_a_run_inside_a_run_is_no_follow_up() -> None:
 # Asked first, or not at all
 
 
-async def test_without_a_cache_the_steps_of_a_plan_start_while_it_is_written() -> None:
+async def test_without_a_cache_steps_start_while_the_plan_is_written() -> None:
     gate, b = Gate(), Player("b", "better")
     boss = Player("boss", [OTHER, gate])
     async with open_run(in_turn(team(Player("a"), b, conductor=boss), **ASKED), ask_for()) as run:
@@ -319,7 +319,7 @@ async def test_a_plan_that_would_lose_more_than_it_gains_is_not_run() -> None:
 
 
 @pytest.mark.parametrize("script", [line(2), line(0, "do it"), line(0, "x") + line(2, "y", [0])])
-async def test_a_plan_that_may_run_runs_whole_and_its_record_is_as_ever(script: str) -> None:
+async def test_a_permitted_plan_runs_completely_with_an_ordinary_record(script: str) -> None:
     a, b, boss = Player("a", "mine"), Player("b"), Player("boss", script)
     run = await run_and_check(in_turn(priced(a, b, boss), **CACHED), ask_for())
     assert sources(run.record) == ["conductor"]
@@ -329,7 +329,7 @@ async def test_a_plan_that_may_run_runs_whole_and_its_record_is_as_ever(script: 
     assert run.text == ("mine" if script == line(0, "do it") else "ok")
 
 
-async def test_nobody_plans_in_a_tool_loop_or_where_nobody_else_is_worth_it() -> None:
+async def test_no_plan_is_written_in_a_tool_loop_or_without_a_better_worker() -> None:
     for facts in ({"is_tool_loop": True}, CACHED):
         a, boss = Player("a", "mine"), Player("boss")
         engine = priced(a, Player("b"), boss)
@@ -340,7 +340,7 @@ async def test_nobody_plans_in_a_tool_loop_or_where_nobody_else_is_worth_it() ->
 
 
 @pytest.mark.parametrize(("limit", "is_asked"), [(1_500, False), (3_000, True), (None, True)])
-async def test_a_conversation_that_is_too_long_for_the_conductor_stays(
+async def test_a_conversation_too_long_for_the_conductor_stays_on_its_worker(
     limit: int | None, is_asked: bool
 ) -> None:
     boss = Player("boss", KEEP)
@@ -352,7 +352,7 @@ async def test_a_conversation_that_is_too_long_for_the_conductor_stays(
     assert (run.record.status, bool(boss.calls)) == ("finished", is_asked)
 
 
-async def test_a_worker_that_stays_and_fails_leaves_the_turn_to_the_conductor() -> None:
+async def test_the_conductor_plans_the_turn_if_the_sticky_worker_fails() -> None:
     a, b, boss = Player("a", [WorkerUnavailable("gone")]), Player("b", "instead"), Player("boss", OTHER)
     run = await run_and_check(in_turn(team(a, b, conductor=boss), is_tool_loop=True), ask_for())
     assert (run.text, sources(run.record)) == ("instead", ["conversation", "conductor"])
@@ -377,13 +377,13 @@ async def test_requests_with_limits_make_one_call_at_a_time() -> None:
 @pytest.mark.parametrize(
     "facts", [{"plan_only": True}, {"strict": True}, {"plan": a_plan(("b", ()))}], ids=str
 )
-async def test_requests_about_a_plan_are_no_follow_ups(facts: dict[str, object]) -> None:
+async def test_requests_with_a_plan_or_for_a_plan_are_not_follow_ups(facts: dict[str, object]) -> None:
     engine = in_turn(team(Player("a"), Player("b"), conductor=Player("boss", OTHER)), is_tool_loop=True)
     run = await run_and_check(engine, ask_for(**facts))
     assert "conversation" not in sources(run.record)
 
 
-async def test_a_worker_that_the_request_excludes_is_no_follow_up() -> None:
+async def test_a_worker_that_the_request_excludes_gets_no_follow_up() -> None:
     engine = in_turn(team(Player("a"), Player("b"), conductor=Player("boss", line(0))), **CACHED)
     run = await run_and_check(engine, ask_for(exclude_workers=("a",)))
     assert sources(run.record) == ["conductor"]
@@ -392,7 +392,7 @@ async def test_a_worker_that_the_request_excludes_is_no_follow_up() -> None:
 # Money
 
 
-class Sent(Player):
+class RecordsCallee(Player):
     """Worker that records which callee it is sent to: itself or a fallback."""
 
     fallback = ""
@@ -403,9 +403,9 @@ class Sent(Player):
         return super().open(call)
 
 
-async def test_a_lost_call_without_a_token_is_billed_at_an_estimate_and_recorded() -> None:
+async def test_a_closed_call_without_tokens_is_billed_at_an_estimate() -> None:
     gate = Gate()
-    a, b = Sent("a", [NEVER], price=DEAR), Player("b", "better")
+    a, b = RecordsCallee("a", [NEVER], price=DEAR), Player("b", "better")
     engine = in_turn(team(a, b, conductor=Player("boss", [gate, OTHER])), usd_per_s=Decimal(99))
 
     run = await run_to_decision(engine, gate, lambda: a.calls, time_s=2.0)
@@ -424,18 +424,18 @@ async def test_a_lost_call_without_a_token_is_billed_at_an_estimate_and_recorded
     assert load(Record, dump(run.record)) == run.record
 
 
-async def test_a_lost_call_of_a_free_worker_is_recorded_with_a_cost_of_zero() -> None:
+async def test_a_closed_call_of_a_free_worker_is_recorded_with_zero_cost() -> None:
     gate = Gate()
-    a, boss = Sent("a", [NEVER]), Player("boss", [gate, OTHER])
+    a, boss = RecordsCallee("a", [NEVER]), Player("boss", [gate, OTHER])
     run = await run_to_decision(in_turn(team(a, Player("b"), conductor=boss)), gate, lambda: a.calls)
     (attempt,) = run.record.plans[1].steps[0].failed
     assert (attempt.outcome, attempt.cost_usd, attempt.cost_is_bound) == ("cut", 0, False)
 
 
 @pytest.mark.parametrize("fallback", ["", "elsewhere"])
-async def test_a_lost_call_reads_what_the_conversation_has_in_the_worker_s_cache(fallback: str) -> None:
+async def test_the_estimate_of_a_closed_call_includes_cached_tokens(fallback: str) -> None:
     gate = Gate()
-    a, b, boss = Sent("a", [NEVER]), Player("b"), Player("boss", [gate, line(2)])
+    a, b, boss = RecordsCallee("a", [NEVER]), Player("b"), Player("boss", [gate, line(2)])
     a.fallback = fallback
     engine = in_turn(priced(a, b, boss), cached_tokens={"a": 20_000}, usd_per_s=Decimal(99))
 
@@ -449,9 +449,9 @@ async def test_a_lost_call_reads_what_the_conversation_has_in_the_worker_s_cache
     assert run.record.cost_usd == run.ledger.spent_usd == attempt.cost_usd
 
 
-async def test_a_lost_call_costs_what_it_has_written() -> None:
+async def test_a_closed_call_costs_the_tokens_that_it_has_written() -> None:
     gate = Gate()
-    a, b = Sent("a", ["mine ", NEVER], price=DEAR), Player("b", "better")
+    a, b = RecordsCallee("a", ["mine ", NEVER], price=DEAR), Player("b", "better")
     engine = in_turn(team(a, b, conductor=Player("boss", [gate, OTHER])), usd_per_s=Decimal(99))
 
     run = await run_to_decision(engine, gate, lambda: a.n_pieces == 1)
@@ -464,7 +464,7 @@ async def test_a_lost_call_costs_what_it_has_written() -> None:
 async def test_only_calls_of_the_conversation_s_plan_are_billed_at_an_estimate(
     facts: dict[str, object], is_estimate: bool
 ) -> None:
-    a, ledger = Sent("a", [NEVER], price=DEAR), BudgetLedger()
+    a, ledger = RecordsCallee("a", [NEVER], price=DEAR), BudgetLedger()
     engine = in_turn(team(a, conductor=Player("boss", line(0))), **facts)
     async with open_run(engine, ask_for(), ledger=ledger) as run:
         await until(lambda: a.calls)
@@ -487,12 +487,12 @@ class OneCall(BudgetLedger):
             yield hold
 
 
-async def test_a_budget_for_one_call_at_a_time_is_the_conductor_s_first_and_then_the_worker_s() -> None:
+async def test_a_budget_for_one_call_pays_the_conductor_first_then_the_worker() -> None:
     a, boss = Player("a", "mine", price=DEAR), Player("boss", [Pause(), KEEP], price=DEAR)
     engine = in_turn(team(a, Player("b"), conductor=boss), usd_per_s=Decimal(99))
     async with open_run(engine, ask_for(), ledger=OneCall()) as run:
         events = [event async for event in run.events()]
-    nothing_is_left(engine)
+    check_everything_closed(engine)
     assert isinstance(events[-1], RunFinished)
     assert (run.record.answer, len(a.calls)) == ("mine", 1)
     assert sources(run.record) == ["conductor", "conversation", "conversation"]
@@ -513,7 +513,7 @@ SCENES = {"kept": KEEP, "replaced": OTHER + line(0, "join", [0]), "refused": "ru
 
 
 @pytest.mark.parametrize("decision", SCENES.values(), ids=list(SCENES))
-async def test_a_follow_up_can_be_left_after_every_event(decision: str) -> None:
+async def test_a_follow_up_may_be_cancelled_after_every_event(decision: str) -> None:
     count = len((await run_and_check(scene(decision)[0], ask_for())).events)
     assert count > 8
     for leave_after in range(count):
@@ -522,7 +522,7 @@ async def test_a_follow_up_can_be_left_after_every_event(decision: str) -> None:
         async with open_run(engine, ask_for(), ledger=ledger) as run:
             for _ in range(leave_after):
                 await run.answer.next()
-        nothing_is_left(engine)
+        check_everything_closed(engine)
         assert (ledger.holds, ledger.on_hold_usd) == ([], 0)
         assert run.record.status == "cancelled"
         for plan in run.record.plans:
@@ -533,7 +533,7 @@ async def test_a_follow_up_can_be_left_after_every_event(decision: str) -> None:
 @pytest.mark.parametrize("is_planned_stop", [False, True], ids=["killed", "stopped"])
 @pytest.mark.parametrize("facts", [{}, CACHED, {"is_tool_loop": True}], ids=["early", "asked", "stay"])
 @pytest.mark.parametrize("decision", SCENES.values(), ids=list(SCENES))
-async def test_a_follow_up_cut_after_every_event_ends_in_another_process(
+async def test_a_follow_up_interrupted_after_any_event_ends_in_another_process(
     decision: str, facts: dict[str, object], is_planned_stop: bool
 ) -> None:
     snapshots: list[object] = []
@@ -558,7 +558,7 @@ async def test_a_follow_up_cut_after_every_event_ends_in_another_process(
         done = [step.worker for step in records.record.steps if step.status == "done"]
         async with resume_run(without_turn(engine), records) as going:
             [_ async for _ in going.events()]
-        nothing_is_left(engine)
+        check_everything_closed(engine)
         record = going.record
         assert record.status == "finished", records.record
         assert record.answer in ("one two three", "other words")
@@ -601,7 +601,7 @@ EARLIER = {"call_x": XY, "call_y": XY, "call_z": Z}
 HELLO, THANKS = Message.of("user", "what is in x and y?"), Message.of("user", "Thanks. And z?")
 
 
-def test_turns_are_sent_again_as_they_were_sent_first_with_the_client_s_results() -> None:
+def test_earlier_turns_are_sent_unchanged_with_the_clients_results() -> None:
     # Chat Completions has one message per result, in any order.
     talk = (HELLO, call_of("x", "y"), result_of("y"), result_of("x"), THANKS, call_of("z"), result_of("z"))
     first, called, answered, thanks, again, last = as_sent(talk, EARLIER)
@@ -612,7 +612,7 @@ def test_turns_are_sent_again_as_they_were_sent_first_with_the_client_s_results(
     assert [(each.id, each.text) for each in last.tool_results] == [("native-z", "in z")]
 
 
-def test_ids_that_a_provider_does_not_choose_leave_the_results_in_the_order_of_the_calls() -> None:
+def test_results_stay_in_call_order_if_the_provider_sets_no_ids() -> None:
     calls = tuple(replace(each, call=replace(each.call, id="")) for each in XY.calls)
     turn = replace(XY, calls=calls)
     sent = as_sent((call_of("x", "y"), result_of("y", "x")), {"call_x": turn, "call_y": turn})
@@ -630,18 +630,18 @@ def test_ids_that_a_provider_does_not_choose_leave_the_results_in_the_order_of_t
     ],
     ids=["no call", "a part of a turn", "two turns", "an unknown call", "another provider's"],
 )
-def test_messages_that_are_not_one_whole_turn_stay_as_they_are(talk: tuple[Message, ...]) -> None:
+def test_messages_that_do_not_form_a_complete_turn_are_not_changed(talk: tuple[Message, ...]) -> None:
     assert list(as_sent(talk, EARLIER)) == list(talk)
     assert as_sent(talk, {}) is talk
 
 
-def test_missing_and_foreign_results_stay_what_they_are() -> None:
+def test_missing_and_unknown_results_are_not_changed() -> None:
     assert as_sent((call_of("z"),), EARLIER) == [Z.messages[0]]
     sent = as_sent((call_of("z"), result_of("other")), EARLIER)
     assert sent == [Z.messages[0], result_of("other")]
 
 
-def test_a_client_s_cache_mark_stays_at_the_end_of_its_turn() -> None:
+def test_a_clients_cache_mark_stays_at_the_end_of_its_turn() -> None:
     talk = call_of("z")
     marked = replace(talk, parts=(*talk.parts[:-1], replace(talk.parts[-1], cache="5m")))
     (sent,) = as_sent((marked,), EARLIER)
@@ -649,7 +649,7 @@ def test_a_client_s_cache_mark_stays_at_the_end_of_its_turn() -> None:
     assert sent == Z.messages[0], "marks do not count"
 
 
-async def test_a_worker_receives_its_earlier_turns_as_they_were() -> None:
+async def test_a_worker_receives_its_earlier_turns_unchanged() -> None:
     talk = (HELLO, call_of("x", "y"), result_of("x", "y"), THANKS)
     a = Player("a", "fine")
     engine = dataclasses.replace(team(a, conductor=Player("boss", line(0, ""))), earlier_turns=EARLIER)

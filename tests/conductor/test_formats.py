@@ -34,7 +34,7 @@ def refusal(format: Format, text: str, max_steps: int = 3, *, cut_off: bool = Fa
 
 @both
 @given(st.data(), plans())
-def test_a_plan_survives_being_written_and_read_however_it_is_cut(
+def test_a_plan_round_trips_however_its_text_is_split(
     format: Format, data: st.DataObject, plan: Plan
 ) -> None:
     text = render_plan(plan, NAMES, format)
@@ -45,7 +45,7 @@ def test_a_plan_survives_being_written_and_read_however_it_is_cut(
 
 
 @given(plans())
-def test_in_steps_each_step_is_given_at_its_last_byte(plan: Plan) -> None:
+def test_in_steps_each_step_is_returned_at_its_last_byte(plan: Plan) -> None:
     text = render_plan(plan, NAMES, "steps")
     parsing, given_at = parser("steps", NAMES, 5), list[int]()
     for at, char in enumerate(text):
@@ -55,7 +55,7 @@ def test_in_steps_each_step_is_given_at_its_last_byte(plan: Plan) -> None:
 
 
 @given(plans())
-def test_in_lists_a_step_is_given_at_the_mark_that_ends_its_last_element(plan: Plan) -> None:
+def test_in_lists_a_step_is_returned_at_the_end_of_its_last_element(plan: Plan) -> None:
     text = render_plan(plan, NAMES, "lists")
     first = (
         text.index("subtasks = [")
@@ -74,14 +74,14 @@ def test_in_lists_a_step_is_given_at_the_mark_that_ends_its_last_element(plan: P
 
 
 @given(st.lists(words, min_size=1, max_size=4))
-def test_python_quotes_and_escapes_are_python_s(subtasks: list[str]) -> None:
+def test_python_quotes_and_escapes_are_parsed(subtasks: list[str]) -> None:
     count = len(subtasks)
     text = f"model_id = {[0] * count}\nsubtasks = {subtasks!r}\naccess_list = {[[]] * count}"
     assert [step.subtask for step in read("lists", list(text))[0]] == subtasks
 
 
 @given(plans(), st.booleans())
-def test_names_stand_for_numbers(plan: Plan, escaped: bool) -> None:
+def test_worker_names_may_replace_numbers(plan: Plan, escaped: bool) -> None:
     rows = [{"subtask": s.subtask, "worker": s.worker, "access": list(s.access)} for s in plan.steps]
     assert read("steps", [json.dumps(rows, ensure_ascii=escaped, indent=2)])[1] == plan
     names = [step.worker for step in plan.steps]
@@ -90,7 +90,7 @@ def test_names_stand_for_numbers(plan: Plan, escaped: bool) -> None:
 
 
 @given(plans())
-def test_all_stands_for_every_earlier_step(plan: Plan) -> None:
+def test_all_means_every_earlier_step(plan: Plan) -> None:
     count = len(plan.steps)
     expected = tuple(Step(s.worker, s.subtask, tuple(range(i))) for i, s in enumerate(plan.steps))
     for word in ("all", ["all"]):
@@ -114,7 +114,7 @@ STEPS_OF_ONE_AND_TWO = [Step("alpha", "a"), Step("beta", 'b {["}', (0,))]
         f"<think>Perhaps {{1, 2}} or {ONE}?</think>\n{ONE}\n{TWO}",
     ],
 )  # fmt: skip
-def test_what_stands_around_steps_is_passed_over(text: str) -> None:
+def test_text_around_steps_is_ignored(text: str) -> None:
     for pieces in ([text], list(text)):
         steps, plan = read("steps", pieces)
         assert steps == STEPS_OF_ONE_AND_TWO
@@ -124,7 +124,7 @@ def test_what_stands_around_steps_is_passed_over(text: str) -> None:
 @given(
     plans(), st.text() | st.just('"steps": [{ "accept": true, \\'), st.booleans(), st.sampled_from([None, 1])
 )
-def test_in_one_object_a_thought_is_passed_over_and_a_step_is_there_at_its_last_byte(
+def test_in_one_object_the_thinking_field_is_ignored(
     plan: Plan, thought: str, may_accept: bool, indent: int | None
 ) -> None:
     accept: dict[str, object] = {"accept": False} if may_accept else {}
@@ -142,7 +142,7 @@ def test_in_one_object_a_thought_is_passed_over_and_a_step_is_there_at_its_last_
     )
 
 
-def test_a_thought_may_come_before_an_acceptance() -> None:
+def test_a_thinking_field_may_precede_an_acceptance() -> None:
     assert read("steps", list('{"thinking": "It is [well] done.", "accept": true, "steps": []}')) == (
         [],
         None,
@@ -163,7 +163,7 @@ LISTS = 'model_id = [0, "beta"]\nsubtasks = ["a", "b {[\\"}"]\naccess_list = [[]
         "`model_id`: [0, 'beta']\n`subtasks`: ['a', 'b ' '{[\"}']\n`access_list`: [[], ['all']]",
     ],
 )  # fmt: skip
-def test_what_stands_around_lists_is_passed_over(text: str) -> None:
+def test_text_around_lists_is_ignored(text: str) -> None:
     for pieces in ([text], list(text)):
         steps, plan = read("lists", pieces)
         assert steps == STEPS_OF_ONE_AND_TWO
@@ -178,7 +178,7 @@ def test_a_text_may_accept_the_answer() -> None:
 
 
 @pytest.mark.parametrize("number", ["0x" + "f" * 4000, "-0b" + "1" * 20_000])
-def test_a_number_that_is_too_long_to_print_is_refused_like_any_other(number: str) -> None:
+def test_a_number_too_long_to_print_is_rejected_with_a_short_message(number: str) -> None:
     for text, reason in (
         (f'model_id = [{number}]\nsubtasks = ["a"]\naccess_list = [[]]', Reason.UNKNOWN_WORKER),
         (f'model_id = [0]\nsubtasks = ["a"]\naccess_list = [[{number}]]', Reason.READS_FORWARD),
@@ -189,7 +189,7 @@ def test_a_number_that_is_too_long_to_print_is_refused_like_any_other(number: st
         assert len(caught.value.message) < 200
 
 
-def test_a_long_name_is_not_repeated_whole() -> None:
+def test_a_long_unknown_name_is_shortened_in_the_message() -> None:
     with pytest.raises(InvalidPlan) as caught:
         read("steps", [one(worker="x" * 500_000)])
     assert len(caught.value.message) < 300
@@ -257,7 +257,7 @@ def test_each_fault_of_lists_has_its_reason(text: str, reason: Reason, at: int |
     assert (error.reason, error.step) == (reason, at), error
 
 
-def test_every_reason_is_given_by_some_text() -> None:
+def test_every_reject_reason_is_tested() -> None:
     tables = [test_each_fault_of_steps_has_its_reason, test_each_fault_of_lists_has_its_reason]
     given_reasons = {row[1] for table in tables for mark in table.pytestmark for row in mark.args[1]}  # type: ignore[attr-defined]
     assert given_reasons == set(Reason) - {Reason.EMPTY_SUBTASK, Reason.NO_TOOLS}, (
@@ -266,7 +266,7 @@ def test_every_reason_is_given_by_some_text() -> None:
 
 
 @pytest.mark.parametrize("empty", ["", " \n\u00a0"])
-def test_an_empty_subtask_asks_the_user_s_own_words(empty: str) -> None:
+def test_an_empty_subtask_means_the_users_question(empty: str) -> None:
     assert read("steps", [one(subtask=empty)]) == ([Step("alpha", "")], Plan((Step("alpha", ""),)))
     wrapped = '{"thinking": "Small talk.", "steps": [' + one(worker="beta", subtask=empty) + "]}"
     assert read("steps", list(wrapped))[0] == [Step("beta", "")]
@@ -274,7 +274,7 @@ def test_an_empty_subtask_asks_the_user_s_own_words(empty: str) -> None:
     assert read("lists", list(both_empty))[0] == [Step("alpha", ""), Step("beta", "", (0,))]
 
 
-def test_a_step_may_say_what_it_needs() -> None:
+def test_a_step_may_have_a_needs_field() -> None:
     (step,), plan = read("steps", [one(needs=" chess and board games\n")])
     assert step.needs == "chess and board games"
     assert plan is not None
@@ -287,7 +287,7 @@ def test_a_step_may_say_what_it_needs() -> None:
     )
 
 
-def test_a_writer_that_ran_out_of_tokens_has_not_finished_its_plan() -> None:
+def test_a_plan_cut_at_its_token_limit_is_not_finished() -> None:
     assert refusal("steps", ONE, cut_off=True).reason is Reason.TRUNCATED
     assert refusal("steps", "Let me think", cut_off=True).reason is Reason.TRUNCATED
     assert refusal("lists", "Let me think", cut_off=True).reason is Reason.TRUNCATED
@@ -295,7 +295,7 @@ def test_a_writer_that_ran_out_of_tokens_has_not_finished_its_plan() -> None:
     assert len(read("lists", [lists() + " and furthermore"], cut_off=True)[0]) == 2
 
 
-def test_the_steps_before_a_fault_were_given() -> None:
+def test_the_steps_before_a_fault_are_returned() -> None:
     for format, text in (("steps", ONE + one(access=[5])), ("lists", lists(access="[[], [5]]"))):
         parsing, steps = parser(format, NAMES, 3), list[Step]()
         steps += (step for char in text[:-2] for step in parsing.feed(char))
@@ -343,17 +343,17 @@ def test_no_text_raises_anything_but_an_invalid_plan(format: Format, text: str, 
     ids=lambda text: text[:20],
 )  # fmt: skip
 @both
-def test_nothing_is_too_deep_or_too_long_to_be_refused(format: Format, text: str) -> None:
+def test_deeply_nested_or_long_texts_are_rejected(format: Format, text: str) -> None:
     with pytest.raises(InvalidPlan):
         read(format, [text])
 
 
-def test_escapes_that_are_no_letters_are_no_subtask() -> None:
+def test_invalid_surrogates_are_not_a_subtask() -> None:
     for format, text in (("steps", one(subtask="a \ud800")), ("lists", lists(subtasks=r'["a \ud800", "b"]'))):
         assert refusal(format, text).reason is Reason.MALFORMED
 
 
-def test_a_traceback_that_is_logged_while_a_list_is_read_spoils_no_plan() -> None:
+def test_a_traceback_logged_while_a_list_is_parsed_does_not_break_the_plan() -> None:
     """Finalizers that the garbage collector runs may format a traceback, which parses Python inside the parser."""
 
     def parse_once(phase: str, info: dict[str, int]) -> None:

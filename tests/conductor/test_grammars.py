@@ -52,7 +52,7 @@ def test_every_size_compiles(format: Format, may_accept: bool) -> None:
 
 @both
 @given(plan=plans(spoken))
-def test_a_plan_in_the_format_s_own_spelling_is_accepted(format: Format, plan: Plan) -> None:
+def test_a_plan_as_the_format_writes_it_is_accepted(format: Format, plan: Plan) -> None:
     text = render_plan(plan, NAMES, format)
     assert accepts(ebnf(format), text)
     assert accepts(ebnf(format, may_accept=True), text)
@@ -62,7 +62,7 @@ def test_a_plan_in_the_format_s_own_spelling_is_accepted(format: Format, plan: P
 
 
 @given(plan=plans(spoken))
-def test_a_step_may_say_its_subtask_before_its_worker_and_never_twice(plan: Plan) -> None:
+def test_a_step_may_start_with_its_subtask_but_repeats_no_field(plan: Plan) -> None:
     steps = [json.loads(line) for line in render_plan(plan, NAMES, "steps").splitlines()]
     turned = [{name: step[name] for name in ("subtask", "worker", "access")} for step in steps]
     text = "\n".join(json.dumps(step, ensure_ascii=False) for step in turned)
@@ -73,7 +73,7 @@ def test_a_step_may_say_its_subtask_before_its_worker_and_never_twice(plan: Plan
 
 @both
 @given(plan=plans(spoken), data=st.data())
-def test_what_cannot_run_is_not_accepted(format: Format, plan: Plan, data: st.DataObject) -> None:
+def test_the_grammar_rejects_plans_that_cannot_run(format: Format, plan: Plan, data: st.DataObject) -> None:
     at = data.draw(st.integers(0, len(plan.steps) - 1))
     forward = (*plan.steps[at].access, data.draw(st.integers(at, 9)))
     broken = list(plan.steps)
@@ -90,7 +90,7 @@ def test_what_cannot_run_is_not_accepted(format: Format, plan: Plan, data: st.Da
 
 
 @both
-def test_reads_ascend_and_none_comes_twice(format: Format) -> None:
+def test_reads_are_ascending_and_unique(format: Format) -> None:
     def spell(*reads: int) -> str:
         return render_plan(
             Plan((*[Step("alpha", "Do it.")] * 4, Step("alpha", "Do it.", reads))), NAMES, format
@@ -103,7 +103,7 @@ def test_reads_ascend_and_none_comes_twice(format: Format) -> None:
 
 
 @both
-def test_no_sort_of_blank_is_a_subtask(format: Format) -> None:
+def test_whitespace_is_not_a_subtask(format: Format) -> None:
     plan = render_plan(Plan((Step("alpha", "x"),)), NAMES, format)
     blanks = [chr(code) for code in range(0x110000) if chr(code).isspace()]
     assert [blank for blank in blanks if accepts(ebnf(format), plan.replace('"x"', f'"{blank}"'))] == []
@@ -134,7 +134,7 @@ def test_only_a_further_round_may_accept() -> None:
         assert parser(format, NAMES, 5).feed(text) == []
 
 
-def test_lists_may_think_first_but_not_for_ever() -> None:
+def test_lists_may_start_with_reasoning_of_limited_length() -> None:
     plan = render_plan(Plan((Step("alpha", "Do it."),)), NAMES, "lists")
     assert accepts(
         ebnf("lists"), f"The question has two parts (one easy), so: no, one.\n{plan}".replace(":", ",")
@@ -145,7 +145,7 @@ def test_lists_may_think_first_but_not_for_ever() -> None:
 
 
 @both
-def test_a_subtask_ends(format: Format) -> None:
+def test_a_subtasks_length_is_limited(format: Format) -> None:
     def spell(subtask: str) -> str:
         return render_plan(Plan((Step("alpha", subtask),)), NAMES, format)
 
@@ -157,7 +157,7 @@ def test_a_subtask_ends(format: Format) -> None:
     assert accepts(ebnf(format, subtask_chars=1), spell("a"))
 
 
-def test_a_step_may_say_first_what_it_needs() -> None:
+def test_a_step_may_start_with_its_needs() -> None:
     step = render_plan(Plan((Step("alpha", "Do it."),)), NAMES, "steps")
     for opening in ('{"needs": "chess", ', '{"needs": "chess and board games", '):
         assert accepts(ebnf("steps"), opening + step.removeprefix("{"))
@@ -185,7 +185,7 @@ def rules_of(format: Format, may_accept: bool) -> Any:
 @both
 @pytest.mark.parametrize("may_accept", [False, True])
 @given(seed=st.integers(0, 2**32))
-def test_whatever_is_written_under_the_grammar_is_a_plan_that_can_run(
+def test_every_text_that_the_grammar_permits_is_a_valid_plan(
     format: Format, may_accept: bool, seed: int
 ) -> None:
     text = write_randomly(xgrammar.GrammarMatcher(rules_of(format, may_accept)), PIECES, random.Random(seed))
@@ -198,7 +198,7 @@ def test_whatever_is_written_under_the_grammar_is_a_plan_that_can_run(
 
 
 @both
-def test_holding_a_model_to_the_grammar_costs_next_to_nothing(format: Format) -> None:
+def test_the_grammar_adds_almost_no_time_per_token(format: Format) -> None:
     """A long repeat of characters can cost xgrammar hundreds of milliseconds per token."""
     chance = random.Random(7)
     letters = "abcdefghijklmnopqrstuvwxyz"
@@ -227,7 +227,7 @@ def test_only_json_has_a_schema(format: Format) -> None:
     assert (plan_grammar.json_schema is None) == (format == "lists")
 
 
-def test_the_schema_knows_workers_and_fields() -> None:
+def test_the_schema_defines_workers_and_fields() -> None:
     schema = grammar("steps", 2, 3).json_schema
     assert schema is not None
     Draft202012Validator.check_schema(schema)
@@ -250,7 +250,7 @@ def test_the_schema_knows_workers_and_fields() -> None:
     )
 
 
-def test_the_schema_knows_how_many_steps_and_reads_there_may_be() -> None:
+def test_the_schema_limits_the_number_of_steps_and_reads() -> None:
     def is_valid(max_steps: int, *reads: list[int]) -> bool:
         steps = [{"worker": 0, "subtask": "a", "access": access} for access in reads]
         return Draft202012Validator(grammar("steps", 1, max_steps).json_schema).is_valid({"steps": steps})
@@ -262,7 +262,7 @@ def test_the_schema_knows_how_many_steps_and_reads_there_may_be() -> None:
     assert not is_valid(2, [], [0], [0])
 
 
-def test_the_schema_may_have_room_for_a_thought_before_everything_else() -> None:
+def test_the_schema_may_start_with_a_thinking_field() -> None:
     for may_accept in (False, True):
         schema = grammar("steps", 1, 2, may_accept=may_accept, thinking=True).json_schema
         assert schema is not None

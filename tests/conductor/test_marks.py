@@ -33,21 +33,21 @@ def cut(text: str, at: list[int]) -> list[str]:
 @given(st.lists(st.text(max_size=20), min_size=1, max_size=4))
 @example(["x", mark_key("x")])
 @example(["x", mark_key("x") + mark_key("x", mark_key("x"))])
-def test_a_key_is_in_none_of_the_texts(texts: list[str]) -> None:
+def test_a_mark_key_is_in_none_of_the_texts(texts: list[str]) -> None:
     key = mark_key(*texts)
     assert not any(key in text for text in texts)
     assert key == mark_key(*texts)
 
 
 @given(st.lists(st.text(max_size=30), min_size=1, max_size=4), st.text(max_size=20))
-def test_marked_texts_come_back_whole(texts: list[str], fact: str) -> None:
+def test_marked_texts_round_trip(texts: list[str], fact: str) -> None:
     key = mark_key(*texts, fact)
     blocks = "\n\n".join(enclose("output", key, text, fact=fact) for text in texts)
     assert read_marked("output", key, f"before\n{blocks}\nafter") == (texts, "\nafter")
 
 
 @given(pieces | st.text(), st.lists(st.integers(0, 60), max_size=6))
-def test_it_does_not_matter_how_an_answer_is_cut_into_pieces(text: str, at: list[int]) -> None:
+def test_the_filter_does_not_depend_on_how_the_answer_is_split(text: str, at: list[int]) -> None:
     assert filter_echo(cut(text, at)) == filter_echo([text]) == filter_echo(list(text))
 
 
@@ -55,18 +55,18 @@ def test_it_does_not_matter_how_an_answer_is_cut_into_pieces(text: str, at: list
     st.text() | pieces.map(lambda text: text.replace(KEY, "abc24")), st.lists(st.integers(0, 60), max_size=6)
 )
 @example('<output step="0">\nfor="a b"\n</output>', [])
-def test_an_answer_without_marks_is_untouched(text: str, at: list[int]) -> None:
+def test_an_answer_without_marks_is_not_changed(text: str, at: list[int]) -> None:
     assert filter_echo(cut(text, at)) == (text, 0)
 
 
 @given(st.lists(st.text(alphabet='ab <>/"\n-output', max_size=12), max_size=5), st.data())
-def test_marks_are_gone_and_the_words_between_them_are_not(words: list[str], data: st.DataObject) -> None:
+def test_marks_are_removed_and_the_text_between_them_stays(words: list[str], data: st.DataObject) -> None:
     marks = [data.draw(st.sampled_from([OPENING, CLOSING])) for _ in words]
     text = "".join(f"{mark}\n{word}" for mark, word in zip(marks, words, strict=True))
     assert filter_echo([text]) == ("".join(words), len(words))
 
 
-def test_a_mark_that_does_not_end_costs_its_line_alone() -> None:
+def test_an_unclosed_mark_removes_only_its_line() -> None:
     assert filter_echo([f'<output-{KEY} step="0" subtask="never closed\nThe answer.'])[0] == "The answer."
     assert filter_echo([f"Yes.\n<output-{KEY}"]) == ("Yes.\n", 1)
 
@@ -77,7 +77,7 @@ def echoing(call: Call) -> list[str]:
     return [*text, "\n\nThe answer is 4."]
 
 
-async def test_an_echoed_mark_reaches_neither_the_user_nor_a_later_step_and_is_noted() -> None:
+async def test_an_echoed_mark_is_removed_from_outputs_and_noted() -> None:
     parrot, last = Player("b", echoing), Player("c", echoing)
     plan = a_plan(("a", ()), ("b", (0,)), ("c", (1,)))
     run = await run_and_check(team(Player("a", "two and two"), parrot, last), ask_for("Add.", plan=plan))
@@ -88,7 +88,7 @@ async def test_an_echoed_mark_reaches_neither_the_user_nor_a_later_step_and_is_n
     assert all(isinstance(event.text, str) and event.text for event in run.of(AnswerDelta))
 
 
-async def test_marks_of_the_user_s_own_are_the_user_s() -> None:
+async def test_marks_in_the_users_own_text_are_not_removed() -> None:
     html = 'Use <output step="0" subtask="x">4</output-abcde> and </output>.'
     plan = a_plan(("a", ()), ("b", (0,)))
     run = await run_and_check(team(Player("a", html), Player("b", list(html))), ask_for(html, plan=plan))
@@ -96,7 +96,7 @@ async def test_marks_of_the_user_s_own_are_the_user_s() -> None:
     assert run.record.plans[0].steps[1].result.notes == ()
 
 
-async def test_a_worker_is_shown_no_sentence_of_ours() -> None:
+async def test_a_worker_gets_only_the_question_its_subtask_and_outputs() -> None:
     workers = Player("a", "2"), Player("b", "3")
     await run_and_check(team(*workers), ask_for("Add.", plan=a_plan(("a", ()), ("b", (0,)))))
     assert [part.text for part in workers[0].calls[0].messages[-1].parts] == ["Add.", "\n\npart 0"]  # type: ignore[union-attr]
@@ -106,7 +106,7 @@ async def test_a_worker_is_shown_no_sentence_of_ours() -> None:
     assert ANSWER not in expected
 
 
-def test_who_writes_down_the_first_keys_does_not_make_us_try_them_all() -> None:
+def test_a_prompt_that_contains_predictable_keys_does_not_cause_many_retries() -> None:
     foretold, digest = list[str](), hashlib.sha256(b"a question")
     for _ in range(2000):
         foretold.append(base64.b32encode(digest.digest())[:5].decode().lower())

@@ -21,7 +21,7 @@ def cents(count: int) -> Decimal:
 
 
 @dataclass(frozen=True)
-class Asks:
+class WantedCall:
     """Call that a step wants to make, and its outcome."""
 
     price: Price | None
@@ -34,7 +34,7 @@ class Asks:
 
 
 asks = st.builds(
-    Asks,
+    WantedCall,
     price=st.sampled_from([*PRICES, None]),
     input_tokens=st.integers(0, 2_000),
     max_output_tokens=st.integers(1, 5_000),
@@ -50,14 +50,14 @@ budgets = st.builds(
 
 
 @given(budgets, st.lists(asks, max_size=8))
-def test_what_is_spent_and_held_never_passes_the_limit(budget: Budget, calls: list[Asks]) -> None:  # noqa: C901
+def test_spent_and_held_amounts_never_exceed_the_limit(budget: Budget, calls: list[WantedCall]) -> None:  # noqa: C901
     ledger = BudgetLedger(budget)
 
     def inside() -> None:
         assert budget.max_cost_usd is None or ledger.spent_usd + ledger.on_hold_usd <= budget.max_cost_usd
         assert budget.max_tokens is None or ledger.spent_tokens + ledger.on_hold_tokens <= budget.max_tokens
 
-    async def call(one: Asks) -> str:
+    async def call(one: WantedCall) -> str:
         try:
             async with ledger.hold(one.price, one.input_tokens, one.max_output_tokens, "a worker") as hold:
                 inside()
@@ -100,7 +100,7 @@ def test_what_is_spent_and_held_never_passes_the_limit(budget: Budget, calls: li
     assert ledger.on_hold_usd == ledger.on_hold_tokens == 0
 
 
-async def test_parallel_calls_wait_rather_than_spend_the_same_cent() -> None:
+async def test_parallel_calls_wait_instead_of_exceeding_the_budget() -> None:
     ledger = BudgetLedger(Budget(max_tokens=250))
     first, second, third = (asyncio.Event() for _ in range(3))
     began: list[int] = []
@@ -126,7 +126,7 @@ async def test_parallel_calls_wait_rather_than_spend_the_same_cent() -> None:
     assert (ledger.spent_tokens, ledger.holds) == (30, [])
 
 
-async def test_a_wait_for_money_can_be_left() -> None:
+async def test_a_wait_for_budget_can_be_cancelled() -> None:
     ledger = BudgetLedger(Budget(max_tokens=150))
     async with ledger.hold(FREE, 50, 100, "a"):
         waiting = asyncio.create_task(ledger.hold(FREE, 50, 100, "b").__aenter__())
@@ -137,14 +137,14 @@ async def test_a_wait_for_money_can_be_left() -> None:
     assert ledger.holds == []
 
 
-async def test_an_answer_is_shortened_to_what_is_left() -> None:
+async def test_an_answer_is_limited_to_the_remaining_budget() -> None:
     async with BudgetLedger(Budget(max_tokens=300)).hold(FREE, 100, 4_096, "a") as hold:
         assert (hold.tokens, hold.max_output_tokens) == (300, 200)
     async with BudgetLedger(Budget(max_cost_usd=Decimal("0.02"))).hold(DEAR, 1_000, 4_096, "a") as hold:
         assert (hold.cost_usd, hold.max_output_tokens) == (Decimal("0.02"), 100)
 
 
-async def test_an_answer_is_not_shortened_to_nothing() -> None:
+async def test_an_answer_is_not_shortened_to_zero_tokens() -> None:
     with pytest.raises(BudgetExceeded):
         async with BudgetLedger(Budget(max_tokens=100 + LEAST_ANSWER_TOKENS - 1)).hold(FREE, 100, 4_096, "a"):
             pass
@@ -165,7 +165,7 @@ async def test_an_answer_is_not_shortened_to_nothing() -> None:
         (Budget(max_cost_usd=cents(5), max_tokens=50_000), "podium.max_cost_usd", ("$0.04", "$0", "$0.05")),
     ],
 )
-async def test_a_refusal_says_spent_held_and_limit_of_the_limit_that_was_met(
+async def test_a_budget_error_states_spent_held_and_limit(
     budget: Budget, field: str, figures: tuple[str, str, str]
 ) -> None:
     ledger = BudgetLedger(budget, spent_usd=cents(4), spent_tokens=450)
@@ -179,7 +179,7 @@ async def test_a_refusal_says_spent_held_and_limit_of_the_limit_that_was_met(
     assert ledger.holds == []
 
 
-async def test_no_money_is_put_on_an_unknown_price() -> None:
+async def test_under_a_budget_an_unknown_price_is_an_error() -> None:
     with pytest.raises(BudgetExceeded, match="price of a or of one of its fallbacks is unknown"):
         async with BudgetLedger(Budget(max_cost_usd=cents(100))).hold(None, 1, 1, "a"):
             pass
@@ -187,12 +187,12 @@ async def test_no_money_is_put_on_an_unknown_price() -> None:
         assert hold.max_output_tokens == 64
 
 
-async def test_what_is_free_needs_no_money() -> None:
+async def test_a_free_call_needs_no_budget() -> None:
     async with BudgetLedger(Budget(max_cost_usd=Decimal(0))).hold(FREE, 10_000, 4_096, "a") as hold:
         assert hold.max_output_tokens == 4_096
 
 
-async def test_an_unknown_use_counts_in_full_and_its_cost_stays_unknown() -> None:
+async def test_unknown_usage_counts_at_its_bound_and_the_cost_stays_unknown() -> None:
     ledger = BudgetLedger(Budget(max_cost_usd=cents(100)))
     async with ledger.hold(DEAR, 1_000, 100, "a") as hold:
         await ledger.settle(hold, cost_of(DEAR, None), None)
@@ -200,7 +200,7 @@ async def test_an_unknown_use_counts_in_full_and_its_cost_stays_unknown() -> Non
     assert (ledger.spent_usd, ledger.spent_tokens) == (Decimal("0.02"), 1_100)
 
 
-async def test_a_call_that_reached_nobody_costs_nothing() -> None:
+async def test_a_call_that_reached_no_server_costs_nothing() -> None:
     ledger = BudgetLedger(Budget(max_cost_usd=cents(100)))
     async with ledger.hold(DEAR, 1_000, 100, "a") as hold:
         await ledger.settle(hold, Decimal(0), Usage())
@@ -208,12 +208,12 @@ async def test_a_call_that_reached_nobody_costs_nothing() -> None:
 
 
 @given(possible_usages(), possible_usages(), st.sampled_from(PRICES))
-def test_costs_add_up_as_tokens_do(a: Usage, b: Usage, price: Price) -> None:
+def test_costs_are_additive_over_tokens(a: Usage, b: Usage, price: Price) -> None:
     assert price.of(a) + price.of(b) == price.of(a + b)
     assert (a + b).total_tokens == a.total_tokens + b.total_tokens
 
 
-def test_unknown_is_never_nothing() -> None:
+def test_an_unknown_cost_is_never_zero() -> None:
     assert cost_of(None, Usage(1, 1)) is None
     assert cost_of(DEAR, None) is None
     assert cost_of(FREE, None) == 0
@@ -226,16 +226,14 @@ def test_unknown_is_never_nothing() -> None:
     ("cost_usd", "usage"),
     [(cents(-100), Usage(-1, 5)), (Decimal("NaN"), Usage(5, -1)), (Decimal("Infinity"), Usage(-9, -9))],
 )
-async def test_what_no_call_can_take_counts_in_full_so_that_a_budget_never_grows(
-    cost_usd: Decimal, usage: Usage
-) -> None:
+async def test_impossible_usage_counts_at_its_bound(cost_usd: Decimal, usage: Usage) -> None:
     ledger = BudgetLedger(Budget(max_cost_usd=cents(100)))
     async with ledger.hold(DEAR, 1_000, 100, "a") as hold:
         await ledger.settle(hold, cost_usd, usage)
     assert (ledger.spent_usd, ledger.spent_tokens) == (Decimal("0.02"), 1_100)
 
 
-async def test_a_ledger_draws_on_its_parent_which_may_allow_less() -> None:
+async def test_a_ledger_holds_in_its_parent_which_may_permit_less() -> None:
     account = BudgetLedger(Budget(max_tokens=300))
     run = BudgetLedger(Budget(max_tokens=1000), parent=account)
     async with run.hold(FREE, 100, 4_096, "a") as hold:
@@ -245,7 +243,7 @@ async def test_a_ledger_draws_on_its_parent_which_may_allow_less() -> None:
     assert run.holds == account.holds == []
 
 
-async def test_what_a_parent_cut_off_an_answer_is_free_for_other_steps_and_never_spent() -> None:
+async def test_tokens_that_a_parent_does_not_permit_are_free_for_other_steps() -> None:
     account = BudgetLedger(Budget(max_tokens=300))
     run = BudgetLedger(Budget(max_cost_usd=cents(120), max_tokens=1000), parent=account)
     async with run.hold(Price(Decimal(0), Decimal(1_000)), 100, 900, "a") as hold:
@@ -253,7 +251,7 @@ async def test_what_a_parent_cut_off_an_answer_is_free_for_other_steps_and_never
     assert (run.spent_tokens, run.spent_usd, account.spent_usd) == (300, cents(20), cents(20))
 
 
-async def test_a_parent_without_room_refuses_and_nothing_is_spent_here() -> None:
+async def test_a_parent_without_budget_rejects_the_call_and_nothing_is_spent() -> None:
     account = BudgetLedger(Budget(max_tokens=50))
     run = BudgetLedger(Budget(max_tokens=1000), parent=account)
     with pytest.raises(BudgetExceeded):
@@ -262,7 +260,7 @@ async def test_a_parent_without_room_refuses_and_nothing_is_spent_here() -> None
     assert (run.spent_tokens, run.holds, account.spent_tokens) == (0, [], 0)
 
 
-async def test_who_leaves_while_the_parent_makes_it_wait_has_spent_nothing() -> None:
+async def test_a_call_cancelled_while_it_waits_for_the_parent_spends_nothing() -> None:
     account = BudgetLedger(Budget(max_tokens=200))
     run = BudgetLedger(parent=account)
 
@@ -278,7 +276,7 @@ async def test_who_leaves_while_the_parent_makes_it_wait_has_spent_nothing() -> 
         assert (run.spent_tokens, run.holds) == (0, [])
 
 
-async def test_a_call_left_in_the_middle_is_spent_in_full_in_both() -> None:
+async def test_a_cancelled_call_is_spent_in_full_in_both_ledgers() -> None:
     account = BudgetLedger()
     run = BudgetLedger(parent=account)
     async with run.hold(FREE, 100, 50, "a"):

@@ -15,7 +15,7 @@ any_step = st.builds(
 
 
 @given(st.lists(any_step, max_size=7), st.integers(1, 5))
-def test_a_plan_that_exists_can_run(steps: list[Step], max_steps: int) -> None:
+def test_every_plan_object_can_run(steps: list[Step], max_steps: int) -> None:
     try:
         plan = Plan.of(steps, NAMES, max_steps)
     except InvalidPlan:
@@ -29,12 +29,12 @@ def test_a_plan_that_exists_can_run(steps: list[Step], max_steps: int) -> None:
 
 
 @given(plans())
-def test_making_a_plan_anew_changes_nothing(plan: Plan) -> None:
+def test_rebuilding_a_plan_returns_an_equal_plan(plan: Plan) -> None:
     assert Plan.of(plan.steps, NAMES, len(plan.steps)) == plan
 
 
 @given(plans())
-def test_needed_is_what_the_last_step_reaches(plan: Plan) -> None:
+def test_the_reachable_steps_are_those_that_the_last_step_needs(plan: Plan) -> None:
     def reach(index: int) -> set[int]:
         return {index}.union(*(reach(read) for read in plan.steps[index].access))
 
@@ -61,7 +61,7 @@ def test_each_fault_has_its_reason_and_names_its_step(
 
 
 @given(plans(), any_step)
-def test_a_refused_step_leaves_the_draft_as_it_was(plan: Plan, step: Step) -> None:
+def test_a_rejected_step_does_not_change_the_draft(plan: Plan, step: Step) -> None:
     draft = PlanBuilder(NAMES, 5, list(plan.steps))
     try:
         draft.add(step)

@@ -11,7 +11,7 @@ from tests.conductor.team import DEAR, NEVER, Piece, Player, ask_for, line, run_
 FOREVER = ["and on "] * 10_000
 
 
-async def test_a_plan_that_never_ends_is_cut_at_its_length_and_asked_for_once_more() -> None:
+async def test_an_endless_plan_is_cut_at_its_maximum_and_retried_once() -> None:
     leader = Player("leader", FOREVER, [line(0)], price=DEAR)
     got = await run_and_check(team(Player("a", "answer"), conductor=leader, max_plan_tokens=32), ask_for())
     first, second = got.record.plans
@@ -24,7 +24,7 @@ async def test_a_plan_that_never_ends_is_cut_at_its_length_and_asked_for_once_mo
     assert got.ledger.spent_usd == got.record.cost_usd, "billed at its bound, on the record as in the budget"
 
 
-async def test_a_whole_plan_with_a_tail_that_never_ends_runs() -> None:
+async def test_a_complete_plan_with_endless_trailing_text_runs() -> None:
     leader = Player("leader", [line(0), line(0, access=[0]), *FOREVER])
     got = await run_and_check(
         team(Player("a", "answer"), conductor=leader, max_plan_tokens=32), ask_for(max_steps=2)
@@ -32,14 +32,14 @@ async def test_a_whole_plan_with_a_tail_that_never_ends_runs() -> None:
     assert (len(got.record.plans), got.record.fallback, got.text) == (1, None, "answer")
 
 
-async def test_thoughts_do_not_count_as_a_plans_text() -> None:
+async def test_reasoning_does_not_count_towards_the_plans_length() -> None:
     thoughts: list[Piece] = [Delta(reasoning="hm " * 100)] * 100
     leader = Player("leader", [*thoughts, line(0)])
     got = await run_and_check(team(Player("a", "answer"), conductor=leader, max_plan_tokens=32), ask_for())
     assert (got.record.fallback, got.text) == (None, "answer")
 
 
-async def test_a_conductor_that_takes_too_long_yields_one_workers_answer() -> None:
+async def test_one_worker_answers_if_the_conductor_exceeds_its_time() -> None:
     leader = Player("leader", ["I think ", NEVER])
     got = await run_and_check(
         team(Player("a", "answer"), conductor=leader, timeout_s=0.05), ask_for(deadline_s=60)
@@ -49,7 +49,7 @@ async def test_a_conductor_that_takes_too_long_yields_one_workers_answer() -> No
     assert got.record.plans[0].failure.is_a(WorkerUnavailable)
 
 
-async def test_a_step_that_began_before_its_conductor_was_late_is_stopped() -> None:
+async def test_a_step_is_cancelled_if_its_conductor_times_out() -> None:
     leader = Player("leader", [line(0), NEVER])
     worker = Player("a", ["never ", NEVER], "answer")
     got = await run_and_check(team(worker, conductor=leader, timeout_s=0.05), ask_for(max_steps=2))
@@ -57,7 +57,7 @@ async def test_a_step_that_began_before_its_conductor_was_late_is_stopped() -> N
     assert got.text == "answer"
 
 
-async def test_a_plan_that_is_whole_when_its_time_is_over_runs() -> None:
+async def test_a_plan_that_is_complete_at_its_timeout_runs() -> None:
     leader = Player("leader", [line(0), NEVER])
     got = await run_and_check(
         team(Player("a", "answer"), conductor=leader, timeout_s=0.05), ask_for(max_steps=1)
@@ -74,7 +74,7 @@ async def test_the_wait_for_a_first_token_is_not_the_conductors_writing_time() -
     assert (got.record.fallback, got.text) == (None, "answer")
 
 
-async def test_calls_know_when_the_callers_time_is_over() -> None:
+async def test_calls_have_the_deadline_of_the_request() -> None:
     leader, worker = Player("leader", [line(0)]), Player("a", "answer")
     await run_and_check(team(worker, conductor=leader), ask_for(deadline_s=60))
     calls: list[Call] = [*leader.calls, *worker.calls]

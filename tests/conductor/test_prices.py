@@ -21,7 +21,7 @@ any_usages = st.builds(Usage, *[st.integers(0, 10**12)] * 6)
 
 
 @given(prices, any_usages)
-def test_no_usage_costs_less_than_nothing_or_than_one_of_its_parts(price: Price, usage: Usage):
+def test_a_cost_is_at_least_zero_and_at_least_each_part(price: Price, usage: Usage):
     rates = price.rates_for(usage.input_tokens)
     cost_usd = price.of(usage)
     assert cost_usd >= 0
@@ -31,7 +31,7 @@ def test_no_usage_costs_less_than_nothing_or_than_one_of_its_parts(price: Price,
 
 
 @given(prices, possible_usages())
-def test_a_bill_is_the_sum_of_its_parts(price: Price, usage: Usage):
+def test_a_cost_is_the_sum_of_its_parts(price: Price, usage: Usage):
     rates = price.rates_for(usage.input_tokens)
     fresh = usage.input_tokens - usage.cached_input_tokens - usage.cache_write_tokens
     assert price.of(usage) * MILLION == (
@@ -47,7 +47,7 @@ def test_a_bill_is_the_sum_of_its_parts(price: Price, usage: Usage):
 @given(prices, possible_usages())
 @example(GEMINI, Usage(200_001, 1, 200_000))
 @example(CLAUDE, Usage(10, 0, 0, 0, 10, 10))
-def test_what_a_cache_saved_is_what_the_same_tokens_cost_without_it(price: Price, usage: Usage):
+def test_a_caches_savings_are_the_difference_to_the_uncached_price(price: Price, usage: Usage):
     plain = Usage(usage.input_tokens, usage.output_tokens, reasoning_tokens=usage.reasoning_tokens)
     assert price.of(usage) + price.saved(usage) == price.of(plain)
     assert price.saved(plain) == 0
@@ -58,15 +58,13 @@ def test_what_a_cache_saved_is_what_the_same_tokens_cost_without_it(price: Price
 @example(GEMINI, Usage(200_001, 1), 0, 0)
 @example(GEMINI, Usage(200_000, 1), 1, 0)
 @example(CLAUDE, Usage(10, 0, 0, 0, 10, 10), 0, 0)
-def test_a_hold_covers_every_tier_and_every_way_to_count(
-    price: Price, usage: Usage, more_in: int, more_out: int
-):
+def test_a_hold_covers_every_price_tier_and_count(price: Price, usage: Usage, more_in: int, more_out: int):
     bound = Usage(usage.input_tokens + more_in, usage.output_tokens + more_out)
     assert price.of(usage) <= price.most(bound)
 
 
 @given(prices, st.integers(0, 10**6), st.integers(1, 10**5), st.integers(0, 10**12))
-async def test_an_answer_shortened_to_what_is_left_costs_no_more(
+async def test_an_answer_limited_to_the_remaining_budget_does_not_exceed_it(
     price: Price, input_tokens: int, longest: int, nano_usd: int
 ):
     left_usd = Decimal(nano_usd) / 10**9
@@ -79,26 +77,26 @@ async def test_an_answer_shortened_to_what_is_left_costs_no_more(
 
 
 @given(st.lists(prices, min_size=1, max_size=3), possible_usages())
-def test_the_dearest_of_several_prices_is_below_none_of_them(several: list[Price], usage: Usage):
+def test_the_highest_price_is_at_least_each_of_the_prices(several: list[Price], usage: Usage):
     dearest = dearest_of(several)
     assert all(price.of(usage) <= dearest.of(usage) for price in several)
     assert all(price.most(usage) <= dearest.most(usage) for price in several)
 
 
-def test_a_long_prompt_makes_every_token_of_its_call_dearer():
+def test_a_long_prompt_raises_the_price_of_every_token_of_the_call():
     assert GEMINI.of(Usage(200_000, 1000)) == Decimal("0.25") + Decimal("0.01")
     assert GEMINI.of(Usage(200_001, 1000)) == Decimal("0.5000025") + Decimal("0.015")
     assert GEMINI.of(Usage(400_000, 0, 100_000)) == Decimal("0.75") + Decimal("0.025")
 
 
-def test_cache_writes_cost_what_the_price_says_and_else_what_the_prompt_does():
+def test_cache_writes_use_their_own_price_or_the_input_price():
     assert CLAUDE.of(Usage(1_000_000, 0, 0, 0, 400_000, 100_000)) == Decimal("1.8") + Decimal(
         "1.125"
     ) + Decimal("0.6")
     assert Price(Decimal(3), Decimal(15)).of(Usage(1_000_000, 0, 0, 0, 400_000, 100_000)) == 3
 
 
-def test_thoughts_cost_what_the_price_says_and_else_what_words_do():
+def test_reasoning_tokens_use_their_own_price_or_the_output_price():
     usage = Usage(0, 1_000_000, 0, 250_000)
     assert Price(Decimal(2), Decimal(8)).of(usage) == 8
     assert Price(Decimal(2), Decimal(8), reasoning_usd_per_mtok=Decimal(3)).of(usage) == Decimal("6.75")
@@ -111,7 +109,7 @@ IMPOSSIBLE = [
 
 
 @pytest.mark.parametrize("usage", IMPOSSIBLE)
-def test_what_no_call_can_take_is_known_for_it(usage: Usage):
+def test_impossible_usage_is_detected(usage: Usage):
     assert not usage.is_possible
 
 
@@ -123,7 +121,7 @@ def test_usages_add_up_field_by_field(a: Usage, b: Usage):
         assert getattr(a + b, name) == getattr(a, name) + getattr(b, name)
 
 
-async def test_a_cost_without_usage_lowers_no_bill():
+async def test_a_zero_cost_without_usage_does_not_lower_the_bill():
     async def deltas() -> AsyncGenerator[Delta]:
         yield Delta("word")
         yield Delta(finish=FinishReason.STOP, cost_usd=Decimal(0))

@@ -30,9 +30,9 @@ from tests.conductor.team import (
     Player,
     a_plan,
     ask_for,
+    check_everything_closed,
     line,
     member,
-    nothing_is_left,
     run_and_check,
     team,
     turns,
@@ -43,7 +43,7 @@ Gate = asyncio.Event
 PARALLEL = a_plan(("a", ()), ("b", ()), ("c", ()), ("d", (0, 1, 2)))
 
 
-async def test_steps_that_do_not_read_each_other_run_at_the_same_time() -> None:
+async def test_independent_steps_run_concurrently() -> None:
     gates = {name: Gate() for name in "abc"}
     players = {name: Player(name, [gates[name], f"{name}!"]) for name in "abc"}
     last = Player("d", ["all ", "of it"])
@@ -61,7 +61,7 @@ async def test_steps_that_do_not_read_each_other_run_at_the_same_time() -> None:
     assert [prompt.index(f"{name}!") for name in "abc"] == sorted(prompt.index(f"{name}!") for name in "abc")
 
 
-async def test_a_step_begins_once_its_own_reads_are_there_not_once_all_is() -> None:
+async def test_a_step_starts_when_the_steps_that_it_reads_have_finished() -> None:
     slow = Player("slow", [Gate(), "late"])
     plan = a_plan(("fast", ()), ("slow", ()), ("reader", (0,)), ("end", (1, 2)))
     reader = Player("reader")
@@ -69,11 +69,11 @@ async def test_a_step_begins_once_its_own_reads_are_there_not_once_all_is() -> N
     async with open_run(engine, ask_for(plan=plan)):
         await until(lambda: reader.calls)
         assert slow.open_calls == 1
-    nothing_is_left(engine)
+    check_everything_closed(engine)
 
 
 @pytest.mark.parametrize("rest", [[line(1, "join", [0])], ["\n\n", line(0), line(1, "join", [0, 1])]])
-async def test_a_step_begins_while_the_plan_is_still_being_written(rest: list[str]) -> None:
+async def test_a_step_starts_while_the_plan_is_written(rest: list[str]) -> None:
     gate, worker, last = Gate(), Player("a"), Player("b", ["fin", "al"])
     conductor = Player("boss", [line(0)[:-3], line(0)[-3:-1], gate, *rest])
     engine = team(worker, last, conductor=conductor)
@@ -84,7 +84,7 @@ async def test_a_step_begins_while_the_plan_is_still_being_written(rest: list[st
         assert [event async for event in run.events()][-1].answer == "final"
 
 
-async def test_in_lists_a_step_begins_while_the_access_lists_are_still_being_written() -> None:
+async def test_in_lists_a_step_starts_while_later_access_lists_are_written() -> None:
     gate, worker = Gate(), Player("a")
     text = 'Two parts.\nmodel_id = [0, 1]\nsubtasks = ["one", '
     conductor = Player("boss", [text, gate, '"two"]\naccess_list = [[], [0]]'])
@@ -95,7 +95,7 @@ async def test_in_lists_a_step_begins_while_the_access_lists_are_still_being_wri
         assert [event async for event in run.events()][-1].answer == "final"
 
 
-async def test_a_worker_is_told_whether_somebody_reads_along() -> None:
+async def test_a_worker_call_states_whether_its_output_is_streamed() -> None:
     inner, last = Player("a"), Player("b")
     await run_and_check(team(inner, last), ask_for(plan=a_plan(("a", ()), ("b", (0,)))))
     assert [player.calls[0].coalesce for player in (inner, last)] == [True, False]
@@ -109,7 +109,7 @@ async def test_a_worker_is_told_whether_somebody_reads_along() -> None:
         assert [event async for event in run.events()]
 
 
-async def test_a_step_nobody_reads_is_never_begun_where_the_plan_is_known() -> None:
+async def test_an_unused_step_of_a_known_plan_never_starts() -> None:
     dead, plan = Player("dead"), a_plan(("dead", ()), ("a", ()), ("dead", (0,)), ("b", (1,)))
     run = await run_and_check(team(dead, Player("a"), Player("b", "final")), ask_for(plan=plan))
     assert run.text == "final"
@@ -119,7 +119,7 @@ async def test_a_step_nobody_reads_is_never_begun_where_the_plan_is_known() -> N
     assert [event.step for event in run.of(StepAborted)] == [0, 2]
 
 
-async def test_a_step_nobody_reads_is_cancelled_when_the_plan_s_text_ends() -> None:
+async def test_an_unused_step_is_cancelled_when_the_plan_ends() -> None:
     dead = Player("dead", ["so far", NEVER])
     conductor = Player("boss", [line(0), Gate(), line(1)])
     engine = team(dead, Player("b", "final"), conductor=conductor)
@@ -131,10 +131,10 @@ async def test_a_step_nobody_reads_is_cancelled_when_the_plan_s_text_ends() -> N
     assert events[-1].answer == "final"
     assert run.record.plans[0].steps[0].status == "not_needed"
     assert run.record.plans[0].steps[0].result.output == "so far", "what it took is in the record"
-    nothing_is_left(engine)
+    check_everything_closed(engine)
 
 
-async def test_a_fault_of_a_step_nobody_reads_harms_nobody() -> None:
+async def test_a_failure_of_an_unused_step_does_not_fail_the_run() -> None:
     dead = Player("dead", [WorkerRefused("no", worker="dead")])
     gate = Gate()
     engine = team(dead, Player("b", "final"), conductor=Player("boss", [line(0), gate, line(1)]))
@@ -150,7 +150,7 @@ async def test_a_fault_of_a_step_nobody_reads_harms_nobody() -> None:
         assert [event async for event in run.events()][-1].answer == "final"
 
 
-async def test_the_answer_flows_out_as_it_comes() -> None:
+async def test_the_answer_is_streamed_as_it_arrives() -> None:
     gates = [Gate(), Gate()]
     last = Player("b", ["one ", gates[0], "two ", Delta(reasoning="hm"), gates[1], "three"])
     async with open_run(team(Player("a"), last), ask_for(plan=a_plan(("a", ()), ("b", (0,))))) as run:
@@ -165,14 +165,14 @@ async def test_the_answer_flows_out_as_it_comes() -> None:
         assert run.record.answering.reasoning == "hm"
 
 
-async def test_what_inner_steps_say_is_not_shown() -> None:
+async def test_the_output_of_inner_steps_is_not_shown() -> None:
     run = await run_and_check(
         team(Player("a", ["inner"]), Player("b", ["outer"])), ask_for(plan=a_plan(("a", ()), ("b", (0,))))
     )
     assert run.text == "outer"
 
 
-async def test_what_the_last_step_said_before_it_was_known_to_be_the_last_is_shown_in_order() -> None:
+async def test_output_that_precedes_the_plans_end_is_shown_in_order() -> None:
     gate, only = Gate(), Player("a", [*"answer!"])
     engine = team(only, conductor=Player("boss", [line(0), gate, "\n"]))
     async with open_run(engine, ask_for()) as run:
@@ -214,13 +214,13 @@ async def test_a_reader_that_stops_reading_does_not_stop_inner_steps() -> None:
         assert inner.n_pieces == 500
 
 
-async def test_leaving_a_run_whose_reader_stopped_closes_the_worker() -> None:
+async def test_cancelling_a_run_whose_reader_stopped_closes_the_worker() -> None:
     last = Player("a", ["word "] * 500)
     engine = team(last)
     async with open_run(engine, ask_for(plan=a_plan(("a", ())))) as run:
         await until(lambda: last.n_pieces > ROOM)
         await turns()
-    nothing_is_left(engine)
+    check_everything_closed(engine)
     assert run.record.status == "cancelled"
     assert run.record.plans[0].steps[0].status == "cancelled"
 
@@ -234,7 +234,7 @@ async def test_leaving_a_run_whose_reader_stopped_closes_the_worker() -> None:
     ids=lambda error: type(error).__name__,
 )  # fmt: skip
 @pytest.mark.parametrize("before", [[], ["some ", "words"]], ids=["at once", "mid-stream"])
-async def test_a_worker_s_error_ends_the_run_and_names_worker_and_step(
+async def test_a_workers_error_ends_the_run_and_names_worker_and_step(
     error: Exception, before: list[str]
 ) -> None:
     reader, slow = Player("d"), Player("c", ["so far", NEVER])
@@ -251,7 +251,7 @@ async def test_a_worker_s_error_ends_the_run_and_names_worker_and_step(
     assert (steps[1].result.output if steps[1].result else "") == "".join(before)
 
 
-async def test_a_stream_that_just_ends_is_no_answer() -> None:
+async def test_a_stream_without_a_finish_reason_is_an_error() -> None:
     run = await run_and_check(team(Player("a", ["half an ", None])), ask_for(plan=a_plan(("a", ()))))
     assert isinstance(run.error, WorkerUnavailable)
     assert (run.error.worker, run.error.step) == ("a", 0)
@@ -263,7 +263,7 @@ async def test_a_stream_that_just_ends_is_no_answer() -> None:
 @pytest.mark.parametrize(
     "broken", [RuntimeError("oops"), TimeoutError("socket"), KeyError("x"), StopAsyncIteration()], ids=repr
 )
-async def test_what_nobody_foresaw_is_a_terminal_event_too(broken: Exception) -> None:
+async def test_an_unexpected_exception_is_a_terminal_event(broken: Exception) -> None:
     for task in (
         ask_for(plan=a_plan(("a", ()), ("b", (0,)))),
         ask_for(plan=a_plan(("a", ())), deadline_s=60.0),
@@ -274,7 +274,7 @@ async def test_what_nobody_foresaw_is_a_terminal_event_too(broken: Exception) ->
         assert [step.status for step in run.record.plans[0].steps if step.index == 0] == ["failed"]
 
 
-async def test_stop_words_are_for_the_answer_alone() -> None:
+async def test_stop_sequences_apply_only_to_the_answer() -> None:
     players = [Player(name) for name in "abcd"]
     await run_and_check(team(*players), ask_for(plan=PARALLEL, sampling=Sampling(stop=("END",))))
     assert [player.calls[0].sampling.stop for player in players] == [(), (), (), ("END",)]
@@ -285,7 +285,7 @@ async def test_stop_words_are_for_the_answer_alone() -> None:
     assert boss.calls[0].sampling.stop == ()
 
 
-async def test_with_stop_words_no_step_begins_before_it_is_known_which_is_the_last() -> None:
+async def test_with_stop_sequences_no_step_starts_before_the_last_step_is_known() -> None:
     gate, only = Gate(), Player("a")
     engine = team(only, conductor=Player("boss", [line(0), gate]))
     async with open_run(engine, ask_for(sampling=Sampling(stop=("END",)))) as run:
@@ -297,7 +297,7 @@ async def test_with_stop_words_no_step_begins_before_it_is_known_which_is_the_la
     assert only.calls[0].sampling.stop == ("END",)
 
 
-async def test_what_the_user_asked_of_the_answer_reaches_the_worker() -> None:
+async def test_the_requests_parameters_reach_the_worker() -> None:
     sampling = Sampling(max_output_tokens=77, temperature=0.3, top_p=0.9, seed=5, effort="low")
     player, boss = Player("a"), Player("boss", line(0))
     await run_and_check(team(player, conductor=boss), ask_for(sampling=sampling))
@@ -327,7 +327,7 @@ async def test_what_the_user_asked_of_the_answer_reaches_the_worker() -> None:
     assert planning.grammar is not None
 
 
-async def test_every_call_says_which_key_and_which_team_of_it_pays() -> None:
+async def test_every_call_names_the_key_and_team_that_pay() -> None:
     player, boss = Player("a"), Player("boss", line(0))
     engine = team(player, conductor=boss)
     async with open_run(engine, ask_for(), account=Account("key_1", "team_1")) as run:
@@ -337,7 +337,7 @@ async def test_every_call_says_which_key_and_which_team_of_it_pays() -> None:
     }
 
 
-async def test_a_worker_s_own_settings_fill_what_the_request_leaves_open() -> None:
+async def test_a_workers_default_parameters_apply_if_the_request_sets_none() -> None:
     player = Player("a")
     engine = team(player)
     own = member(player, defaults=Sampling(temperature=0.7, top_p=0.5, effort="high"), max_output_tokens=99)
@@ -352,7 +352,7 @@ async def test_a_worker_s_own_settings_fill_what_the_request_leaves_open() -> No
     ) == (0.0, 0.5, "high", 99)
 
 
-async def test_a_budget_met_in_the_middle_of_a_run_ends_it() -> None:
+async def test_a_budget_reached_in_the_middle_of_a_run_ends_it() -> None:
     first = Player("a", ["x", Usage(50, 200)], price=DEAR)
     second = Player("b", price=DEAR)
     task = ask_for(
@@ -368,7 +368,7 @@ async def test_a_budget_met_in_the_middle_of_a_run_ends_it() -> None:
     assert "podium.max_cost_usd" in run.error.message
 
 
-async def test_a_call_that_reached_no_model_gives_its_money_back() -> None:
+async def test_a_call_that_reached_no_model_releases_its_hold() -> None:
     refused = Player("a", [WorkerRefused("no", worker="a")], price=DEAR)
     run = await run_and_check(
         team(refused), ask_for(plan=a_plan(("a", ())), budget=Budget(max_cost_usd=Decimal(1)))
@@ -382,7 +382,7 @@ async def test_a_call_that_reached_no_model_gives_its_money_back() -> None:
     assert cut.record.cost_is_bound
 
 
-async def test_an_answer_cut_short_says_so() -> None:
+async def test_a_truncated_answer_has_the_finish_reason_length() -> None:
     run = await run_and_check(
         team(Player("a", ["x", Delta(finish=FinishReason.LENGTH)])), ask_for(plan=a_plan(("a", ())))
     )
@@ -414,7 +414,7 @@ async def test_a_pool_that_cannot_serve_names_the_field(
     assert [player.calls for player in players] == [[], []]
 
 
-async def test_the_allowed_pool_is_numbered_in_the_order_asked_for() -> None:
+async def test_the_allowed_workers_are_numbered_in_the_requests_order() -> None:
     players = [Player(name) for name in "abc"]
     boss = Player("boss", line(0))
     await run_and_check(
@@ -428,7 +428,7 @@ async def test_the_allowed_pool_is_numbered_in_the_order_asked_for() -> None:
     assert ": the b" not in boss.calls[0].messages[0].text
 
 
-async def test_pictures_reach_those_who_see_through_the_run() -> None:
+async def test_only_workers_with_image_support_get_images_in_a_run() -> None:
     players = Player("a"), Player("b")
     engine = team(*players)
     engine = type(engine)(None, {"a": member(players[0]), "b": member(players[1], sees_images=True)})

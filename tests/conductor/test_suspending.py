@@ -67,7 +67,7 @@ def numbers(end: Terminal) -> list[int]:
     return [call.number for call in end.calls]
 
 
-async def test_a_step_goes_on_in_its_own_conversation_with_what_its_tools_gave() -> None:
+async def test_a_step_continues_its_own_conversation_with_tool_results() -> None:
     native = Native("a", "", {"signed": "thought"})
     a = Player("a", calling("x", "y", words="Let me look.", native=native), ["It is 7."])
     task = ask_for(plan=a_plan(("a", ())), tools=TOOLS)
@@ -96,7 +96,7 @@ async def test_a_step_goes_on_in_its_own_conversation_with_what_its_tools_gave()
     assert records.record.segment_usage == Usage(10, 1)
 
 
-async def test_parallel_steps_wait_together_and_each_goes_on_with_its_own_results() -> None:
+async def test_parallel_steps_wait_together_and_continue_with_their_own_results() -> None:
     a, b = Player("a", calling("x"), ["A"]), Player("b", calling("y"), ["B"])
     c = Player("c", lambda call: [call.messages[-1].text])
     plan = a_plan(("a", ()), ("b", ()), ("c", (0, 1)))
@@ -120,7 +120,7 @@ async def test_parallel_steps_wait_together_and_each_goes_on_with_its_own_result
     assert (len(a.calls), len(b.calls), len(c.calls)) == (2, 2, 1)
 
 
-async def test_nothing_goes_on_with_results_for_a_part_of_a_step_s_calls() -> None:
+async def test_a_step_continues_only_with_all_of_its_tool_results() -> None:
     a = Player("a", calling("x", "y"), ["done"])
     records, end = await run(team(a), ask_for(plan=a_plan(("a", ())), tools=TOOLS))
     records, end = await run(team(a), records=records, client_reply=reply_with((0, "one")))
@@ -130,7 +130,7 @@ async def test_nothing_goes_on_with_results_for_a_part_of_a_step_s_calls() -> No
     assert isinstance(end, RunFinished)
 
 
-async def test_a_step_that_nobody_reads_does_not_keep_the_run_waiting() -> None:
+async def test_an_unused_step_does_not_keep_the_run_waiting() -> None:
     conductor = Player("lead", [line(0), line(1)])
     a, b = Player("a", calling("x")), Player("b", ["answer"])
     records, end = await run(team(a, b, conductor=conductor), ask_for(tools=TOOLS))
@@ -140,7 +140,7 @@ async def test_a_step_that_nobody_reads_does_not_keep_the_run_waiting() -> None:
     assert records.record.n_unmetered_calls == 0
 
 
-async def test_a_step_may_be_given_no_tools() -> None:
+async def test_a_step_may_have_no_tools() -> None:
     conductor = Player(
         "lead", ['{"worker": 0, "subtask": "x", "access": [], "tools": false}', line(1, access=[0])]
     )
@@ -151,7 +151,7 @@ async def test_a_step_may_be_given_no_tools() -> None:
     assert "read: Reads a file." in conductor.calls[0].messages[-1].text
 
 
-async def test_a_tool_that_must_be_called_is_for_the_answering_step_s_first_turn() -> None:
+async def test_a_required_tool_applies_to_the_answering_steps_first_turn() -> None:
     must = Toolset(TOOLS.tools, ToolChoice("required"))
     a, b = Player("a", ["A"]), Player("b", calling("x"), ["B"])
     plan = a_plan(("a", ()), ("b", (0,)))
@@ -161,7 +161,7 @@ async def test_a_tool_that_must_be_called_is_for_the_answering_step_s_first_turn
     assert modes == ["auto", "required", "auto"]
 
 
-async def test_a_run_inside_a_run_waits_and_goes_on() -> None:
+async def test_an_inner_run_suspends_and_continues() -> None:
     conductor = Player("lead", [line("team")], [line("a")])
     a = Player("a", calling("x"), ["inner answer"])
     records, end = await run(team(a, conductor=conductor), ask_for(tools=TOOLS, depth=1))
@@ -175,7 +175,7 @@ async def test_a_run_inside_a_run_waits_and_goes_on() -> None:
     assert a.calls[1].messages[-1].tool_results[0].text == "one"
 
 
-async def test_rounds_go_on_after_tools() -> None:
+async def test_further_rounds_continue_after_tools() -> None:
     conductor = Player("lead", [line(0)], [line(1)])
     a, b = Player("a", calling("x"), ["first"]), Player("b", calling("y"), ["second"])
     teams = team(a, b, conductor=conductor)
@@ -187,7 +187,7 @@ async def test_rounds_go_on_after_tools() -> None:
     assert end.answer == "second"
 
 
-async def test_the_client_s_earlier_tools_stay_as_they_are_for_a_step_with_tools_and_for_one_worker() -> None:
+async def test_earlier_tool_calls_of_the_client_are_sent_unchanged_to_tool_steps() -> None:
     history = (
         Message.of("user", "what is in x?"),
         Message("assistant", (ToolCall("call_1", "read", "x"),)),
@@ -210,14 +210,14 @@ async def test_the_client_s_earlier_tools_stay_as_they_are_for_a_step_with_tools
 
 
 @pytest.mark.parametrize("calls_tools", [False, None])
-async def test_who_cannot_call_tools_is_offered_none(calls_tools: bool | None) -> None:
+async def test_a_worker_without_tool_support_gets_no_tools(calls_tools: bool | None) -> None:
     a = Player("a", ["ok"])
     teams = Team(None, {"a": member(a, calls_tools=calls_tools)})
     await run(teams, ask_for(plan=a_plan(("a", ())), tools=TOOLS))
     assert bool(a.calls[0].tools) == (calls_tools is None)
 
 
-async def test_the_clock_stands_while_a_run_waits() -> None:
+async def test_the_clock_stops_while_a_run_waits() -> None:
     a = Player("a", calling("x"), ["done"])
     records, _ = await run(team(a), ask_for(plan=a_plan(("a", ())), tools=TOOLS, deadline_s=0.5))
     await asyncio.sleep(0.6)
@@ -226,7 +226,7 @@ async def test_the_clock_stands_while_a_run_waits() -> None:
     assert records.record.wall_s < 0.5
 
 
-async def test_a_run_whose_client_leaves_while_it_is_written_down_is_written_down() -> None:
+async def test_a_run_is_stored_even_if_its_client_disconnects_during_the_write() -> None:
     is_writing, may_end, snapshots = asyncio.Event(), asyncio.Event(), list[RunRecords]()
 
     async def write_down(records: RunRecords) -> None:
@@ -243,7 +243,7 @@ async def test_a_run_whose_client_leaves_while_it_is_written_down_is_written_dow
     assert going.record.status == "waiting"
 
 
-async def test_a_run_that_cannot_be_written_down_has_failed_whoever_left() -> None:
+async def test_a_run_that_cannot_be_stored_fails_even_without_its_client() -> None:
     is_writing, may_end = asyncio.Event(), asyncio.Event()
 
     async def write_down(records: RunRecords) -> None:

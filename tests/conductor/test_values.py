@@ -68,12 +68,12 @@ OWN_WORDS = {(StepRecord, "status")}
 """Fields that only hold constants of the source code, which Python interns."""
 
 
-def test_all_parts_of_records_and_events_are_found():
+def test_all_parts_of_records_and_events_are_tested():
     assert {Record, Task, Step, Text, Usage, Budget, Account, TokenLogprob, Likely} <= set(WRITTEN)
 
 
 @pytest.mark.parametrize("kind", WRITTEN, ids=lambda kind: kind.__name__)
-def test_what_is_written_is_a_value_and_finds_its_defaults(kind: type[Any]):
+def test_every_stored_type_is_a_value_and_restores_its_defaults(kind: type[Any]):
     """Redaction searches only values. msgspec omits a default only if it is the same object."""
     assert issubclass(kind, Value)
     if any(has_equals(field) for field in fields(kind) if (kind, field.name) not in OWN_WORDS):
@@ -107,7 +107,7 @@ def other(text: str) -> str:
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_what_equals_a_default_is_left_out(value: Value):
+def test_fields_with_default_values_are_omitted(value: Value):
     required = [field.encode_name for field in fields(value) if field.required]
     always = ["version"] if isinstance(value, Record) else []
     assert sorted(dump(value)) == sorted(["type", *required, *always])
@@ -129,7 +129,7 @@ def test_a_value_of_another_type_than_its_default_is_written():
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_fields_that_make_no_difference_make_none(one: Value, another: Value):
+def test_ignored_fields_do_not_affect_equality(one: Value, another: Value):
     assert one == another
     assert hash(one) == hash(another)
     assert repr(one) != repr(another)
@@ -146,7 +146,7 @@ def test_values_with_json_are_compared_with_it_and_have_a_hash():
     assert tool != replace(tool, parameters=None)
 
 
-def test_a_value_is_never_changed():
+def test_a_value_is_immutable():
     text: Any = Text("a")
     with pytest.raises(AttributeError):
         text.text = "b"
@@ -168,7 +168,7 @@ class Number(float):
     ],
     ids=repr,
 )  # fmt: skip
-def test_what_json_has_no_word_for_is_written_as_the_standard_library_does(payload: Any):
+def test_json_special_values_are_encoded_as_in_the_standard_library(payload: Any):
     expected = repr(json.loads(json.dumps(payload)))
     data = encode(Native("a", "", payload))
     assert repr(json.loads(data)["payload"]) == expected
@@ -176,7 +176,7 @@ def test_what_json_has_no_word_for_is_written_as_the_standard_library_does(paylo
     assert repr(load(Native, dump(Native("a", "", payload))).payload) == expected
 
 
-def test_numbers_that_are_not_finite_survive_in_a_field_of_their_own():
+def test_infinite_numbers_round_trip_in_their_own_field():
     likely = TokenLogprob("a", -math.inf, (Likely("b", math.inf),))
     assert decode(TokenLogprob, encode(likely)) == likely
     assert msgspec.json.encode(likely) != encode(likely), "msgspec writes null"
@@ -218,6 +218,6 @@ def test_exactly_the_same_fields_are_written_as_before(value: Value):
 
 
 @given(RECORDS)
-def test_what_is_written_as_bytes_is_read_again(record: Record):
+def test_encoded_bytes_round_trip(record: Record):
     assert decode(Record, encode(record)) == record
     assert encode(decode(Record, encode(record))) == encode(record)

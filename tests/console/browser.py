@@ -76,7 +76,7 @@ def pool(**settings: Any) -> Json:
     return team(WIDE, workers=workers, **settings)
 
 
-async def test_a_newcomer_asks_an_example_and_sees_steps_side_by_side_words_cost_and_a_replay() -> None:
+async def test_a_new_user_sees_parallel_steps_costs_and_a_replay() -> None:
     async with served(pool()) as api, browsing() as browser, open_page(browser, api.url) as seen:
         page = seen.page
         assert page.url == f"{api.url}/console/", "the address of the server leads to the page"
@@ -111,7 +111,7 @@ async def test_a_newcomer_asks_an_example_and_sees_steps_side_by_side_words_cost
         assert seen.faults == []
 
 
-async def test_what_models_and_users_write_is_text_and_loads_nothing() -> None:
+async def test_texts_of_models_and_users_are_escaped_and_load_nothing() -> None:
     async with served(pool()) as api, browsing() as browser, open_page(browser, api.url) as seen:
         page = seen.page
         await ask(page, f"Is this inert? {EVIL}")
@@ -130,7 +130,7 @@ async def test_what_models_and_users_write_is_text_and_loads_nothing() -> None:
         assert seen.faults == []
 
 
-async def test_a_script_that_gets_into_the_page_is_not_run_by_its_policy() -> None:
+async def test_the_content_security_policy_blocks_injected_scripts() -> None:
     async with served(pool()) as api, browsing() as browser, open_page(browser, api.url) as seen:
         await seen.page.evaluate(
             """() => { for (const html of ['<img src=x onerror="window.hacked=1">', '<img src="http://127.0.0.1:9/x.png">'])
@@ -177,7 +177,7 @@ async def test_every_page_passes_axe_and_fits_its_width(tmp_path: Path, scheme: 
         assert seen.clean == []
 
 
-async def test_everything_is_reached_by_keyboard_alone() -> None:
+async def test_every_control_works_with_the_keyboard() -> None:
     async with served(pool()) as api, browsing() as browser, open_page(browser, api.url) as seen:
         page = seen.page
         await tab_to(page, "Skip to content")
@@ -201,7 +201,7 @@ async def test_everything_is_reached_by_keyboard_alone() -> None:
         assert seen.faults == []
 
 
-async def test_a_key_is_in_no_address_and_kept_for_the_tab_only_where_that_is_ticked(tmp_path: Path) -> None:
+async def test_a_key_is_in_no_url_and_stored_for_the_tab_only_on_request(tmp_path: Path) -> None:
     async with keyed(tmp_path, pool()) as it, browsing() as browser, open_page(browser, it.api.url) as seen:
         page, secret = seen.page, it.secrets["mine"]
         await expect(page.locator(".sign-in")).to_contain_text("An API key is required")
@@ -229,7 +229,7 @@ async def test_a_key_is_in_no_address_and_kept_for_the_tab_only_where_that_is_ti
         assert seen.clean == []
 
 
-async def test_an_administrator_makes_a_team_and_a_key_with_limits_and_changes_and_revokes_it(
+async def test_an_administrator_creates_changes_and_revokes_a_key_with_limits(
     tmp_path: Path,
 ) -> None:
     async with keyed(tmp_path, pool()) as it, browsing() as browser, open_page(browser, it.api.url) as seen:
@@ -296,9 +296,7 @@ async def status_of(it: Keyed, secret: str) -> int:
 
 
 @pytest.mark.parametrize("who", ["only run", "only read", "mine", None])
-async def test_a_page_offers_only_what_the_key_may_do_and_no_request_of_it_fails(
-    tmp_path: Path, who: str | None
-) -> None:
+async def test_a_page_shows_only_what_the_keys_scopes_permit(tmp_path: Path, who: str | None) -> None:
     async with keyed(tmp_path, pool()) as it, browsing() as browser, open_page(browser, it.api.url) as seen:
         page = seen.page
         run = (await it.ask("mine", "POST", "/v1/chat/completions", ASK)).headers["x-podium-workflow-id"]
@@ -328,7 +326,7 @@ async def test_a_page_offers_only_what_the_key_may_do_and_no_request_of_it_fails
         assert seen.faults == []
 
 
-async def test_a_worker_is_tested_and_its_circuit_is_told_in_words() -> None:
+async def test_a_worker_can_be_tested_and_its_circuit_state_is_explained() -> None:
     workers = [
         scripted("well", "Ready.", price=PRICE),
         scripted("ill", {"error": "unavailable"}, retry={"attempts": 1}),
@@ -374,7 +372,7 @@ async def test_the_overview_counts_requests_calls_and_costs_and_plots_them() -> 
         assert seen.faults == []
 
 
-async def test_the_costs_of_a_month_are_drawn_by_model_worker_team_and_key(tmp_path: Path) -> None:
+async def test_the_months_costs_are_plotted_by_model_worker_team_and_key(tmp_path: Path) -> None:
     async with spent(make_file(tmp_path / "podium.db")) as (api, secrets), browsing() as browser:
         headers = {"authorization": f"Bearer {secrets['admin']}"}
         days = (await api.http.get("/v1/costs?by=day", headers=headers)).json()["data"]
@@ -418,7 +416,7 @@ async def test_the_costs_of_a_month_are_drawn_by_model_worker_team_and_key(tmp_p
             assert (seen.faults, [url for url in seen.urls if "/v1/admin" in url]) == ([], [])
 
 
-async def test_costs_begin_with_one_empty_page() -> None:
+async def test_the_costs_page_of_an_unused_server_is_empty() -> None:
     async with served(pool()) as api, browsing() as browser, open_page(browser, api.url) as seen:
         await seen.page.goto(f"{api.url}/console/#/costs")
         await expect(seen.page.locator(".empty")).to_contain_text("No costs in this time.")
@@ -426,7 +424,7 @@ async def test_costs_begin_with_one_empty_page() -> None:
         assert seen.faults == []
 
 
-async def test_a_turn_of_a_conversation_shows_why_it_has_no_plan_and_what_its_cache_saved(
+async def test_a_conversations_turn_shows_why_it_has_no_plan_and_its_cache_savings(
     tmp_path: Path,
 ) -> None:
     async with spent(make_file(tmp_path / "podium.db")) as (api, secrets), browsing() as browser:
@@ -449,7 +447,7 @@ async def test_a_turn_of_a_conversation_shows_why_it_has_no_plan_and_what_its_ca
             assert seen.faults == []
 
 
-async def test_a_page_of_runs_is_one_request() -> None:
+async def test_a_page_of_runs_needs_one_request() -> None:
     async with served(pool()) as api, browsing() as browser, open_page(browser, api.url) as seen:
         for n in range(5):
             await api.ok({"model": "c", "messages": [{"role": "user", "content": f"Question {n}?"}]})
@@ -462,7 +460,7 @@ async def test_a_page_of_runs_is_one_request() -> None:
         assert seen.faults == []
 
 
-async def test_a_new_run_appears_in_the_list_by_itself() -> None:
+async def test_a_new_run_appears_in_the_list_without_a_reload() -> None:
     async with served(pool()) as api, browsing() as browser, open_page(browser, api.url) as seen:
         page = seen.page
         await page.locator("nav").get_by_role("link", name="Runs").click()
@@ -479,7 +477,7 @@ async def test_a_new_run_appears_in_the_list_by_itself() -> None:
         assert seen.faults == []
 
 
-async def test_colours_are_those_that_the_user_chooses() -> None:
+async def test_the_user_can_choose_the_colours() -> None:
     async with served(pool()) as api, browsing() as browser, open_page(browser, api.url, color_scheme="light") as seen:  # fmt: skip
         page = seen.page
         paper = "getComputedStyle(document.documentElement).backgroundColor"
@@ -493,7 +491,7 @@ async def test_colours_are_those_that_the_user_chooses() -> None:
         assert seen.faults == []
 
 
-async def test_a_written_plan_is_dropped_with_its_question_and_by_an_example() -> None:
+async def test_a_plan_is_discarded_when_the_question_changes() -> None:
     async with served(pool()) as api, browsing() as browser, open_page(browser, api.url) as seen:
         page = seen.page
         question = page.get_by_label("Your question", exact=True)
@@ -512,7 +510,7 @@ async def test_a_written_plan_is_dropped_with_its_question_and_by_an_example() -
         assert seen.clean == []
 
 
-async def test_an_address_that_is_none_of_ours_shows_the_first_page() -> None:
+async def test_an_unknown_address_shows_the_first_page() -> None:
     async with served(pool()) as api, browsing() as browser, open_page(browser, api.url) as seen:
         await seen.page.goto(f"{api.url}/console/#/runs/%E0%A4%A")
         await seen.page.reload()
@@ -520,7 +518,7 @@ async def test_an_address_that_is_none_of_ours_shows_the_first_page() -> None:
         assert seen.clean == []
 
 
-async def test_a_budget_that_is_spent_and_a_question_that_is_refused_are_told_in_words(
+async def test_a_spent_budget_and_a_rejected_question_are_explained(
     tmp_path: Path,
 ) -> None:
     async with keyed(tmp_path, pool()) as it, browsing() as browser, open_page(browser, it.api.url) as seen:
@@ -534,7 +532,7 @@ async def test_a_budget_that_is_spent_and_a_question_that_is_refused_are_told_in
         assert seen.clean == []
 
 
-async def test_a_feed_that_is_cut_goes_on_without_a_doubled_word_and_a_server_that_is_gone_is_told() -> None:
+async def test_an_interrupted_feed_resumes_without_repeated_text() -> None:
     async with AsyncExitStack() as stack:
         api: Served = await stack.enter_async_context(served(pool()))
         cutter = await stack.enter_async_context(Cutter.between(api.url, b"/events", cut_after=b'"answer"'))
@@ -551,7 +549,7 @@ async def test_a_feed_that_is_cut_goes_on_without_a_doubled_word_and_a_server_th
         await expect(alert).to_be_visible()  # the page before has two other alerts
 
 
-async def test_a_run_is_seen_in_a_second_tab_and_stopped_there(tmp_path: Path) -> None:
+async def test_a_second_tab_can_watch_and_stop_a_run(tmp_path: Path) -> None:
     slow = scripted("c", {"text": "one two three", "stall_after_tokens": 2}, price=PRICE)
     workers = [scripted("a", "A."), scripted("b", "B."), slow]
     async with served(team(WIDE, workers=workers)) as api, browsing() as browser, open_page(browser, api.url) as seen:  # fmt: skip
@@ -566,7 +564,7 @@ async def test_a_run_is_seen_in_a_second_tab_and_stopped_there(tmp_path: Path) -
         assert seen.faults == []
 
 
-async def test_the_same_question_on_another_plan_is_shown_beside_it() -> None:
+async def test_the_same_question_can_be_compared_on_another_plan() -> None:
     async with served(pool()) as api, browsing() as browser, open_page(browser, api.url) as seen:
         page = seen.page
         await ask(page, "Why?")
@@ -591,7 +589,7 @@ async def test_the_same_question_on_another_plan_is_shown_beside_it() -> None:
         assert seen.faults == []
 
 
-async def test_a_report_of_an_evaluation_is_shown_beside_live_traffic(tmp_path: Path) -> None:
+async def test_an_evaluation_report_is_shown_next_to_live_traffic(tmp_path: Path) -> None:
     outcome = RunOutcome(cost_usd=Decimal("0.001"), wall_s=1.5)
     results = [Result("alone", str(n), "made", "sums", "", n > 0, "1", "", outcome) for n in range(4)]
     figures = {"title": "Sums " + EVIL, "rows": [row("one model alone", "", results, 4, {}, "")], "comparisons": [], "date": "", "command": "", "machine": "", "questions": {}, "warnings": []}  # fmt: skip
@@ -615,7 +613,7 @@ async def test_a_report_of_an_evaluation_is_shown_beside_live_traffic(tmp_path: 
 
 
 @pytest.mark.parametrize("slower", [4, 6])
-async def test_a_slow_computer_shows_the_page_soon(slower: int) -> None:
+async def test_the_page_loads_quickly_on_a_slow_computer(slower: int) -> None:
     async with served(pool()) as api, browsing() as browser, open_page(browser, api.url) as seen:
         page = seen.page
         await expect(page.locator(".composer select")).to_have_value("mini")
@@ -637,7 +635,7 @@ async def test_a_slow_computer_shows_the_page_soon(slower: int) -> None:
         assert sorted(usable)[2] < 5_000
 
 
-async def test_a_hundred_runs_are_watched_at_once() -> None:
+async def test_a_hundred_runs_can_be_watched_at_the_same_time() -> None:
     async with served(team(workers=[scripted("slow", LETTERS, tokens_per_s=6)], workflows={})) as api:
         asked = {"model": "slow", "stream": True, "podium": {"keep": True}}
         runs = [asyncio.create_task(api.post(asked)) for _ in range(100)]
@@ -652,7 +650,7 @@ async def test_a_hundred_runs_are_watched_at_once() -> None:
         await asyncio.gather(*runs)
 
 
-async def test_runs_are_found_by_status_model_worker_words_and_cost() -> None:
+async def test_runs_are_filtered_by_status_model_worker_words_and_cost() -> None:
     async with served(pool()) as api, browsing() as browser:
         for model in ("c", "a"):
             await api.ok({"model": model})
@@ -674,7 +672,7 @@ async def test_runs_are_found_by_status_model_worker_words_and_cost() -> None:
             assert seen.faults == []
 
 
-async def test_a_run_that_waits_for_its_clients_tools_shows_calls_and_results_as_text_and_goes_on() -> None:
+async def test_a_run_that_waits_for_client_tools_shows_calls_and_results() -> None:
     team_of_tools = calling_team(arguments=json.dumps({"city": EVIL}))
     tools = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
     options: Any = {"viewport": {"width": 1280, "height": 800}, "reduced_motion": "reduce"}
@@ -706,7 +704,7 @@ async def test_a_run_that_waits_for_its_clients_tools_shows_calls_and_results_as
         assert (found, seen.faults) == ([], [])
 
 
-async def test_a_thumb_is_kept_with_the_run_and_the_right_answer_too() -> None:
+async def test_a_rating_and_its_expected_answer_are_stored_with_the_run() -> None:
     async with served(pool()) as api, browsing() as browser, open_page(browser, api.url) as seen:
         page = seen.page
         await ask(page, "Why?")

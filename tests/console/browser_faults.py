@@ -27,7 +27,7 @@ def fault_team() -> Json:
     return team(text, workers=workers, workflows={}, models={"mini": {}})
 
 
-async def keep_what_is_said(page: Page) -> None:
+async def record_deltas(page: Page) -> None:
     """Record the type of each event that the page receives in `window.told`."""
     await page.add_init_script(
         """window.told = []; const parse = JSON.parse;
@@ -36,10 +36,10 @@ async def keep_what_is_said(page: Page) -> None:
     await page.reload()
 
 
-async def test_what_goes_wrong_on_the_way_is_shown_while_it_happens_and_no_word_twice() -> None:
+async def test_faults_during_a_run_are_shown_and_no_text_is_repeated() -> None:
     async with served(fault_team()) as api, browsing() as browser, open_page(browser, api.url) as seen:
         page = seen.page
-        await keep_what_is_said(page)
+        await record_deltas(page)
         await ask(page, "Does it go on?")
         await node(page, 1).click()
         await expect(page.locator(".details")).to_contain_text("Earlier attempts")
@@ -60,7 +60,7 @@ async def test_what_goes_wrong_on_the_way_is_shown_while_it_happens_and_no_word_
         assert (found, seen.faults) == ([], [])
 
 
-async def test_a_run_is_watched_from_a_second_router_and_its_address_is_in_the_answer(tmp_path: Path) -> None:
+async def test_a_second_routers_page_can_watch_a_run(tmp_path: Path) -> None:
     settings = team(workers=[scripted("slow", LETTERS, tokens_per_s=5)], workflows={})
     address = sqlite_address(tmp_path / "podium.db")
     async with (
@@ -84,7 +84,7 @@ async def test_a_run_is_watched_from_a_second_router_and_its_address_is_in_the_a
         assert (seen.faults, there.faults) == ([], [])
 
 
-async def test_a_run_inside_a_run_is_in_the_panel_of_its_step() -> None:
+async def test_an_inner_run_is_shown_in_the_panel_of_its_step() -> None:
     outer, inner = plan(step("team")), plan(step("a", "Look into it."), step("b", "Conclude.", [0]))
     workers = [scripted("a", "Looked into."), scripted("b", "Concluded.")]
     settings = team(outer, inner, workers=workers, workflows={}, models={"mini": {"depth": 2}})
@@ -97,7 +97,7 @@ async def test_a_run_inside_a_run_is_in_the_panel_of_its_step() -> None:
         assert (await violations(seen.page), seen.faults) == ([], [])
 
 
-async def test_a_plan_is_written_and_priced_before_anything_is_run() -> None:
+async def test_a_plan_and_its_price_are_shown_before_it_runs() -> None:
     price = {"input_usd_per_mtok": 1, "output_usd_per_mtok": 2}
     workers = [scripted("a", "A.", price=price), scripted("b", "B.", price=price)]
     settings = team(plan(step("a", "Look."), step("b", "Conclude.", [0])), workers=workers, workflows={})

@@ -68,30 +68,30 @@ def test_a_card_names_strengths_weaknesses_and_the_overall_share():
     )
 
 
-def test_facts_come_after_the_shares():
+def test_a_card_ends_with_the_facts():
     assert write_card(make_measurement(gcd=(50, 100)), ["sees images"]).endswith(
         "50 % of 100 overall; sees images"
     )
 
 
-def test_few_questions_make_no_loud_claim():
+def test_few_questions_support_no_strong_claim():
     some = make_measurement(countdown=(10, 10), simple_equations=(1800, 2000), syllogism=(100, 200))
     assert [kind for kind, _ in strengths(some, 9)] == ["equations"], "ten of ten may be luck at 86 % overall"
     assert [kind for kind, _ in weaknesses(some, 9)] == ["logic"]
 
 
-def test_a_kind_with_many_questions_goes_before_one_with_a_higher_share_of_few():
+def test_a_kind_with_many_questions_precedes_a_better_one_with_few():
     some = make_measurement(countdown=(20, 20), simple_equations=(380, 400), syllogism=(100, 400))
     assert [kind for kind, _ in strengths(some, 9)] == ["equations", "number puzzles"]
 
 
-def test_what_is_mostly_wrong_is_no_strength():
+def test_a_kind_with_mostly_wrong_answers_is_not_a_strength():
     some = make_measurement(countdown=(80, 200), simple_equations=(2, 200))
     assert strengths(some, 9) == []
     assert write_card(some) == "worst at equations (1 %); 20 % of 400 overall"
 
 
-def test_no_kind_is_named_where_none_stands_out_or_each_has_too_few_questions():
+def test_a_card_names_no_kind_without_a_significant_difference():
     assert write_card(make_measurement(countdown=(50, 100), simple_equations=(51, 100))) == (
         "no kind of question stands out; 50 % of 200 overall"
     )
@@ -100,13 +100,13 @@ def test_no_kind_is_named_where_none_stands_out_or_each_has_too_few_questions():
     assert write_card(make_measurement(gsm8k=(81, 100))) == "tried on word problems only; 81 % of 100 overall"
 
 
-def test_a_share_is_100_percent_only_where_all_are_right_and_0_only_where_none_is():
+def test_a_share_rounds_to_100_or_0_percent_only_if_exact():
     some = make_measurement(countdown=(999, 1000), simple_equations=(1, 1000))
     assert "number puzzles (99 %)" in write_card(some)
     assert "equations (1 %)" in write_card(some)
 
 
-def test_too_few_graded_questions_make_no_card():
+def test_too_few_graded_questions_are_an_error():
     few = make_measurement(gcd=(9, 9))
     assert not can_write(few)
     with pytest.raises(ValueError, match="at least 10"):
@@ -114,7 +114,7 @@ def test_too_few_graded_questions_make_no_card():
 
 
 @given(st.dictionaries(KIND_NAMES, COUNTS, min_size=1, max_size=8))
-def test_no_kind_is_a_strength_and_a_weakness_and_each_claim_lies_beyond_the_overall_share(
+def test_strengths_and_weaknesses_differ_significantly_from_the_overall_share(
     counts: dict[str, tuple[int, int]],
 ):
     kinds = {kind: accuracy([i < right for i in range(n)]) for kind, (right, n) in counts.items()}
@@ -129,9 +129,7 @@ def test_no_kind_is_a_strength_and_a_weakness_and_each_claim_lies_beyond_the_ove
 
 
 @given(st.dictionaries(KIND_NAMES, COUNTS, min_size=1, max_size=6), st.integers())
-def test_every_frame_writes_one_line_with_nothing_left_to_fill_in(
-    counts: dict[str, tuple[int, int]], seed: int
-):
+def test_every_frame_produces_one_complete_line(counts: dict[str, tuple[int, int]], seed: int):
     kinds = {kind: accuracy([i < right for i in range(n)]) for kind, (right, n) in counts.items()}
     right, n_questions = (sum(each[i] for each in counts.values()) for i in (0, 1))
     some = CardMeasurement(kinds, accuracy([i < right for i in range(n_questions)]))
@@ -141,7 +139,7 @@ def test_every_frame_writes_one_line_with_nothing_left_to_fill_in(
         assert not set(card) & set("{}\n")
 
 
-def test_variations_follow_the_seed_and_differ_in_frame_shares_and_number_of_kinds():
+def test_card_variations_are_deterministic_and_differ():
     some = make_measurement(
         countdown=(97, 100),
         simple_equations=(96, 100),
@@ -159,7 +157,7 @@ def test_variations_follow_the_seed_and_differ_in_frame_shares_and_number_of_kin
     assert any(not any(letter.isdigit() for letter in card) for card in cards), "some tell no shares"
 
 
-def test_a_recorded_pool_is_read_on_its_training_side_only(tmp_path: Path):
+def test_only_the_training_part_of_a_recorded_pool_is_used(tmp_path: Path):
     path = write_recording(tmp_path)
     rows = [row for row in ROWS if side_of(key_of(row["question"])) == "train"]
     assert 0 < len(rows) < len(ROWS)
@@ -170,12 +168,12 @@ def test_a_recorded_pool_is_read_on_its_training_side_only(tmp_path: Path):
 
 
 @pytest.mark.parametrize("options", ["", "?part=test", "?part=all", "?difficulty=hard"])
-def test_held_out_questions_are_refused(tmp_path: Path, options: str):
+def test_held_out_questions_are_rejected(tmp_path: Path, options: str):
     with pytest.raises(EvaluationError, match=r"held-out.*add part=train"):
         measure_recorded(f"recorded:{write_recording(tmp_path)}{options}")
 
 
-def test_rare_kinds_go_into_their_category_and_say_nothing_alone():
+def test_rare_kinds_are_merged_into_their_category():
     answers = [GradedAnswer("w", "unheard_of", "algebra", True)] * 4 + [
         GradedAnswer("w", "simple_equations", "algebra", False)
     ] * 20
@@ -186,7 +184,7 @@ def test_rare_kinds_go_into_their_category_and_say_nothing_alone():
     assert some.overall.n == 33
 
 
-def test_results_count_the_newest_answer_and_no_outage():
+def test_results_use_the_newest_answer_and_ignore_outages():
     results = [
         result("a", "q/1", correct=False),
         result("a", "q/1", correct=True),
@@ -198,7 +196,7 @@ def test_results_count_the_newest_answer_and_no_outage():
     assert (measurements["a"].usd_per_call, measurements["a"].calls, left_out) == (Decimal("0.01"), 2, 0)
 
 
-def test_results_about_held_out_questions_are_left_out_or_refused(tmp_path: Path):
+def test_results_of_held_out_questions_are_omitted_or_rejected(tmp_path: Path):
     keys = {side_of(key): key for key in read_recordings(write_recording(tmp_path))}
     trained, held_out = (
         result("a", f"recorded/chain_sum/{keys[side]}", correct=True, source="recorded", family="sums")
@@ -212,7 +210,7 @@ def test_results_about_held_out_questions_are_left_out_or_refused(tmp_path: Path
 
 
 @pytest.mark.parametrize("cost", ["-5", "NaN", "Infinity", "1E+999999999", "dear"])
-def test_a_result_whose_cost_is_none_is_told_by_its_line(tmp_path: Path, cost: str):
+def test_a_result_with_an_invalid_cost_is_an_error_with_its_line(tmp_path: Path, cost: str):
     path = tmp_path / "results.jsonl"
     with ResultLog(path) as log:
         log.add(result("a", "q/1", correct=True))
@@ -222,17 +220,17 @@ def test_a_result_whose_cost_is_none_is_told_by_its_line(tmp_path: Path, cost: s
         read_results(path)
 
 
-def test_a_mean_cost_is_as_exact_as_money_is():
+def test_a_mean_cost_is_rounded_to_pico_dollars():
     assert str(mean_cost([Decimal("1E-999999999"), Decimal(0)])) == "0"
     assert str(mean_cost([Decimal(1), Decimal(0), Decimal(0)])) == "0.333333333333"
 
 
-def test_results_without_a_worker_by_itself_are_refused():
+def test_results_without_a_single_worker_strategy_are_rejected():
     with pytest.raises(EvaluationError, match="strategy `single`"):
         measure_results([])
 
 
-def test_of_several_sources_each_gives_what_it_knows():
+def test_measurements_of_several_sources_are_merged():
     graded = {"a": make_measurement(gcd=(5, 10))}
     timed = {
         "a": CardMeasurement(calls=7, usd_per_call=Decimal(1), tokens_per_s=50.0),
@@ -243,7 +241,7 @@ def test_of_several_sources_each_gives_what_it_knows():
     assert both["b"].overall is None
 
 
-def test_every_family_is_of_one_kind_and_all_of_reasoning_gym_are_named():
+def test_every_family_has_one_kind_and_all_of_reasoning_gym_are_listed():
     families = [family for each in KINDS.values() for family in each.split()]
     assert len(families) == len(set(families))
     assert [name for name in WHITELIST if name not in families] == []
@@ -265,5 +263,5 @@ def test_every_family_is_of_one_kind_and_all_of_reasoning_gym_are_named():
         ("\u202e\x07", "other questions"),
     ],
 )
-def test_a_family_of_somebody_else_s_is_a_short_plain_name_on_a_card(family: str, kind: str):
+def test_an_unknown_familys_name_is_shortened_on_a_card(family: str, kind: str):
     assert kind_of(family) == kind

@@ -59,9 +59,7 @@ workers:
 """
 
 
-def test_cards_are_shown_with_how_many_questions_they_rest_on(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_cards_are_printed_with_their_number_of_questions(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     name = f"recorded:{write_recording(tmp_path)}?part=train"
     assert main(["--recorded", name]) == 0
     questions = select(Spec.parse(name))
@@ -72,7 +70,7 @@ def test_cards_are_shown_with_how_many_questions_they_rest_on(
     assert f"{families.count(FAMILIES[0])}, {families.count(FAMILIES[1])}" in row
 
 
-def test_a_hand_written_card_is_kept_unless_it_is_to_be_replaced(
+def test_a_hand_written_card_is_replaced_only_with_the_option(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     pool, given = (
@@ -91,7 +89,7 @@ def test_a_hand_written_card_is_kept_unless_it_is_to_be_replaced(
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 
-def test_cards_begin_with_the_workers_names_where_a_conductor_knows_them_by_name(tmp_path: Path):
+def test_cards_start_with_worker_names_if_requested(tmp_path: Path):
     pool = settings(tmp_path, POOL)
     given = [
         "--recorded",
@@ -106,7 +104,7 @@ def test_cards_begin_with_the_workers_names_where_a_conductor_knows_them_by_name
     assert even.card.startswith("even: no kind of question stands out")
 
 
-def test_a_measured_speed_goes_into_its_setting_and_not_into_the_card(tmp_path: Path):
+def test_a_measured_speed_is_written_to_its_setting_not_to_the_card(tmp_path: Path):
     pool = settings(tmp_path, POOL)
     seen = records(tmp_path, *[step("good")] * 5, *[step("even")] * 5)
     name = f"recorded:{write_recording(tmp_path)}?part=train"
@@ -118,7 +116,7 @@ def test_a_measured_speed_goes_into_its_setting_and_not_into_the_card(tmp_path: 
     assert even.tokens_per_s is None, "a scripted worker's sets its speed"
 
 
-def test_where_the_prompt_shows_no_facts_the_card_tells_them(tmp_path: Path):
+def test_a_card_includes_facts_that_the_prompt_omits(tmp_path: Path):
     bare = POOL.replace("# my pool", 'prompts: {worker: "{number}: {card}"}').replace(
         "model: m,", "model: m, sees_images: true, context_tokens: 32000, tokens_per_s: 80,"
     )
@@ -135,7 +133,7 @@ def test_where_the_prompt_shows_no_facts_the_card_tells_them(tmp_path: Path):
     )
 
 
-def test_results_of_an_evaluation_become_the_cards_of_its_own_settings(tmp_path: Path):
+def test_an_evaluations_results_become_cards_of_its_settings(tmp_path: Path):
     path, pool, out = write_recording(tmp_path), tmp_path / "pool.yaml", tmp_path / "out"
     assert replay_settings.main([path, "--out", str(pool)]) == 0
     with ResultLog(out / "results.jsonl") as log:
@@ -164,7 +162,7 @@ def test_a_patch_for_user_config_is_printed(tmp_path: Path, capsys: pytest.Captu
     assert changed.worker("good").card.startswith("best at equations")
 
 
-def test_who_is_who_can_be_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_measured_names_can_be_mapped_to_workers(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     pool = settings(tmp_path, POOL.replace("name: good", "name: best").replace("name: even", "name: other"))
     given = ["--recorded", f"recorded:{write_recording(tmp_path)}?part=train", "--into", str(pool)]
     assert main(given) == 2
@@ -174,7 +172,7 @@ def test_who_is_who_can_be_said(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert load(pool).worker("best").card.startswith("best at equations")
 
 
-def test_two_measured_names_that_end_in_one_workers_are_told_apart_by_the_user(
+def test_two_measured_names_of_one_worker_must_be_resolved_by_the_user(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     pool, path = settings(tmp_path, POOL), Path(write_recording(tmp_path))
@@ -209,7 +207,7 @@ def test_two_measured_names_that_end_in_one_workers_are_told_apart_by_the_user(
         ("--records {recorded}", "has no valid records"),
     ],
 )
-def test_what_cannot_be_done_is_told_exits_2_and_writes_nothing(
+def test_an_invalid_command_exits_2_with_its_reason_and_writes_nothing(
     arguments: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     pool = settings(tmp_path, POOL)
@@ -218,7 +216,9 @@ def test_what_cannot_be_done_is_told_exits_2_and_writes_nothing(
     assert pool.read_text() == POOL
 
 
-def test_a_file_that_cannot_be_written_stays_and_exits_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_write_error_exits_1_and_leaves_the_file_unchanged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
     folder = tmp_path / "pools"
     folder.mkdir()
     pool = settings(folder, POOL)
@@ -229,7 +229,7 @@ def test_a_file_that_cannot_be_written_stays_and_exits_1(tmp_path: Path, capsys:
 
 
 @pytest.mark.parametrize("form", [[], ["--print-yaml"]])
-def test_a_full_disk_under_what_is_printed_is_told_and_nothing_is_written(tmp_path: Path, form: list[str]):
+def test_a_full_disk_at_standard_output_is_an_error_and_changes_no_file(tmp_path: Path, form: list[str]):
     pool = settings(tmp_path, POOL)
     name = f"recorded:{write_recording(tmp_path)}?part=train"
     command = ["-m", "evaluation.cards.cli", "--recorded", name, "--into", str(pool), "--replace", *form]
@@ -242,9 +242,7 @@ def test_a_full_disk_under_what_is_printed_is_told_and_nothing_is_written(tmp_pa
     assert pool.read_text() == POOL
 
 
-def test_a_name_in_a_record_is_printed_as_text_that_no_terminal_obeys(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_control_characters_in_a_record_are_not_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     seen = records(tmp_path, *[step("\x1b[2J\u202ego\nod")] * 5, *[step("x" * 9999)] * 5)
     assert main(["--records", seen]) == 0
     assert main(["--records", seen, "--workers", "none"]) == 2
@@ -255,7 +253,7 @@ def test_a_name_in_a_record_is_printed_as_text_that_no_terminal_obeys(
     assert "x" * 101 not in shown.err
 
 
-def test_it_needs_the_base_packages_only(tmp_path: Path):
+def test_the_command_needs_only_the_base_packages(tmp_path: Path):
     ended = with_base_only(
         "from evaluation.cards.cli import main\n"
         f"sys.exit(main(['--recorded', 'recorded:{write_recording(tmp_path)}?part=train', '--settings', 'cluster/scripted.yaml', '--name', 'lab_good=a']))"

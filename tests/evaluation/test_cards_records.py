@@ -37,13 +37,13 @@ def records(folder: Path, *steps: dict[str, Any]) -> str:
     return str(path)
 
 
-def test_speed_is_of_the_time_from_the_first_token_to_the_last(tmp_path: Path):
+def test_speed_is_measured_from_the_first_token_to_the_last(tmp_path: Path):
     measurement = measure_records(read_records(records(tmp_path, *[step()] * 5)))["a"]
     assert measurement.tokens_per_s == pytest.approx(50)
     assert (measurement.calls, measurement.usd_per_call, measurement.overall) == (5, Decimal("0.002"), None)
 
 
-def test_thoughts_count_where_they_were_streamed(tmp_path: Path):
+def test_reasoning_tokens_count_for_speed_only_if_streamed(tmp_path: Path):
     thinking = {"input_tokens": 9, "output_tokens": 1101, "cached_input_tokens": 0, "reasoning_tokens": 1000}
     unseen = measure_records(read_records(records(tmp_path, *[step(usage=thinking)] * 5)))["a"]
     streamed = measure_records(read_records(records(tmp_path, *[step(usage=thinking, reasoning="Hm.")] * 5)))[
@@ -52,7 +52,7 @@ def test_thoughts_count_where_they_were_streamed(tmp_path: Path):
     assert (unseen.tokens_per_s, streamed.tokens_per_s) == (pytest.approx(50), pytest.approx(550))
 
 
-def test_too_few_calls_or_tokens_tell_no_speed(tmp_path: Path):
+def test_no_speed_is_measured_from_too_few_calls_or_tokens(tmp_path: Path):
     short = {"output_tokens": 11}
     assert measure_records(read_records(records(tmp_path, *[step()] * 4)))["a"].tokens_per_s is None
     assert (
@@ -65,7 +65,7 @@ def test_an_unknown_cost_makes_the_mean_unknown_and_never_0(tmp_path: Path):
     assert measurements["a"].usd_per_call is None
 
 
-def test_who_answered_is_measured_and_only_what_was_finished(tmp_path: Path):
+def test_the_worker_that_answered_is_measured_and_only_for_finished_steps(tmp_path: Path):
     inner = {"id": "inside", "steps": [step("c")]}
     steps = [step("a", served_by="b"), step("a", status="failed"), step("podium", inner=inner)]
     measurements = measure_records(read_records(records(tmp_path, *steps)))
@@ -81,7 +81,7 @@ def test_who_answered_is_measured_and_only_what_was_finished(tmp_path: Path):
     ],
     ids=["one workflow", "a list", "one a line"],
 )
-def test_a_file_may_hold_what_the_server_answered_or_its_workflows(tmp_path: Path, text: str):
+def test_a_file_may_contain_a_servers_response_or_its_workflows(tmp_path: Path, text: str):
     path = tmp_path / "saved.json"
     path.write_text(text)
     assert measure_records(read_records(str(path)))["a"].calls == 1
@@ -95,7 +95,7 @@ def test_a_file_may_hold_what_the_server_answered_or_its_workflows(tmp_path: Pat
         (None, "cannot be read"),
     ],
 )
-def test_what_is_no_record_is_refused(tmp_path: Path, text: str | None, message: str):
+def test_an_invalid_record_file_is_rejected(tmp_path: Path, text: str | None, message: str):
     path = tmp_path / "saved.json"
     if text is not None:
         path.write_text(text)
@@ -111,7 +111,7 @@ def test_what_is_no_record_is_refused(tmp_path: Path, text: str | None, message:
         *(("usage", {"output_tokens": value}) for value in (-1, 10**400)),
     ],
 )
-def test_a_figure_that_is_none_is_told_by_its_field(tmp_path: Path, field: str, value: Any):
+def test_an_invalid_figure_is_an_error_with_its_field(tmp_path: Path, field: str, value: Any):
     with pytest.raises(
         EvaluationError, match=rf"has no valid records: data\.0\.steps\.0\.{field}.*: Input should"
     ):
@@ -119,7 +119,7 @@ def test_a_figure_that_is_none_is_told_by_its_field(tmp_path: Path, field: str, 
 
 
 @pytest.mark.parametrize("took_s", [5e-324, 2e-16, 0.0009])
-def test_a_call_shorter_than_a_millisecond_tells_no_speed(tmp_path: Path, took_s: float):
+def test_no_speed_is_measured_from_calls_below_a_millisecond(tmp_path: Path, took_s: float):
     steps = [step(first_token_s=0, ended_s=took_s)] * 5
     assert measure_records(read_records(records(tmp_path, *steps)))["a"].tokens_per_s is None
     measurements = measure_records(read_records(records(tmp_path, *steps, *[step()] * 5)))
@@ -127,7 +127,7 @@ def test_a_call_shorter_than_a_millisecond_tells_no_speed(tmp_path: Path, took_s
 
 
 @pytest.mark.parametrize("text", ["[" * 200_000, '{"inner": ' * 200_000])
-def test_a_file_that_is_nested_too_deeply_is_told_by_its_line(tmp_path: Path, text: str):
+def test_a_deeply_nested_file_is_an_error_with_its_line(tmp_path: Path, text: str):
     path = tmp_path / "saved.json"
     path.write_text(text)
     with pytest.raises(EvaluationError, match="line 1: the JSON is nested too deeply"):
@@ -152,7 +152,7 @@ def server() -> Generator[tuple[str, list[str]]]:
         http.shutdown()
 
 
-def test_a_key_is_sent_without_the_line_break_after_it(
+def test_a_key_is_sent_without_its_trailing_newline(
     monkeypatch: pytest.MonkeyPatch, server: tuple[str, list[str]]
 ):
     monkeypatch.setenv("PODIUM_API_KEY", "sk-SECRET123\n")
@@ -160,7 +160,7 @@ def test_a_key_is_sent_without_the_line_break_after_it(
     assert server[1] == ["Bearer sk-SECRET123"]
 
 
-def test_a_key_that_cannot_be_sent_is_not_told(
+def test_an_invalid_key_is_not_in_the_error_message(
     monkeypatch: pytest.MonkeyPatch, server: tuple[str, list[str]]
 ):
     monkeypatch.setenv("PODIUM_API_KEY", "sk-SECRET\n123")
@@ -173,7 +173,7 @@ def test_a_key_that_cannot_be_sent_is_not_told(
 @pytest.mark.parametrize(
     "address", ["http://{}", "HTTP://{}/v1", "http://127.0.0.1:1", "http://x:hunter2:y@[::"]
 )
-def test_the_password_of_an_address_is_not_told(address: str, server: tuple[str, list[str]]):
+def test_a_password_in_a_url_is_not_in_the_error_message(address: str, server: tuple[str, list[str]]):
     url = address.format(server[0]).replace("//1", "//bob:hunter2@1")
     assert "hunter2" in url
     with pytest.raises(
@@ -183,14 +183,14 @@ def test_the_password_of_an_address_is_not_told(address: str, server: tuple[str,
     assert "hunter2" not in caught.value.message
 
 
-def test_no_server_is_told():
+def test_an_unreachable_server_is_an_error():
     with pytest.raises(
         EvaluationError, match=r"Cannot read records from http://127.0.0.1:1/v1/workflows .*running"
     ):
         read_records("http://127.0.0.1:1")
 
 
-async def test_a_running_server_tells_what_its_workers_took():
+async def test_a_running_servers_records_give_costs_and_speed():
     words = " ".join(["word"] * 60)
     paced = scripted(
         "a", words, tokens_per_s=200, price={"input_usd_per_mtok": 0, "output_usd_per_mtok": 100}

@@ -24,9 +24,7 @@ def replay_pool(folder: Path) -> tuple[str, Path]:
     return path, settings
 
 
-def test_a_replayed_pool_is_evaluated_from_the_command_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_a_replayed_pool_is_evaluated_by_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     path, settings = replay_pool(tmp_path)
     out = tmp_path / "out"
     command = [
@@ -79,7 +77,7 @@ def test_a_replayed_pool_is_evaluated_from_the_command_line(
         ),
     ],
 )
-def test_what_cannot_be_done_is_told_and_exits_2(
+def test_an_invalid_command_exits_2_with_its_reason(
     arguments: list[str],
     told: str,
     capsys: pytest.CaptureFixture[str],
@@ -107,7 +105,7 @@ def test_what_cannot_be_done_is_told_and_exits_2(
         ("--temperature", "2.1"),
     ],
 )
-def test_a_value_that_cannot_be_used_is_refused_before_anything_is_asked(
+def test_an_invalid_value_is_rejected_before_any_call(
     option: str, value: str, capsys: pytest.CaptureFixture[str]
 ):
     with pytest.raises(SystemExit) as left:
@@ -126,7 +124,7 @@ def test_help_lists_every_question_set_and_strategy(capsys: pytest.CaptureFixtur
     )
 
 
-def test_a_disk_that_is_full_stops_with_1_and_the_same_command_goes_on(tmp_path: Path):
+def test_a_full_disk_exits_1_and_the_same_command_resumes(tmp_path: Path):
     path, settings = replay_pool(tmp_path)
     out = tmp_path / "out"
     command = f"{sys.executable} -m evaluation.cli --settings {settings} --questions recorded:{path} --strategies single --out {out}"
@@ -146,7 +144,7 @@ def test_a_disk_that_is_full_stops_with_1_and_the_same_command_goes_on(tmp_path:
     assert (out / "results.jsonl").read_bytes().count(b"\n") == 60
 
 
-def test_ctrl_c_exits_130_and_the_same_command_goes_on(tmp_path: Path):
+def test_ctrl_c_exits_130_and_the_same_command_resumes(tmp_path: Path):
     slow = {"name": "slow", "kind": "scripted", "replies": ["<answer>2</answer>"], "delay_s": 0.4}
     settings, questions, out = tmp_path / "s.yaml", tmp_path / "q.jsonl", tmp_path / "out"
     settings.write_text(yaml.safe_dump({"workers": [slow]}))
@@ -182,7 +180,7 @@ def test_ctrl_c_exits_130_and_the_same_command_goes_on(tmp_path: Path):
     assert results.read_bytes().count(b"\n") == 4
 
 
-def test_without_its_packages_the_command_says_how_to_install_them_and_exits_2():
+def test_without_its_packages_the_command_exits_2_with_the_install_command():
     asked = "'--settings cluster/scripted.yaml --questions gsm8k --strategies single'.split()"
     ended = with_base_only(f"from evaluation.cli import main\nsys.exit(main({asked}))")
     assert ended.returncode == 2, ended.stderr

@@ -30,7 +30,7 @@ def test_the_page_has_commands():
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_of_the_page_is_read_and_names_what_there_is(command: str):
+def test_a_documented_command_is_valid_and_uses_known_names(command: str):
     _, which, *arguments = shlex.split(command)
     programs = {"eval": cli.main, "recorded-pool": replay_settings.main, "cards": cards.main}
     read = programs[which].build().make_context(which, arguments).params
@@ -48,9 +48,7 @@ def test_a_command_of_the_page_is_read_and_names_what_there_is(command: str):
         (["4", "4", "It is 4."], "(No output holds an answer.)"),
     ],
 )
-async def test_the_vote_of_the_operations_page_counts_what_scripted_workers_say(
-    replies: list[str], answer: str
-):
+async def test_the_documented_vote_counts_answers_of_scripted_workers(replies: list[str], answer: str):
     page = (DOCS / "operations" / "program-workers.md").read_text()
     settings = yaml.safe_load(page.partition("```yaml\n")[2].partition("```")[0])
     parse(settings)

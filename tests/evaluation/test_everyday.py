@@ -46,7 +46,7 @@ def right_answer(question: Question, pick: int = 0) -> str:
             return accepted[pick % len(accepted)]
 
 
-def test_two_hundred_questions_are_for_judging_and_the_others_share_no_text_with_them():
+def test_two_hundred_questions_are_for_tests_and_share_no_text_with_the_others():
     test, train = load("everyday?part=test"), load("everyday?part=train")
     words = [{" ".join(re.findall(r"\w+", q.text.casefold())) for q in part} for part in (test, train)]
     assert (len(test), len(words[0])) == (200, 200)
@@ -63,7 +63,7 @@ def test_each_part_has_every_family_in_the_same_shares(part: str):
     assert {q.family for q in questions} == set(FAMILIES)
 
 
-def test_one_family_can_be_asked_alone():
+def test_questions_may_be_limited_to_one_family():
     assert {q.family for q in load("everyday?family=sums&part=test")} == {"sums"}
 
 
@@ -76,13 +76,13 @@ def test_one_family_can_be_asked_alone():
         ("everyday?seed=1", "no option 'seed'"),
     ],
 )
-def test_an_option_that_cannot_be_used_is_told_with_those_that_can(name: str, message: str):
+def test_an_invalid_option_is_an_error_with_the_valid_ones(name: str, message: str):
     with pytest.raises(EvaluationError) as caught:
         load(name)
     assert message in caught.value.message
 
 
-def test_every_question_says_what_its_rule_needs():
+def test_every_question_has_the_facts_of_its_rule():
     for question in EVERY:
         facts = question.facts
         rule = facts.get("rule", "one")
@@ -98,7 +98,7 @@ def test_every_question_says_what_its_rule_needs():
     st.integers(0, 50),
     st.sampled_from([str, str.upper, str.title, "**{}**".format, " {}.\n".format]),
 )
-def test_an_answer_that_is_only_what_was_asked_for_is_right(
+def test_an_answer_of_only_the_requested_item_is_correct(
     question: Question, pick: int, write: Callable[[str], str]
 ):
     assert is_right(question, write(right_answer(question, pick)))
@@ -110,7 +110,7 @@ def test_an_answer_without_words_is_wrong(question: Question, blank: str):
 
 
 @given(QUESTIONS)
-def test_the_question_is_no_answer_to_itself(question: Question):
+def test_repeating_the_question_is_wrong(question: Question):
     assert not is_right(question, question.text)
     assert not is_right(question, question.text.rstrip("?") + ".")
 
@@ -126,14 +126,14 @@ def test_an_answer_that_lists_every_candidate_is_wrong(data: st.DataObject, join
 
 
 @given(st.data())
-def test_a_refused_answer_is_wrong_whatever_follows_it(data: st.DataObject):
+def test_an_excluded_answer_is_wrong_even_before_a_correct_one(data: st.DataObject):
     question = data.draw(QUESTIONS.filter(lambda each: bool(each.facts.get("refused"))))
     refused = spell(data.draw(st.sampled_from(question.facts["refused"])))
     assert not is_right(question, f"{refused.capitalize()}. {right_answer(question).capitalize()}.")
 
 
 @given(CHOSEN, st.integers(0, 50))
-def test_what_follows_a_right_sentence_changes_nothing(question: Question, pick: int):
+def test_text_after_a_correct_sentence_is_ignored(question: Question, pick: int):
     answer = right_answer(question, pick).capitalize()
     refused = [spell(item) for item in question.facts.get("refused", [])]
     for after in (ELSEWHERE, f" {' and '.join(refused)} are other things to know about."):
@@ -141,7 +141,7 @@ def test_what_follows_a_right_sentence_changes_nothing(question: Question, pick:
 
 
 @given(CHOSEN, st.integers(0, 50))
-def test_a_right_word_after_the_opening_does_not_count(question: Question, pick: int):
+def test_a_correct_word_after_the_opening_does_not_count(question: Question, pick: int):
     ramble = "This topic has always fascinated people. " * OPENING_WORDS
     assert not is_right(question, ramble + right_answer(question, pick))
 
@@ -255,18 +255,18 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("text", "answer"), RIGHT)
-async def test_a_right_answer_in_a_small_models_words_is_right(text: str, answer: str):
+async def test_a_correct_answer_in_a_small_models_style_is_accepted(text: str, answer: str):
     verdict = await grade(BY_TEXT[text], answer)
     assert verdict.correct, verdict.why
 
 
 @pytest.mark.parametrize(("text", "answer"), WRONG)
-async def test_a_wrong_or_rambling_answer_is_wrong_and_says_why(text: str, answer: str):
+async def test_a_wrong_or_rambling_answer_is_rejected_with_a_reason(text: str, answer: str):
     verdict = await grade(BY_TEXT[text], answer)
     assert (verdict.correct, bool(verdict.why)) == (False, True)
 
 
-def test_only_the_items_of_a_list_are_read():
+def test_only_the_items_of_a_list_are_extracted():
     question = BY_TEXT["Name two fruits."]
     assert (
         extract(question, "Here are two:\n1. Red: like blood.\n2) Blue (the sky)")

@@ -47,13 +47,13 @@ def make_question(grader: str, expected: str, **facts: Any) -> Question:
         ("choice", "A", "<answer>b or a</answer>", False),
     ],
 )
-async def test_an_answer_is_judged_by_the_part_that_counts(
+async def test_only_the_final_part_of_an_answer_is_graded(
     grader: str, expected: str, answer: str, right: bool
 ):
     assert (await grade(make_question(grader, expected), answer)).correct is right
 
 
-async def test_mathematics_is_compared_by_meaning():
+async def test_mathematical_answers_are_compared_by_value():
     question = make_question("math", "1/2")
     rights = [
         (await grade(question, answer)).correct
@@ -69,7 +69,7 @@ async def test_a_text_without_an_answer_abstains_and_is_wrong():
     assert other.correct
 
 
-def test_every_grader_extracts_nothing_from_nothing():
+def test_every_grader_extracts_nothing_from_an_empty_text():
     facts = {"entry": {}, "right": [], "entry_point": "f", "prompt": "", "test": ""}
     assert {name: extract(make_question(name, "1", **facts), "") for name in GRADERS} == dict.fromkeys(
         GRADERS
@@ -77,7 +77,7 @@ def test_every_grader_extracts_nothing_from_nothing():
 
 
 @given(st.text(), st.text(alphabet="abc123", min_size=1))
-def test_the_last_marked_answer_counts_whatever_stands_around_it(around: str, answer: str):
+def test_the_last_answer_tag_counts_whatever_surrounds_it(around: str, answer: str):
     around = around.replace("<", "(")
     assert (
         answer_extraction.answer_tag(f"{around}<answer>no</answer>{around}<answer>{answer}</answer>{around}")
@@ -86,19 +86,19 @@ def test_the_last_marked_answer_counts_whatever_stands_around_it(around: str, an
 
 
 @given(st.lists(st.sampled_from(["<answer>", "</Answer>", "a", "<", " "]), max_size=12).map("".join))
-def test_a_pair_of_answer_tags_goes_from_the_first_opening_to_the_next_closing(text: str):
+def test_an_answer_tag_ends_at_the_next_closing_tag(text: str):
     pairs = re.findall("<answer>(.*?)</answer>", text, re.DOTALL | re.IGNORECASE)
     assert answer_extraction.answer_tag(text) == (pairs[-1].strip() or None if pairs else None)
 
 
-def test_thousands_of_answer_tags_are_read_at_once():
+def test_thousands_of_answer_tags_are_parsed_in_linear_time():
     began_s = time.process_time()
     assert answer_extraction.answer_tag("<answer>" * 50_000) is None
     assert time.process_time() - began_s < 5, "a voter reads such a text in the router's event loop"
 
 
 @given(st.integers(-(10**12), 10**12))
-def test_a_number_is_found_with_and_without_separators(number: int):
+def test_a_number_may_have_thousands_separators(number: int):
     assert answer_extraction.number(f"So it is {number:,}") == str(number)
 
 
@@ -118,7 +118,7 @@ HUMANEVAL = {
         ("```python\ndef half(x:\n```", False, "the program failed: SyntaxError"),
     ],
 )
-async def test_a_program_is_right_when_its_tests_pass(answer: str, right: bool, why: str):
+async def test_a_program_is_correct_if_its_tests_pass(answer: str, right: bool, why: str):
     grading = await grade(make_question("code", "", **HUMANEVAL), answer)
     assert (grading.correct, grading.why.startswith(why)) == (right, True), grading.why
 
@@ -136,13 +136,13 @@ async def test_a_program_is_right_when_its_tests_pass(answer: str, right: bool, 
         ("print('x' * 10**7)", ""),
     ],
 )
-async def test_a_program_that_means_harm_is_stopped_and_never_passes(program: str, why: str):
+async def test_a_malicious_program_is_stopped_and_never_passes(program: str, why: str):
     verdict = await run_program(program, "assert False, 'the tests ran'", timeout_s=1)
     assert not verdict.passed
     assert (why or "the tests ran") in verdict.why
 
 
-async def test_a_program_has_no_network_where_the_kernel_allows_that():
+async def test_a_program_has_no_network_if_the_kernel_permits_that():
     verdict = await run_program("import socket\nsocket.socket().connect(('127.0.0.1', 9))", "", timeout_s=5)
     assert not verdict.passed
     assert (
@@ -179,6 +179,6 @@ async def test_a_scorer_that_hangs_is_killed_and_the_next_one_works():
         processes.close()
 
 
-async def test_a_number_too_large_to_divide_is_wrong_and_ends_nothing():
+async def test_a_number_too_large_to_divide_is_wrong_but_no_error():
     question = Question("q", "?", "0.5", "numeric", "s", "f")
     assert not (await grade(question, "<answer>9e999999</answer>")).correct

@@ -26,12 +26,12 @@ def two_kinds(n: int) -> tuple[Floats, npt.NDArray[np.bool_]]:
     return x, np.stack([kind, ~kind, np.zeros(n, dtype=bool)], axis=1)
 
 
-def test_pairs_are_the_workers_of_whom_one_was_right():
+def test_win_pairs_contain_exactly_one_correct_worker():
     right = np.array([[True, False, True], [False, False, False]])
     assert factorisation.win_pairs(right).tolist() == [[0, 0, 1], [0, 2, 1]]
 
 
-def test_a_score_is_that_of_the_formula():
+def test_the_score_follows_the_formula():
     rng = np.random.default_rng(1)
     model = factorisation.Factorisation(inputs=6, workers=3, inner=4, rng=rng)
     x, (v, p, head, bias) = rng.normal(size=6), [each.detach().numpy() for each in model.parameters()]
@@ -40,19 +40,19 @@ def test_a_score_is_that_of_the_formula():
     assert model.win_rate(x[None], 0, 1)[0] == pytest.approx(1 / (1 + np.exp(by_hand[1] - by_hand[0])))
 
 
-def test_the_factorisation_learns_who_can_what():
+def test_the_factorisation_learns_which_worker_solves_which_kind():
     x, right = two_kinds(200)
     rates = factorisation.fit(x, right, seed=0, inner=8, epochs=20, batch=32, rate=0.02).win_rate(x, 0, 1)
     assert ((rates > 0.5) == right[:, 0]).mean() > 0.95
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=50, unique=True), st.floats(0, 1))
-def test_the_threshold_calls_the_strong_worker_for_its_share(rates: list[float], share: float):
+def test_the_threshold_sends_the_configured_share_to_the_strong_worker(rates: list[float], share: float):
     threshold = factorisation.threshold(np.array(rates), share)
     assert sum(rate >= threshold for rate in rates) == round(share * len(rates))
 
 
-def test_a_router_keeps_to_its_target_and_takes_the_best_where_it_may():
+def test_a_router_meets_its_cost_target_and_otherwise_chooses_the_best():
     x, right = two_kinds(200)
     chances, usd = logistic.fit(x, right).chances(x), np.array([4.0, 1.0, 0.0])
     free = logistic.choose(chances, usd, 0.0)
@@ -66,7 +66,7 @@ def test_a_router_keeps_to_its_target_and_takes_the_best_where_it_may():
         logistic.factor_for(chances, usd + 1, 0.5)
 
 
-def test_the_task_head_learns_from_labels_alone_and_the_others_from_rewards_alone():
+def test_the_task_head_learns_only_from_labels_and_the_others_only_from_rewards():
     heads = cascade.Cascade(6, tasks=2, modes=3, agents=4, workers=3, seed=2)
     x, _ = two_kinds(2)
     choices = [cascade.TeamChoice(0, (1,)), cascade.TeamChoice(2, (0, 0, 2))]
@@ -92,7 +92,7 @@ def test_the_task_head_learns_from_labels_alone_and_the_others_from_rewards_alon
         assert not torch.allclose(one[f"{head}.weight"], differs[f"{head}.weight"]), head
 
 
-def test_the_loss_is_the_sum_of_all_choices_worked_by_hand():
+def test_the_loss_is_the_sum_of_all_choices():
     heads = cascade.Cascade(6, tasks=2, modes=2, agents=2, workers=4, seed=0)
     for name, weights in heads.named_parameters():
         if not name.startswith("hidden"):
@@ -102,7 +102,7 @@ def test_the_loss_is_the_sum_of_all_choices_worked_by_hand():
     assert loss.item() == pytest.approx(np.log(2) + 2.0 * (np.log(2) + np.log(2) + 2 * np.log(4)))
 
 
-def test_the_cascade_learns_the_choice_that_is_rewarded():
+def test_the_cascade_learns_the_rewarded_choice():
     heads = cascade.Cascade(6, tasks=2, modes=2, agents=2, workers=3, seed=0)
     x, right = two_kinds(400)
     tasks = right[:, 1].astype(np.int64)
@@ -120,7 +120,7 @@ def test_the_cascade_learns_the_choice_that_is_rewarded():
 
 
 @given(st.lists(st.floats(0.01, 1), min_size=1, max_size=6), st.integers(1, 6))
-def test_agents_are_spread_by_chance_and_all_are_given(chances: list[float], agents: int):
+def test_agents_are_distributed_by_probability(chances: list[float], agents: int):
     team = cascade.spread(np.array(chances) / sum(chances), agents)
     assert len(team) == agents
     assert set(team) <= set(range(len(chances)))

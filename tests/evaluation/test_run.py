@@ -63,7 +63,7 @@ CONDUCTED: dict[str, Any] = {
 }
 
 
-async def test_strategies_stand_side_by_side_over_one_pool(tmp_path: Path):
+async def test_strategies_are_compared_over_one_pool(tmp_path: Path):
     whom = backend(*CONDUCTED["workers"], conductor=CONDUCTED["conductor"])
     names = [
         "single",
@@ -98,7 +98,7 @@ async def test_strategies_stand_side_by_side_over_one_pool(tmp_path: Path):
     assert {result.notes["chosen"] for result in outcome.results["oracle"].values()} == {"single:good"}
 
 
-async def test_equal_compute_may_also_be_counted_in_tokens(tmp_path: Path):
+async def test_equal_compute_may_be_counted_in_tokens(tmp_path: Path):
     whom = backend(*CONDUCTED["workers"], conductor=CONDUCTED["conductor"])
     outcome = await run(["conductor", "best_of_n:good?by=tokens"], EvalConfig(sums(3)), tmp_path, whom)
     for question, drawn in outcome.results["best_of_n:good?by=tokens"].items():
@@ -109,7 +109,7 @@ async def test_equal_compute_may_also_be_counted_in_tokens(tmp_path: Path):
         assert spent <= used < spent + 2 * spent / drawn.notes["n"] or drawn.notes["n"] == 64
 
 
-async def test_a_question_is_paid_for_once_however_often_the_evaluation_is_begun(tmp_path: Path):
+async def test_a_resumed_evaluation_does_not_repeat_questions(tmp_path: Path):
     Adder.n_calls = 0
     first = await run(["single", "oracle"], EvalConfig(sums(5)), tmp_path)
     n_first, again = Adder.n_calls, await run(["single", "oracle"], EvalConfig(sums(5)), tmp_path)
@@ -119,7 +119,7 @@ async def test_a_question_is_paid_for_once_however_often_the_evaluation_is_begun
     assert Adder.n_calls == 20, "other caps are another evaluation"
 
 
-async def test_a_torn_last_line_is_cut_off_and_its_question_asked_again(tmp_path: Path):
+async def test_an_incomplete_last_line_is_removed_and_its_question_is_repeated(tmp_path: Path):
     await run(["single:good"], EvalConfig(sums(4)), tmp_path)
     path = tmp_path / "results.jsonl"
     whole = path.read_bytes()
@@ -131,13 +131,13 @@ async def test_a_torn_last_line_is_cut_off_and_its_question_asked_again(tmp_path
     assert all(json.loads(line) for line in path.read_text().splitlines())
 
 
-def test_a_line_that_is_no_result_is_told_by_its_number(tmp_path: Path):
+def test_an_invalid_line_is_an_error_with_its_number(tmp_path: Path):
     (tmp_path / "r.jsonl").write_text("{}\n")
     with pytest.raises(EvaluationError, match=r"line 1 is not a result.*--out"):
         ResultLog(tmp_path / "r.jsonl")
 
 
-async def test_a_stopped_evaluation_leaves_what_was_answered_and_no_task(tmp_path: Path):
+async def test_a_stopped_evaluation_keeps_its_answers_and_leaves_no_task(tmp_path: Path):
     slow = {"name": "slow", "kind": "scripted", "replies": ["<answer>1</answer>"], "delay_s": 30}
     whom = backend(worker("good"), slow)
     running = asyncio.create_task(run(["single"], EvalConfig(sums(3)), tmp_path, whom))
@@ -151,15 +151,15 @@ async def test_a_stopped_evaluation_leaves_what_was_answered_and_no_task(tmp_pat
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-async def test_an_outage_is_asked_again_and_a_refusal_is_not(tmp_path: Path):
+async def test_an_outage_is_retried_but_a_refusal_is_not(tmp_path: Path):
     order = EvalConfig(sums(2))
-    down = await run(["single:w"], order, tmp_path, Relabelled(backend(worker("w", down=True))))
+    down = await run(["single:w"], order, tmp_path, RelabelledBackend(backend(worker("w", down=True))))
     assert [r.outcome.error for r in down.results["single:w"].values()] == ["WorkerUnavailable"] * 2
-    up = await run(["single:w"], order, tmp_path, Relabelled(backend(worker("w"))))
+    up = await run(["single:w"], order, tmp_path, RelabelledBackend(backend(worker("w"))))
     assert right(up, "single:w") == 1
 
 
-class Relabelled:
+class RelabelledBackend:
     """Backend with the identity of another one: its worker recovered, and the settings are the same."""
 
     def __init__(self, own: InProcessBackend) -> None:
@@ -183,7 +183,7 @@ class Relabelled:
         await self._own.aclose()
 
 
-async def test_a_strategy_stops_at_its_budget_and_says_so(tmp_path: Path):
+async def test_a_strategy_stops_at_its_budget_with_a_reason(tmp_path: Path):
     price = Decimal("0.000033")  # reads 3 words at 1 USD and writes 3 at 10 USD per million tokens
     outcome = await run(["single"], EvalConfig(sums(9), concurrency=1, strategy_usd=3 * price), tmp_path)
     assert [len(results) for results in outcome.results.values()] == [3, 3]
@@ -192,7 +192,7 @@ async def test_a_strategy_stops_at_its_budget_and_says_so(tmp_path: Path):
     assert [len(results) for results in more.results.values()] == [5, 5], "what was paid before counts"
 
 
-async def test_a_budget_that_cannot_be_kept_stops_the_strategy(tmp_path: Path):
+async def test_an_unknown_cost_under_a_budget_stops_the_strategy(tmp_path: Path):
     unpriced = worker("w") | {"price": None}
     outcome = await run(
         ["single"], EvalConfig(sums(9), concurrency=1, strategy_usd=Decimal(1)), tmp_path, backend(unpriced)
@@ -201,7 +201,7 @@ async def test_a_budget_that_cannot_be_kept_stops_the_strategy(tmp_path: Path):
     assert "unknown" in outcome.stopped["single:w"]
 
 
-async def test_learned_routers_send_each_family_to_who_can_it(tmp_path: Path):
+async def test_learned_routers_send_each_family_to_a_suitable_worker(tmp_path: Path):
     whom = backend(worker("good"), worker("bad", off=1))
     names = ["routellm?share=1", "router", "masrouter?max_agents=1&epochs=2&modes=io&cost_weight=0"]
     outcome = await run(names, EvalConfig(sums(4), training=sums(20, "others")), tmp_path, whom)
@@ -226,26 +226,26 @@ async def test_learned_routers_send_each_family_to_who_can_it(tmp_path: Path):
         (["masrouter?modes=dance"], "Choose from: io, cot"),
     ],
 )
-def test_what_cannot_be_made_says_what_to_write(names: list[str], message: str):
+def test_an_invalid_strategy_is_an_error_with_the_remedy(names: list[str], message: str):
     with pytest.raises(EvaluationError) as caught:
         make(names, backend(), lambda *_: backend())
     assert message in caught.value.message
 
 
-def test_the_usual_strategies_are_those_that_the_pool_can_do():
+def test_the_usual_strategies_are_those_that_the_pool_supports():
     conducted = backend(*CONDUCTED["workers"], conductor=CONDUCTED["conductor"])
     unpriced = backend(worker("w") | {"price": None})
     assert expand(["usual,learned", "vote"], conducted, learns=False) == [*USUAL, *LEARNED, "vote"]
     assert {*USUAL} - {*expand(["usual"], unpriced, learns=False)} == {*OF_A_CONDUCTOR, "cheapest"}
 
 
-async def test_learning_without_lessons_names_the_option(tmp_path: Path):
+async def test_learning_without_training_questions_names_the_missing_option(tmp_path: Path):
     with pytest.raises(EvaluationError, match="--train"):
         await run(["router"], EvalConfig(sums(1)), tmp_path)
 
 
 @given(st.integers(1, 5), st.integers(1, 4))
-def test_a_mixture_of_agents_is_a_plan_that_can_run_and_needs_every_step(proposers: int, layers: int):
+def test_a_mixture_of_agents_is_a_valid_plan_that_needs_every_step(proposers: int, layers: int):
     names = [f"w{n}" for n in range(proposers)]
     plan = mixture_of_agents(names, "w0", layers)
     assert Plan.of(plan.steps, names, 100) == plan
@@ -253,7 +253,7 @@ def test_a_mixture_of_agents_is_a_plan_that_can_run_and_needs_every_step(propose
     assert plan.reachable == frozenset(range(len(plan.steps)))
 
 
-def test_an_unknown_cost_or_count_stays_unknown_when_runs_are_put_together():
+def test_an_unknown_cost_or_count_stays_unknown_in_a_sum():
     priced, unknown = (
         RunOutcome(cost_usd=Decimal(1), wall_s=2, calls=1),
         RunOutcome(cost_usd=None, prompt_tokens=None, wall_s=3, calls=1),
@@ -263,7 +263,7 @@ def test_an_unknown_cost_or_count_stays_unknown_when_runs_are_put_together():
     assert combine([priced, priced], "x", concurrent=False).wall_s == 4
 
 
-def test_a_result_reads_back_as_it_was_written(tmp_path: Path):
+def test_a_result_round_trips(tmp_path: Path):
     outcome = RunOutcome("ä", 1, 1, None, 2, Decimal("0.1"), workers=("a",), plan=("a[]: x",))
     result = Result.of("s", sums(1)[0], "d", outcome, Grade(True, "ä"), {"n": 1})
     with ResultLog(tmp_path / "r.jsonl") as log:
@@ -272,7 +272,7 @@ def test_a_result_reads_back_as_it_was_written(tmp_path: Path):
         assert log.get(*result.key) == result
 
 
-async def test_never_more_than_so_many_questions_are_under_way():
+async def test_at_most_the_configured_number_of_questions_run_concurrently():
     open_now, most = 0, 0
 
     async def one(_: int) -> None:
@@ -286,7 +286,7 @@ async def test_never_more_than_so_many_questions_are_under_way():
     assert most == 7
 
 
-def test_these_pools_say_that_they_are_programs():
+def test_these_pools_contain_no_synthetic_workers():
     assert pools.backend().provenance == {}, (
         "workers of one's own are taken for models unless they say otherwise"
     )

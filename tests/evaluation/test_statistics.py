@@ -10,7 +10,7 @@ from evaluation.statistics import accuracy, bootstrap_difference, pareto
 RIGHTS = st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=60)
 
 
-def test_the_error_of_an_accuracy_is_the_binomial_one():
+def test_the_standard_error_of_an_accuracy_is_binomial():
     estimate = accuracy([True] * 64 + [False] * 36)
     assert (estimate.mean, estimate.standard_error) == (0.64, pytest.approx(0.048))  # sqrt(.64 * .36 / 100)
     assert (estimate.low, estimate.high) == (
@@ -19,13 +19,13 @@ def test_the_error_of_an_accuracy_is_the_binomial_one():
     )  # Wilson interval by hand
 
 
-def test_all_right_still_has_an_interval():
+def test_a_perfect_accuracy_still_has_an_interval():
     estimate = accuracy([True] * 10)
     assert (estimate.standard_error, estimate.high) == (0, pytest.approx(1))
     assert estimate.low == pytest.approx(0.7225, abs=1e-4)  # 1 / (1 + 1.96² / 10)
 
 
-def test_of_no_questions_nothing_is_known():
+def test_the_accuracy_over_no_questions_is_not_a_number():
     assert math.isnan(accuracy([]).mean)
 
 
@@ -35,12 +35,12 @@ def test_a_strategy_does_not_differ_from_itself():
     assert (difference.mean, difference.low, difference.high, difference.p) == (0, 0, 0, 1)
 
 
-def test_one_that_is_right_wherever_the_other_is_wrong_is_surely_better():
+def test_a_strategy_that_is_right_whenever_the_other_is_wrong_is_significantly_better():
     difference = bootstrap_difference([True] * 50, [False] * 50, resamples=999)
     assert (difference.mean, difference.low, difference.high, difference.p) == (1, 1, 1, 2 / 1000)
 
 
-def test_the_interval_is_that_of_the_normal_for_many_questions():
+def test_for_many_questions_the_interval_is_that_of_the_normal_distribution():
     first, second = [True] * 600 + [False] * 400, [False] * 200 + [True] * 400 + [False] * 400
     difference = bootstrap_difference(first, second)
     error = math.sqrt((0.2 - 0.2**2) / 1000)  # 200 wins, 800 ties
@@ -52,7 +52,7 @@ def test_the_interval_is_that_of_the_normal_for_many_questions():
 
 
 @given(RIGHTS)
-def test_swapping_the_two_turns_the_sign_and_keeps_the_mean_inside(pairs: list[tuple[bool, bool]]):
+def test_swapping_the_two_strategies_negates_the_difference(pairs: list[tuple[bool, bool]]):
     first, second = [a for a, _ in pairs], [b for _, b in pairs]
     one, other = (
         bootstrap_difference(first, second, resamples=400),
@@ -64,7 +64,7 @@ def test_swapping_the_two_turns_the_sign_and_keeps_the_mean_inside(pairs: list[t
 
 
 @given(RIGHTS, st.randoms())
-def test_the_order_of_the_questions_and_a_second_look_change_nothing(
+def test_question_order_and_repetition_do_not_change_the_estimate(
     pairs: list[tuple[bool, bool]], random: object
 ):
     shuffled = sorted(pairs)
@@ -87,12 +87,12 @@ def test_a_percentile_is_the_nearest_rank():
     assert percentiles([]) == {"p50": None, "p95": None}
 
 
-def test_the_front_leaves_out_what_another_beats():
+def test_the_pareto_front_omits_dominated_points():
     assert pareto([(1, 0.5), (2, 0.4), (2, 0.7), (3, 0.7), (0.5, 0.1)]) == [4, 0, 2]
 
 
 @given(st.lists(st.tuples(st.floats(0, 9), st.floats(0, 1)), max_size=20))
-def test_no_point_beats_one_of_the_front_and_each_other_point_is_beaten(points: list[tuple[float, float]]):
+def test_a_point_is_on_the_front_exactly_if_none_dominates_it(points: list[tuple[float, float]]):
     front = pareto(points)
 
     def beats(one: tuple[float, float], other: tuple[float, float]) -> bool:

@@ -51,14 +51,14 @@ def test_a_conversation_keeps_its_category_unless_it_changes() -> None:
     assert again == [drawn.tolist() for drawn in REPLAYS.draw(5, 0.3, seed=1)]
 
 
-def test_a_replay_costs_what_its_tokens_cost() -> None:
+def test_a_replay_costs_the_price_of_its_tokens() -> None:
     rights, usd, switches = REPLAYS.replay(np.array([0, 2]), RIGHT, 1.0)
     first = 20_100 * Decimal("3.75") + 50 * 15
     second = 20_100 * Decimal("0.3") + 150 * Decimal("3.75") + 50 * 15
     assert (rights, usd, switches) == (2, (first + second) / 10**6, 0)
 
 
-def test_at_0_the_router_decides_and_at_infinity_the_first_worker_stays() -> None:
+def test_stickiness_0_follows_the_router_and_infinity_the_first_worker() -> None:
     conversation = np.array([0, 1, 2, 3])
     assert REPLAYS.replay(conversation, RIGHT, 0.0)[::2] == (4, 3)
     rights, usd, switches = REPLAYS.replay(conversation, RIGHT, float("inf"))
@@ -66,7 +66,7 @@ def test_at_0_the_router_decides_and_at_infinity_the_first_worker_stays() -> Non
     assert usd < REPLAYS.replay(conversation, RIGHT, 0.0)[1]
 
 
-def test_the_rows_show_what_stickiness_costs() -> None:
+def test_the_rows_show_the_cost_of_stickiness() -> None:
     rows = rows_of(REPLAYS, RIGHT, 30, seed=0)
     by_case = {(row["change"], row["stickiness"]): row for row in rows}
     assert {row["right"] for row in rows if row["stickiness"] == 0} == {1.0}
@@ -77,7 +77,7 @@ def test_the_rows_show_what_stickiness_costs() -> None:
     assert largest_harmless([row for row in rows if row["change"] == 0]) == max(STICKINESS)
 
 
-def test_the_interval_holds_the_mean() -> None:
+def test_the_interval_contains_the_mean() -> None:
     values = np.random.default_rng(0).normal(0.1, 0.3, 200)
     low, high = interval(values, seed=0)
     assert low < values.mean() < high
@@ -93,7 +93,7 @@ def test_both_routers_choose_among_all_workers() -> None:
     assert len(chosen["router"]) == 40
 
 
-def test_a_pool_s_sides_and_prices_are_read(tmp_path: Path) -> None:
+def test_the_recorded_pools_parts_and_prices_are_parsed(tmp_path: Path) -> None:
     prices, reasoning_W = read_prices()
     assert prices["anthropic_claude-sonnet-4"] == SONNET
     assert prices["google_gemma-3-27b-it"].cached == prices["google_gemma-3-27b-it"].input_usd_per_mtok

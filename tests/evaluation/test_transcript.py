@@ -14,7 +14,7 @@ PLAN = """\
 """
 
 
-async def test_the_table_has_plan_answer_and_what_the_worker_says_by_name(tmp_path: Path):
+async def test_the_table_has_the_plan_its_answer_and_the_workers_own_answer(tmp_path: Path):
     workers = [scripted("a", "5"), scripted("b", "many | words <b> " * 30)]
     out = tmp_path / "page.md"
     async with served(team(PLAN, workers=workers)) as api:
@@ -33,6 +33,6 @@ async def test_the_table_has_plan_answer_and_what_the_worker_says_by_name(tmp_pa
     assert "`mini`" in out.read_text()
 
 
-def test_without_a_server_it_says_so(capsys: pytest.CaptureFixture[str]):
+def test_without_a_server_the_command_names_how_to_start_one(capsys: pytest.CaptureFixture[str]):
     assert main(["--url", "http://127.0.0.1:1", "--question", QUESTIONS[0]]) == 1
     assert "`make serve`" in capsys.readouterr().err

@@ -59,7 +59,7 @@ def run(name: str, url: str) -> str:
     return done.stdout
 
 
-def test_every_example_is_run_here() -> None:
+def test_every_example_is_tested() -> None:
     assert {path.name for path in EXAMPLES.glob("*.py")} == SHOWN.keys()
 
 
@@ -69,13 +69,13 @@ def test_examples_are_short() -> None:
 
 
 @pytest.mark.parametrize("name", SHOWN)
-def test_an_example_shows_what_it_promises(name: str, scripted_url: str) -> None:
+def test_an_example_prints_the_promised_output(name: str, scripted_url: str) -> None:
     printed = run(name, scripted_url)
     for pattern in SHOWN[name]:
         assert re.search(pattern, printed), f"no {pattern!r} in:\n{printed}"
 
 
-def test_the_steps_of_ones_own_plan_run_side_by_side(scripted_url: str) -> None:
+def test_a_custom_plan_runs_its_steps_in_parallel(scripted_url: str) -> None:
     printed = run("own_plan.py", scripted_url)
     times = [
         (float(a), float(b)) for a, b in re.findall(r"^(\d+\.\d+) to (\d+\.\d+) s", printed, re.MULTILINE)

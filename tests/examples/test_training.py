@@ -102,7 +102,7 @@ async def run(*command: str) -> str:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-async def test_my_questions_and_my_api_pool_become_an_adapter_that_the_pool_serves(tmp_path: Path) -> None:
+async def test_questions_and_an_api_pool_are_trained_into_a_servable_adapter(tmp_path: Path) -> None:
     out = tmp_path / "run"
     held_out = f"jsonl:{EXAMPLE}/held_out.jsonl?question=text&answer=expected&grader=numeric&form="
     async with example(tmp_path) as config:
@@ -135,7 +135,7 @@ async def test_my_questions_and_my_api_pool_become_an_adapter_that_the_pool_serv
     assert parse(served).adapters_of("conductor") == [adapter]
 
 
-def test_the_example_s_files_are_the_ones_that_its_page_names() -> None:
+def test_the_page_names_the_examples_files() -> None:
     page = (EXAMPLE / "README.md").read_text()
     for name in re.findall(r"examples/training/([\w.]+)", page):
         assert (EXAMPLE / name).exists(), name

@@ -71,7 +71,7 @@ def words(chunks: list[Any]) -> int:
     return len("".join(texts).split())
 
 
-async def test_replicas_come_with_the_load_and_go_with_it_and_no_stream_is_cut(server: str) -> None:
+async def test_replicas_scale_with_the_load_and_no_stream_is_interrupted(server: str) -> None:
     async with httpx2.AsyncClient(base_url=server, timeout=120) as http:
         await until(lambda: at_most(http, 0), 60)
         ready = await http.get("/readyz")

@@ -98,7 +98,7 @@ def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keyed]:
             yield Keyed(process, port, settings, store, keys, planted, words, spans, upstream, began_s)
 
 
-def test_beyond_loopback_a_key_is_asked_for(keyed: Keyed) -> None:
+def test_a_server_beyond_loopback_requires_a_key(keyed: Keyed) -> None:
     assert open_and_closed(keyed.url, keyed.keys["boss"]) == OPEN_AND_CLOSED
     sockets = [each for process in processes_of(f"{ROOT}:{keyed.port}:") for each in process.net_connections("inet")]  # fmt: skip
     listening = [each.laddr for each in sockets if each.status == psutil.CONN_LISTEN]
@@ -107,7 +107,7 @@ def test_beyond_loopback_a_key_is_asked_for(keyed: Keyed) -> None:
     assert beyond == {keyed.port}, "the replicas' own ports are HAProxy's alone"
 
 
-async def test_every_run_is_a_line_of_json_in_the_servers_log(keyed: Keyed) -> None:
+async def test_every_run_is_a_json_line_in_the_servers_log(keyed: Keyed) -> None:
     body = {"model": "a", "messages": [{"role": "user", "content": "Why is the sky blue?"}]}
     assert status(f"{keyed.url}/v1/chat/completions", keyed.keys["app"], body) == 200
     log = ROOT / "build" / f"serve-{keyed.port}.log"
@@ -121,7 +121,7 @@ async def test_every_run_is_a_line_of_json_in_the_servers_log(keyed: Keyed) -> N
     assert re.fullmatch(r"[0-9a-f]{32}", lines()[0]["trace_id"])
 
 
-async def test_secrets_in_keys_prompts_and_settings_are_in_no_log_record_trace_or_error(keyed: Keyed) -> None:
+async def test_secrets_appear_in_no_log_record_trace_or_error(keyed: Keyed) -> None:
     quoted = {"key in a prompt": f"sk-proj-{uuid.uuid4().hex}A1"}
     """Secret of a known form, which is redacted in all copies of the prompt."""
     prompts = {name: word() for name in ("question", "system prompt")}
@@ -158,16 +158,16 @@ def found_elsewhere(planted: dict[str, str], places: dict[Path, dict[str, str]],
     return [each for each in secrets.files_with(planted, since_s) if each not in own]
 
 
-class Said:
+class Outputs:
     def __init__(self) -> None:
         self.errors, self.records, self.trace_id = "", "", ""
 
 
-async def ask_everything(url: str, keys: dict[str, str], prompts: dict[str, str], quoted: str) -> Said:
+async def ask_everything(url: str, keys: dict[str, str], prompts: dict[str, str], quoted: str) -> Outputs:
     """Start runs that answer, fail and are rejected, with each key. Collect their records with the administrator's
     key.
     """
-    said = Said()
+    said = Outputs()
     talk = [
         {"role": "system", "content": prompts["system prompt"]},
         {"role": "user", "content": f"{prompts['question']} My key is {quoted}."},

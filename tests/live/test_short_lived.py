@@ -31,7 +31,7 @@ async def podium(*arguments: str, **keys: str) -> tuple[int | None, str]:
     return process.returncode, " ".join(printed.decode().split())
 
 
-async def test_the_worker_that_is_named_writes_the_plan_and_the_cheap_one_is_asked_the_user_s_own_words(
+async def test_the_named_worker_plans_and_the_cheapest_gets_the_question(
     tmp_path: Path,
 ) -> None:
     async with serving(OpenAIWire()) as upstream:
@@ -58,7 +58,7 @@ async def test_the_worker_that_is_named_writes_the_plan_and_the_cheap_one_is_ask
     assert asked[1]["max_completion_tokens"] == 16384, "its worker's own limit: thoughts count too"
 
 
-def test_a_start_that_fails_leaves_rays_logs_without_secrets(tmp_path: Path) -> None:
+def test_a_failed_start_leaves_rays_logs_without_secrets(tmp_path: Path) -> None:
     began_s, planted = secrets.now_s(), secrets.planted()
     settings = yaml.safe_load((ROOT / "cluster/scripted.yaml").read_text())
     settings["workers"] += [

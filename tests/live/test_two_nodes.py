@@ -182,7 +182,7 @@ def cluster() -> Iterator[Cluster]:
         yield cluster
 
 
-def test_everything_but_metrics_is_on_loopback_or_asks_for_a_credential(cluster: Cluster) -> None:
+def test_every_port_except_metrics_is_on_loopback_or_requires_a_credential(cluster: Cluster) -> None:
     ports = ports_once_open(cluster.tag, {cluster.http})
     said = note("two-nodes", ports)
     beyond = [each for each in ports if not each.is_on_loopback]
@@ -202,7 +202,7 @@ def test_a_replica_in_a_placement_group_keeps_its_environment(cluster: Cluster) 
     assert [router.environ()["OTEL_SERVICE_NAME"] for router in routers] == ["podium-router"]
 
 
-def test_haproxy_beyond_loopback_asks_for_the_key_that_was_made(cluster: Cluster) -> None:
+def test_haproxy_beyond_loopback_requires_the_created_key(cluster: Cluster) -> None:
     assert {each.laddr.ip for each in listening_on(cluster.http, cluster.tag)} == {"0.0.0.0"}
     url = f"http://127.0.0.1:{cluster.http}"  # a host that the settings do not name
     assert status(f"{url}/v1/models") == 200

@@ -39,7 +39,7 @@ async def post(session: ClientSession, url: str, path: str, body: Json, key: str
         return response.status, await response.text()
 
 
-async def test_messages_report_what_they_bill(session: ClientSession) -> None:
+async def test_messages_report_the_billed_tokens(session: ClientSession) -> None:
     provider = CacheProvider()
     async with provider.running() as url:
         whole = json.loads((await post(session, url, "/v1/messages", MESSAGES))[1])
@@ -53,7 +53,7 @@ async def test_messages_report_what_they_bill(session: ClientSession) -> None:
     assert "event: message_stop" in stream
 
 
-async def test_chats_report_what_they_bill(session: ClientSession) -> None:
+async def test_chats_report_the_billed_tokens(session: ClientSession) -> None:
     provider = CacheProvider()
     async with provider.running() as url:
         await post(session, url, "/v1/chat/completions", CHAT)
@@ -66,7 +66,7 @@ async def test_chats_report_what_they_bill(session: ClientSession) -> None:
     assert second.cost_usd - second.input_usd == second.usd(OUTPUT) > 0
 
 
-async def test_accounts_share_no_cache_and_fail_alone(session: ClientSession) -> None:
+async def test_accounts_have_separate_caches_and_faults(session: ClientSession) -> None:
     provider = CacheProvider()
     async with provider.running() as url:
         for key in ("a", "b"):
@@ -77,7 +77,7 @@ async def test_accounts_share_no_cache_and_fail_alone(session: ClientSession) ->
     assert statuses == [503, 200]
 
 
-async def test_a_cancelled_call_is_billed_and_caches_nothing(session: ClientSession) -> None:
+async def test_a_cancelled_call_is_billed_but_not_cached(session: ClientSession) -> None:
     provider = CacheProvider(first_s=1)
     async with provider.running() as url:
         request = asyncio.create_task(post(session, url, "/v1/chat/completions", CHAT))
@@ -90,7 +90,7 @@ async def test_a_cancelled_call_is_billed_and_caches_nothing(session: ClientSess
     assert cancelled.tokens[OUTPUT] == 0
 
 
-async def test_too_many_breakpoints_are_a_400(session: ClientSession) -> None:
+async def test_too_many_breakpoints_return_400(session: ClientSession) -> None:
     body = MESSAGES | {"messages": [{"role": "user", "content": [MARKED] * 5}]}
     provider = CacheProvider()
     async with provider.running() as url:
@@ -122,7 +122,7 @@ async def test_a_conversation_has_60_turns_and_keeps_its_cache(
     assert least <= share <= most
 
 
-async def test_a_client_sends_the_same_requests_again() -> None:
+async def test_a_clients_requests_are_deterministic() -> None:
     def bodies(client: Client) -> list[str]:
         answer = {"choices": [{"message": {"content": "Yes."}}]}
         return [json.dumps(next(client).body), *(json.dumps(client.send(answer).body) for _ in range(3))]

@@ -42,9 +42,7 @@ for name in names:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("loop", "prefix"), [("closed", ""), ("open", "open-")])
-def test_each_scenario_of_a_loop_runs_to_its_report(
-    loop: str, prefix: str, scripted_url: str, tmp_path: Path
-) -> None:
+def test_each_scenario_writes_its_report(loop: str, prefix: str, scripted_url: str, tmp_path: Path) -> None:
     """One second each, in one process, because imports take most of the time."""
     names = [name for name, scenario in SCENARIOS.items() if scenario.loop == loop]
     asked = [sys.executable, "-c", ALL_OF_A_LOOP, scripted_url, str(tmp_path), *names]
@@ -54,7 +52,7 @@ def test_each_scenario_of_a_loop_runs_to_its_report(
     reports = {name: json.loads((tmp_path / name / "report.json").read_text()) for name in names}
     for name in names:
         is_whole(tmp_path / name, name, reports[name]["figures"]["requests"])
-    shows_every_phase_and_what_an_answer_took(reports[f"{prefix}ultra"]["figures"])
+    check_phases_and_costs(reports[f"{prefix}ultra"]["figures"])
     has_plan_and_calls_from_records(reports[f"{prefix}chat"])
 
 
@@ -70,7 +68,7 @@ def is_whole(folder: Path, name: str, requests: dict[str, int]) -> None:
     assert not re.search("src=|<link|@import", page), "it needs nothing beside itself"
 
 
-def shows_every_phase_and_what_an_answer_took(figures: dict[str, Any]) -> None:
+def check_phases_and_costs(figures: dict[str, Any]) -> None:
     phases = figures["phases_ms"]["all"]
     assert (
         phases["plan"]["p50"] < phases["steps"]["p50"] < phases["first_token"]["p50"] < phases["end"]["p50"]
@@ -147,7 +145,7 @@ def test_a_run_without_a_request_has_a_report(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "report.json").read_text())["figures"]["requests"]["due"] == 0
 
 
-def test_replicas_over_time_are_drawn_where_there_are_any() -> None:
+def test_replicas_over_time_are_plotted_if_known() -> None:
     from loadtest.plots import report_plots
 
     assert list(report_plots([], {"replicas of router": [(0.0, 1), (5.0, 2)]}, 5.0)) == [
@@ -156,7 +154,7 @@ def test_replicas_over_time_are_drawn_where_there_are_any() -> None:
     assert report_plots([], {}, 5.0) == {}
 
 
-def test_nobody_at_the_url_is_told_with_a_remedy(tmp_path: Path) -> None:
+def test_an_unreachable_server_is_reported_with_the_remedy(tmp_path: Path) -> None:
     done = subprocess.run(
         command("open-chat", "--url", "http://127.0.0.1:9", "--out", str(tmp_path)),
         cwd=ROOT,
@@ -218,7 +216,7 @@ def a_second(url: str, out: Path, temporary: Path) -> subprocess.CompletedProces
 
 
 @pytest.mark.parametrize("out", ["a file", pytest.param("/proc/nope", marks=pytest.mark.slow)])
-def test_a_folder_that_cannot_be_written_to_is_told_before_the_load(
+def test_an_unwritable_folder_is_reported_before_the_load_starts(
     podium_url: str, tmp_path: Path, out: str
 ) -> None:
     (tmp_path / "a file").touch()
@@ -230,9 +228,7 @@ def test_a_folder_that_cannot_be_written_to_is_told_before_the_load(
 
 
 @pytest.mark.slow
-def test_what_was_measured_survives_a_folder_that_goes_away_meanwhile(
-    podium_url: str, tmp_path: Path
-) -> None:
+def test_results_are_saved_elsewhere_if_the_folder_disappears(podium_url: str, tmp_path: Path) -> None:
     out, temporary = tmp_path / "report", tmp_path / "temporary"
     temporary.mkdir()
 
@@ -262,7 +258,9 @@ def test_what_was_measured_survives_a_folder_that_goes_away_meanwhile(
         (["open-mixed", "--url", "127.0.0.1:8123"], "such as http://127.0.0.1:8123"),
     ],
 )
-def test_a_wrong_option_is_named(arguments: list[str], why: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_option_is_reported(
+    arguments: list[str], why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as ended:
         main(arguments)
     assert ended.value.code == 2

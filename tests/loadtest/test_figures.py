@@ -31,12 +31,12 @@ def test_a_percentile_is_the_nearest_rank() -> None:
     assert percentile([1.0, 2.0, 3.0], 50) == 2.0
 
 
-def test_a_spread_counts_what_is_known_only() -> None:
+def test_a_distribution_ignores_unknown_values() -> None:
     assert spread([None, 2.0, 4.0]) == {"n": 2, "mean": 3.0, "p50": 2, "p90": 4, "p95": 4, "p99": 4, "max": 4}
     assert spread([None]) is None
 
 
-def test_phases_are_of_answered_requests_by_kind() -> None:
+def test_phases_are_summarised_per_kind_of_answered_request() -> None:
     samples = [
         sample("ultra", plan=200, steps=500, first_token=900, end=1000),
         sample("stream", first_token=100, end=300),
@@ -53,7 +53,7 @@ def test_phases_are_of_answered_requests_by_kind() -> None:
     assert phases["ultra"]["steps"]["p50"] == 500
 
 
-def test_goodput_judges_what_was_wanted_to_the_end() -> None:
+def test_goodput_judges_every_request_except_cancelled_ones() -> None:
     samples = [
         sample(first_token=1900, end=29_000),
         sample(first_token=2100, end=3000),
@@ -85,7 +85,7 @@ def test_goodput_judges_what_was_wanted_to_the_end() -> None:
     ]
 
 
-def test_rates_count_only_what_ended_while_requests_were_sent() -> None:
+def test_rates_count_only_requests_that_ended_within_the_load() -> None:
     """Twelve answers per second for six seconds, and as many from the queue afterwards: the rate is twelve."""
     in_time = [Sample("chat", second, second, OK, {"end": 900.0}) for second in range(6) for _ in range(12)]
     late = [Sample("chat", 5.5, 5.5, OK, {"end": 600.0}) for _ in range(72)]
@@ -96,7 +96,7 @@ def test_rates_count_only_what_ended_while_requests_were_sent() -> None:
     assert (good["good"], good["good_in_ran_s"], good["part"], good["per_s"]) == (144, 72, 1.0, 12.0)
 
 
-def test_unknown_cost_is_counted_and_not_taken_for_nothing() -> None:
+def test_an_unknown_cost_is_counted_separately_and_is_not_zero() -> None:
     priced, unknown = sample(end=1), sample(end=1)
     priced.cost_usd, priced.wall_s, priced.critical_path_s = 0.25, 2.0, 1.5
     priced.phases_ms["end"] = 2250
@@ -125,7 +125,7 @@ def test_an_objective_names_phases_and_durations() -> None:
     assert not is_good(sample(outcome="cut", end=1.0), parse_objective("end=1s"))
 
 
-def test_a_stream_tells_its_phases_calls_tokens_and_sums() -> None:
+def test_phases_calls_tokens_and_costs_are_read_from_a_stream() -> None:
     reader = SseReader(0.0)
     for line in [
         data(choices=[], podium={"type": "plan_began", "worker": "conductor", "at_s": 0.0}),
@@ -153,7 +153,7 @@ def test_a_stream_tells_its_phases_calls_tokens_and_sums() -> None:
     assert (stream_sample.wall_s, stream_sample.critical_path_s, stream_sample.fallback) == (2.0, 1.0, False)
 
 
-def test_a_whole_answer_is_completed_from_its_record_and_a_missing_one_is_told() -> None:
+def test_an_answers_figures_come_from_its_record_and_missing_ones_are_counted() -> None:
     whole, missing = Sample("chat", 0.0, 0.0), Sample("chat", 0.0, 0.0)
     for each, name in ((whole, "wf_1"), (missing, "wf_2")):
         each.take_answer(
@@ -182,7 +182,7 @@ def whole_answers(count: int) -> list[Sample]:
     return answers
 
 
-def test_records_of_a_mute_server_are_waited_for_together_and_not_one_by_one() -> None:
+def test_records_of_an_unresponsive_server_are_fetched_concurrently() -> None:
     ever = threading.Event()
     urls: list[str] = []
 
@@ -200,7 +200,7 @@ def test_records_of_a_mute_server_are_waited_for_together_and_not_one_by_one() -
         ever.set()
 
 
-def test_ctrl_c_skips_the_records_that_are_still_to_come() -> None:
+def test_ctrl_c_skips_the_remaining_records() -> None:
     ever, calls = threading.Event(), itertools.count()
 
     def read(_: str) -> object:
@@ -232,7 +232,7 @@ class CutAnswer(BaseHTTPRequestHandler):
 
 
 @pytest.mark.parametrize("status", [200, 503])
-def test_a_record_that_is_cut_off_is_missing_like_one_that_the_server_does_not_have(status: int) -> None:
+def test_an_incomplete_record_counts_as_missing(status: int) -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), CutAnswer) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         try:
@@ -241,7 +241,7 @@ def test_a_record_that_is_cut_off_is_missing_like_one_that_the_server_does_not_h
             server.shutdown()
 
 
-def test_a_request_stays_in_the_recording_whatever_ends_it() -> None:
+def test_a_request_is_recorded_however_it_ends() -> None:
     recording = Recording()
     with pytest.raises(KeyboardInterrupt), recording.request("chat"):
         raise KeyboardInterrupt
@@ -249,7 +249,7 @@ def test_a_request_stays_in_the_recording_whatever_ends_it() -> None:
     assert recording.in_flight == 0
 
 
-def test_replicas_are_seen_where_the_server_tells_of_them() -> None:
+def test_replica_counts_are_read_from_the_servers_status() -> None:
     assert numbers({"running": 3}) == {"active runs": 3}
     assert numbers({"replicas": {"router": 2, "conductor": {"running": 1, "target": 4}, "odd": "many"}}) == {
         "replicas of router": 2,

@@ -104,7 +104,7 @@ def tables(
         yield {row["Name"]: row for row in csv.DictReader(stats)}, list(csv.DictReader(failures))
 
 
-def test_streams_have_times_of_their_own(
+def test_streams_have_their_own_times(
     tables: tuple[dict[str, dict[str, str]], list[dict[str, str]]],
 ) -> None:
     rows, _ = tables
@@ -124,7 +124,7 @@ def test_failures_are_grouped_by_kind(tables: tuple[dict[str, dict[str, str]], l
     assert kinds - {busy} <= {(name, "RequestFailed('cut')") for name in ("stream", "ultra", "cancel")}
 
 
-def test_a_user_who_leaves_has_not_failed(
+def test_a_user_who_cancels_is_not_a_failure(
     tables: tuple[dict[str, dict[str, str]], list[dict[str, str]]],
 ) -> None:
     rows, _ = tables
@@ -147,7 +147,7 @@ def test_a_shape_is_chosen_by_one_option() -> None:
     assert process.stdout.splitlines()[-1:] == ["Spike [2, 10, 2, None]"], process.stderr
 
 
-def test_chats_that_were_answered_are_no_failures(
+def test_answered_chats_are_not_failures(
     tables: tuple[dict[str, dict[str, str]], list[dict[str, str]]],
 ) -> None:
     rows, _ = tables
@@ -155,7 +155,7 @@ def test_chats_that_were_answered_are_no_failures(
     assert rows["chat"]["Failure Count"] == "0"
 
 
-def test_a_run_is_bounded_unless_told_otherwise() -> None:
+def test_a_load_test_has_default_limits() -> None:
     code = "import sys; sys.argv = ['locust', '-f', 'loadtest/locustfile.py', '--headless']\n"
     code += "from locust import argument_parser as a; import loadtest.locustfile\n"
     code += "o = a.parse_options(); print(o.run_time, o.num_users, o.podium_model, o.answer_tokens)"

@@ -33,11 +33,11 @@ def test_arrivals_are_a_poisson_process() -> None:
     assert times == sorted(times)
 
 
-def test_the_same_seed_gives_the_same_arrivals() -> None:
+def test_equal_seeds_give_equal_arrivals() -> None:
     assert drawn(5, 60) == drawn(5, 60) != drawn(5, 60, seed=2)
 
 
-def test_a_shape_thins_arrivals() -> None:
+def test_a_shape_reduces_the_arrivals() -> None:
     spiked = drawn(100, 100, "spike")
     high, low = sum(40 <= at_s < 60 for at_s in spiked), sum(at_s < 40 for at_s in spiked)
     assert high == pytest.approx(2000, rel=0.1)
@@ -46,7 +46,7 @@ def test_a_shape_thins_arrivals() -> None:
     assert sum(at_s < 50 for at_s in ramped) == pytest.approx(1250, rel=0.15)
 
 
-def test_shapes_stay_within_the_load_that_was_asked_for() -> None:
+def test_shapes_stay_within_the_requested_load() -> None:
     for shape in SHAPES.values():
         assert all(0 <= shape(part / 100) <= 1 for part in range(101))
         assert max(shape(part / 100) for part in range(101)) == 1
@@ -83,7 +83,7 @@ def slow_url() -> Iterator[str]:
     server.server_close()
 
 
-async def test_an_open_loop_waits_for_nobody_and_counts_what_it_could_not_start(slow_url: str) -> None:
+async def test_an_open_loop_does_not_wait_and_counts_requests_not_started(slow_url: str) -> None:
     scenario = Scenario("", {"chat": 1}, "open", duration_s=1.0, rate=40, at_most=5)
     recording = Recording()
     driving = asyncio.create_task(
@@ -102,7 +102,7 @@ async def test_an_open_loop_waits_for_nobody_and_counts_what_it_could_not_start(
     assert first.phases_ms["end"] >= (due[-1] - first.due_s) * 1000, "timed from when it was due"
 
 
-async def test_an_unreachable_server_is_a_failure_of_its_own_kind() -> None:
+async def test_an_unreachable_server_is_counted_as_a_connection_error() -> None:
     recording = Recording()
     scenario = Scenario("", {"chat": 1}, "open", duration_s=0.5, rate=10)
     await asyncio.to_thread(open_loop.run, scenario, "http://127.0.0.1:9", RequestOptions(), recording)

@@ -46,7 +46,7 @@ class Anthropic:
         return +tokens
 
 
-def test_a_breakpoint_writes_and_the_next_request_reads() -> None:
+def test_a_breakpoint_writes_the_cache_and_the_next_request_reads_it() -> None:
     api, first = Anthropic(), messages([text(LONG, FIVE)])
     assert set(api.send(first)) == {WRITTEN}
     tokens = api.send(messages([text(LONG)], [text("Yes.")], [text("More", FIVE)]))
@@ -83,7 +83,7 @@ def test_a_prefix_below_the_model_s_minimum_is_not_cached(model: str, words: int
     ("changed", "read"),
     [({"tools": [{"name": "f"}]}, False), ({"tool_choice": {"type": "any"}}, True), ({"thinking": {"type": "adaptive"}}, True)],
 )  # fmt: skip
-def test_settings_of_messages_keep_the_cache_of_the_system_prompt(changed: Json, *, read: bool) -> None:
+def test_only_some_changed_parameters_keep_the_system_prompts_cache(changed: Json, *, read: bool) -> None:
     api, system = Anthropic(), [text(LONG, FIVE)]
     before = api.send(messages([text(LONG, FIVE)], system=system))
     after = api.send(messages([text(LONG, FIVE)], system=system, **changed))
@@ -100,7 +100,7 @@ def test_a_breakpoint_looks_back_over_20_positions(more: int, *, found: bool) ->
     assert bool(api.send(messages(blocks))[READ]) is found
 
 
-def test_a_row_of_tool_results_is_one_position() -> None:
+def test_consecutive_tool_results_are_one_position() -> None:
     api = Anthropic()
     api.send(messages([text(LONG, FIVE)]))
     calls = [{"type": "tool_use", "id": f"c{n}", "name": "f", "input": {}} for n in range(15)]
@@ -126,14 +126,14 @@ def test_at_most_four_breakpoints() -> None:
     MessagesPrompt(messages([text("a", FIVE)] * 4), "")
 
 
-def test_breakpoints_of_an_hour_come_first() -> None:
+def test_one_hour_breakpoints_precede_shorter_ones() -> None:
     MessagesPrompt(messages([text("a", FIVE)], system=[text("a", HOUR)]), "")
     with pytest.raises(Rejected, match="must not come after"):
         MessagesPrompt(messages([text("a", HOUR)], system=[text("a", FIVE)]), "")
 
 
 @pytest.mark.parametrize(("mark", "lives_s"), [(FIVE, 300), (HOUR, 3600)])
-def test_an_entry_lives_from_its_last_use(mark: Json, lives_s: int) -> None:
+def test_an_entry_expires_after_its_last_use(mark: Json, lives_s: int) -> None:
     api, body = Anthropic(), messages([text(LONG, mark)])
     api.send(body)
     assert set(api.send(body, lives_s - 1)) == {READ}
@@ -150,7 +150,7 @@ def test_two_lifetimes_are_billed_up_to_their_last_breakpoints() -> None:
     assert set(api.send(body, 400)) == {READ, WRITTEN, FRESH}
 
 
-def test_a_thought_is_signed_for_all_that_is_before_it() -> None:
+def test_a_thinking_block_is_signed_with_everything_before_it() -> None:
     first = messages([text("Why?")])
     thought = {"type": "thinking", "thinking": "Hm.", "signature": MessagesPrompt(first, "us").signature}
     MessagesPrompt(messages([text("Why?")], [thought], [text("So?")]), "us")
@@ -172,7 +172,7 @@ def send_chat(cache: PrefixCache, body: Json, at_s: float = 0.0) -> Counter[str]
     return tokens
 
 
-def test_chat_prompts_are_read_in_steps_of_128_tokens() -> None:
+def test_chat_prompts_are_cached_in_steps_of_128_tokens() -> None:
     cache = PrefixCache()
     assert send_chat(cache, chat(1200))[READ] == 0
     tokens = send_chat(cache, chat(1200, "And then?"))
@@ -192,14 +192,14 @@ def test_chat_entries_live_for_five_minutes_after_their_last_use() -> None:
     assert [bool(each) for each in reads] == [False, True, True, False]
 
 
-def test_the_start_and_the_key_choose_the_machine() -> None:
+def test_the_prompts_start_and_cache_key_select_the_machine() -> None:
     route = ChatPrompt(chat(1200)).route
     assert ChatPrompt(chat(1200, "other")).route == route
     assert ChatPrompt(chat(1200, key="a")).route != route
     assert ChatPrompt({"messages": [{"role": "user", "content": "other " * 1200}]}).route != route
 
 
-def test_above_15_calls_per_minute_another_machine_is_called() -> None:
+def test_above_15_calls_per_minute_another_machine_is_used() -> None:
     prompt = ChatPrompt(chat(1200))
     machines = [prompt.machine(n) for n in range(31)]
     assert len({*machines[:15]}) == 1

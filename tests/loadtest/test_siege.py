@@ -39,12 +39,12 @@ SMALL = 0.02
         {"breaches": ("The server accepted a key that was sent as a trailer.",)},
     ],
 )
-def test_one_missed_bound_is_enough(missed: dict[str, float]) -> None:
+def test_one_missed_bound_fails_the_siege(missed: dict[str, float]) -> None:
     assert HELD.withstood
     assert len(replace(HELD, **missed).missed) == 1
 
 
-def test_every_attack_comes_on_every_path_and_those_of_connections_from_several_addresses_too() -> None:
+def test_every_attack_runs_on_every_path() -> None:
     attacks = [(case.path, case.kind, case.addresses) for case in cases([])]
     for path in PATHS:
         assert attacks.count((path, NO_ATTACK, 1)) == 1
@@ -69,7 +69,7 @@ def test_every_attack_comes_on_every_path_and_those_of_connections_from_several_
         (["--only", "serve:idel"], "--only matches no attack."),
     ],
 )
-def test_an_unknown_path_or_attack_is_named_with_its_option(
+def test_an_unknown_path_or_attack_is_reported_with_its_option(
     options: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):
@@ -77,7 +77,7 @@ def test_an_unknown_path_or_attack_is_named_with_its_option(
     assert message in " ".join(capsys.readouterr().err.split())
 
 
-def test_the_table_says_what_was_missed() -> None:
+def test_the_table_lists_missed_bounds() -> None:
     lines = table({Case("haproxy", "idle", 8): replace(HELD, whole=19)}).splitlines()
     assert lines[-1].split(" | ") == [
         "| haproxy", "idle", "8", "19 of 20", "30 of 30", "0.20 s", "0.00 s", "100 ms", "100, 500, 109, 109 MB",
@@ -85,7 +85,7 @@ def test_the_table_says_what_was_missed() -> None:
     ]  # fmt: skip
 
 
-def test_too_few_files_are_told_with_the_remedy() -> None:
+def test_a_low_limit_of_open_files_is_reported_with_the_remedy() -> None:
     with pytest.raises(SystemExit, match="ulimit -H -n"):
         allow_open_files(10**12)
 
@@ -93,7 +93,7 @@ def test_too_few_files_are_told_with_the_remedy() -> None:
 @pytest.mark.slow
 @pytest.mark.real_time
 @pytest.mark.timeout(900)
-async def test_a_router_withstands_each_attack_made_small() -> None:
+async def test_a_router_withstands_a_small_version_of_each_attack() -> None:
     """Times are not checked, because the machine may be busy."""
     faults = dict[str, object]()
     async with serve("replica", STREAM_S) as target:

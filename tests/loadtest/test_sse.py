@@ -43,7 +43,7 @@ def test_a_stream_is_timed_from_the_request_and_between_its_tokens() -> None:
     assert stream_result.done_ms == 4500
 
 
-def test_a_stream_that_ends_without_done_is_cut() -> None:
+def test_a_stream_without_done_counts_as_interrupted() -> None:
     with pytest.raises(BrokenStreamError, match="after 3 characters") as caught:
         read_stream(at_half_seconds(delta("Par")), began_s=0.0)
     assert caught.value.kind == "cut"
@@ -57,7 +57,7 @@ def test_an_error_in_the_stream_is_counted_by_its_code() -> None:
 
 
 @pytest.mark.parametrize("line", [b"data: <html>\n", b"data: [1]\n"])
-def test_an_event_that_is_no_json_object_breaks_the_stream(line: bytes) -> None:
+def test_an_event_that_is_not_a_json_object_breaks_the_stream(line: bytes) -> None:
     with pytest.raises(BrokenStreamError, match="not a JSON object") as caught:
         read_stream(at_half_seconds(line), began_s=0.0)
     assert caught.value.kind == "no_json"

@@ -40,7 +40,7 @@ POOL = team(
 
 
 @dataclass
-class Ended:
+class CommandResult:
     code: int
     out: str
     err: str
@@ -58,14 +58,12 @@ def no_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PODIUM_API_KEY", raising=False)
 
 
-async def podium(capsys: pytest.CaptureFixture[str], *arguments: str) -> Ended:
+async def podium(capsys: pytest.CaptureFixture[str], *arguments: str) -> CommandResult:
     code = await asyncio.to_thread(main, arguments)
-    return Ended(code, *capsys.readouterr())
+    return CommandResult(code, *capsys.readouterr())
 
 
-async def test_the_answer_goes_to_stdout_and_the_plan_and_its_cost_to_stderr(
-    api: Served, capsys: Any
-) -> None:
+async def test_the_answer_goes_to_stdout_and_plan_and_cost_to_stderr(api: Served, capsys: Any) -> None:
     ended = await podium(capsys, "ask", "Why", "blue?", "--url", api.url)
     assert (ended.code, ended.out) == (0, "Blue [bold]light[/bold].\n")
     for said in ("conductor writes a plan", "step 1  a: Find a reason.", "step 2  b (reads 1): Conclude.", "step 1 done", "$0.0000", "2 steps"):  # fmt: skip
@@ -76,7 +74,7 @@ async def test_the_answer_goes_to_stdout_and_the_plan_and_its_cost_to_stderr(
     assert (quiet.code, quiet.out, quiet.err) == (0, "Blue [bold]light[/bold].\n", "")
 
 
-async def test_what_comes_through_a_pipe_is_below_the_question(
+async def test_piped_text_is_appended_to_the_question(
     api: Served, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO("piped words\n"))
@@ -84,9 +82,7 @@ async def test_what_comes_through_a_pipe_is_below_the_question(
     assert (await api.newest())["messages"] == [{"role": "user", "content": "Sum up:\n\npiped words"}]
 
 
-async def test_limits_reach_the_server_and_its_refusals_come_back_in_its_words(
-    api: Served, capsys: Any
-) -> None:
+async def test_limits_are_sent_and_the_servers_errors_are_printed(api: Served, capsys: Any) -> None:
     ended = await podium(capsys, "ask", "Why?", "--exclude", "a", "--exclude", "nobody", "--url", api.url)
     assert (ended.code, ended.out) == (1, "")
     assert "nobody" in ended.err
@@ -136,7 +132,7 @@ FILTERED = {"text": "Blue", "finish": "content_filter"}
         ("Whole.", "", "finished"),
     ],
 )
-async def test_an_answer_that_was_cut_off_does_not_look_finished(
+async def test_a_truncated_answer_is_marked_as_cut_off(
     model: str, reply: Any, said: str, status: str, capsys: Any
 ) -> None:
     async with served(team(plan(step("b")), workers=[scripted("a"), scripted("b", reply)])) as api:
@@ -150,7 +146,7 @@ async def test_an_answer_that_was_cut_off_does_not_look_finished(
     assert f"{status}  " in listed.out
 
 
-async def test_a_program_that_does_not_answer_such_questions_has_rejected_them_and_has_not_failed(
+async def test_a_program_that_cannot_answer_is_shown_as_rejected_not_failed(
     capsys: Any,
 ) -> None:
     factory = "serving.workers.programs.calculator:Calculator"
@@ -165,9 +161,7 @@ async def test_a_program_that_does_not_answer_such_questions_has_rejected_them_a
 
 
 @pytest.mark.parametrize("reply", [CUT, "Whole."])
-async def test_a_step_whose_words_were_cut_off_says_so_in_a_run_that_is_whole(
-    reply: Any, capsys: Any
-) -> None:
+async def test_a_truncated_step_is_marked_although_the_run_is_complete(reply: Any, capsys: Any) -> None:
     async with served(team(workers=[scripted("a", reply), scripted("b")])) as api:
         ended = await podium(capsys, "ask", "Why?", "--url", api.url)
         shown = await podium(capsys, "show", "--url", api.url)
@@ -177,7 +171,7 @@ async def test_a_step_whose_words_were_cut_off_says_so_in_a_run_that_is_whole(
     assert "The answer was cut off" not in ended.err
 
 
-async def test_a_run_under_way_is_followed_to_its_end(capsys: Any) -> None:
+async def test_a_run_in_progress_is_followed_to_its_end(capsys: Any) -> None:
     slow = scripted("b", "one two three four", tokens_per_s=1.5)
     async with served(team(workers=[scripted("a"), slow])) as api:
         asking = asyncio.create_task(api.ok())
@@ -190,14 +184,14 @@ async def test_a_run_under_way_is_followed_to_its_end(capsys: Any) -> None:
     assert "finished" in ended.out
 
 
-def test_what_a_server_says_does_not_command_the_terminal_in_any_table() -> None:
+def test_control_characters_of_a_server_are_removed_from_tables() -> None:
     evil = "a\x1b]0;title\x07\x9b2J\u202e [bold]b[/bold]"
     assert cell(evil).plain == "a\N{REPLACEMENT CHARACTER}]0;title" + "\N{REPLACEMENT CHARACTER}" * 2 + "2J\N{REPLACEMENT CHARACTER} [bold]b[/bold]"  # fmt: skip
     lines = [event_line({"type": "plan_began", "worker": evil}), event_line({"type": "step_planned", "worker": evil, "access": [], "subtask": ""})]  # fmt: skip
     assert all(line and not {"\x1b", "\x07", "\x9b", "\u202e"} & set(line.plain) for line in lines)
 
 
-async def test_an_id_leads_nowhere_else(api: Served, capsys: Any) -> None:
+async def test_an_invalid_id_is_rejected(api: Served, capsys: Any) -> None:
     for id in ("", ".", ".."):
         with pytest.raises(ClientError, match="not a valid id or name"):
             path_part(id)
@@ -207,7 +201,7 @@ async def test_an_id_leads_nowhere_else(api: Served, capsys: Any) -> None:
         assert "object" not in absent.out
 
 
-def test_an_error_s_words_do_not_command_the_terminal(capsys: Any) -> None:
+def test_control_characters_in_an_error_are_removed(capsys: Any) -> None:
     program = Program("podium show")
 
     @program.command()
@@ -221,7 +215,7 @@ def test_an_error_s_words_do_not_command_the_terminal(capsys: Any) -> None:
 
 
 @pytest.mark.parametrize("key", ["pk_sec\nret", "pk_secré"])
-async def test_a_key_that_cannot_be_sent_is_not_repeated(
+async def test_an_invalid_key_is_not_printed(
     key: str, api: Served, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PODIUM_API_KEY", key)
@@ -239,7 +233,7 @@ async def test_models_are_listed(api: Served, capsys: Any) -> None:
     assert ["a", "worker"] in names
 
 
-async def test_a_key_comes_from_the_environment_and_its_want_has_an_exit_code(
+async def test_a_key_is_read_from_the_environment_and_a_missing_one_exits_4(
     tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with keyed(tmp_path, POOL) as it:
@@ -253,7 +247,7 @@ async def test_a_key_comes_from_the_environment_and_its_want_has_an_exit_code(
         assert it.secrets["only read"] not in refused.err
 
 
-async def test_no_server_and_a_wrong_command_line_are_told(capsys: Any) -> None:
+async def test_an_unreachable_server_exits_3_and_a_wrong_option_2(capsys: Any) -> None:
     ended = await podium(capsys, "models", "--url", "http://127.0.0.1:9")
     assert (ended.code, ended.out) == (3, "")
     assert "Cannot connect to http://127.0.0.1:9" in ended.err
@@ -263,7 +257,7 @@ async def test_no_server_and_a_wrong_command_line_are_told(capsys: Any) -> None:
         assert left.value.code == 2
 
 
-async def test_ctrl_c_ends_the_run_on_the_server_too() -> None:
+async def test_ctrl_c_cancels_the_run_on_the_server() -> None:
     slow = scripted("b", {"text": "one two three", "stall_after_tokens": 2})
     async with served(team(workers=[scripted("a"), slow])) as api:
         process = await asyncio.create_subprocess_exec(
@@ -279,7 +273,7 @@ async def test_ctrl_c_ends_the_run_on_the_server_too() -> None:
         assert (await api.newest())["status"] == "cancelled"
 
 
-async def test_a_reader_that_has_seen_enough_is_no_error(api: Served) -> None:
+async def test_a_closed_output_pipe_is_not_an_error(api: Served) -> None:
     await api.ok()
     script = f"{PODIUM} runs --json --url {api.url} | true; echo ${{PIPESTATUS[0]}}"
     process = await asyncio.create_subprocess_exec("bash", "-c", script, stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # fmt: skip
@@ -287,7 +281,7 @@ async def test_a_reader_that_has_seen_enough_is_no_error(api: Served) -> None:
     assert (out, errors) == (b"0\n", b"")
 
 
-async def test_a_plan_is_shown_with_its_worst_cost_and_can_be_run_as_it_is(
+async def test_a_plan_is_shown_with_its_maximum_cost_and_can_be_run(
     api: Served, capsys: Any, tmp_path: Path
 ) -> None:
     ended = await podium(capsys, "plan", "Why", "blue?", "--url", api.url)
@@ -307,7 +301,7 @@ async def test_a_plan_is_shown_with_its_worst_cost_and_can_be_run_as_it_is(
         assert said in ended.err
 
 
-async def test_budgets_of_teams_and_keys_are_listed_for_an_administrator(
+async def test_an_administrator_can_list_budgets_of_teams_and_keys(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     async with keyed(tmp_path) as it:
@@ -324,7 +318,7 @@ async def test_budgets_of_teams_and_keys_are_listed_for_an_administrator(
         assert "sales" not in ended.out
 
 
-async def test_adapters_of_a_server_and_of_a_folder(api: Served, capsys: Any, tmp_path: Path) -> None:
+async def test_adapters_of_a_server_or_a_folder_are_listed(api: Served, capsys: Any, tmp_path: Path) -> None:
     ended = await podium(capsys, "adapters", "--url", api.url)
     assert (ended.code, ended.out) == (0, "No worker of this server uses an adapter.\n")
     ended = await podium(capsys, "adapters", "--folder", str(ROOT / "adapters"), "--json")
@@ -419,7 +413,7 @@ def answering(status: int, content_type: str, body: bytes, models: bytes = b"") 
 
 
 @pytest.mark.parametrize("what", NOT_PODIUM)
-async def test_what_is_no_answer_of_podium_is_an_error_of_one_line(
+async def test_a_response_that_is_not_podiums_is_a_one_line_error(
     what: str, capsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -434,7 +428,7 @@ async def test_what_is_no_answer_of_podium_is_an_error_of_one_line(
 
 
 @pytest.mark.parametrize("where", BROKEN_OFF)
-async def test_an_answer_that_breaks_off_is_an_error_also_where_its_connection_closes_well(
+async def test_an_incomplete_answer_is_an_error_even_if_the_connection_closes_cleanly(
     where: str, capsys: Any
 ) -> None:
     with answering(200, EVENTS, BROKEN_OFF[where], MODELS) as url:
@@ -446,7 +440,7 @@ async def test_an_answer_that_breaks_off_is_an_error_also_where_its_connection_c
     assert (ended.code, ended.out, ended.err) == (0, "Half.\n", "")
 
 
-async def test_what_a_verb_prints_as_json_commands_no_terminal_and_reads_back_as_it_was(capsys: Any) -> None:
+async def test_json_output_escapes_control_characters_and_round_trips(capsys: Any) -> None:
     said = "\x1b]0;title\x07 \x9b31m \u202eevil\u2066 größer 日本"
     async with served(team(workers=[scripted("a", said)], workflows={})) as api:
         await api.ok({"model": "a"})

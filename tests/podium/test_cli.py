@@ -22,7 +22,7 @@ def podium(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_alone_it_prints_its_help_with_every_verb() -> None:
+def test_without_a_verb_the_command_prints_its_help() -> None:
     ended = podium()
     assert (ended.returncode, ended.stderr, ended.stdout) == (0, "", podium("--help").stdout)
     assert set(re.findall(r"^  ([a-z-]+)  +\S", ended.stdout, re.MULTILINE)) == VERBS.keys()
@@ -35,7 +35,7 @@ def test_version() -> None:
 @pytest.mark.parametrize(
     ("word", "hint"), [("srve", "`podium serve`"), ("evaluate", "`podium eval`"), ("zzz", "")]
 )
-def test_an_unknown_verb_names_the_nearest_one_and_ends_2(word: str, hint: str) -> None:
+def test_an_unknown_verb_exits_2_with_a_suggestion(word: str, hint: str) -> None:
     ended = podium(word)
     assert (ended.returncode, ended.stdout) == (2, "")
     assert hint in ended.stderr
@@ -43,9 +43,7 @@ def test_an_unknown_verb_names_the_nearest_one_and_ends_2(word: str, hint: str) 
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_every_verb_is_a_function_of_its_arguments_and_calls_itself_by_its_name(
-    verb: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_verb_is_a_program_with_its_own_name(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     module, _, function = VERBS[verb].target.partition(":")
     assert isinstance(getattr(import_module(module), function or "main"), Program), "else it is not completed"
     with pytest.raises(SystemExit) as ended:
@@ -55,11 +53,11 @@ def test_every_verb_is_a_function_of_its_arguments_and_calls_itself_by_its_name(
 
 
 @pytest.mark.parametrize("target", sorted({verb.setup for verb in VERBS.values()}))
-def test_the_make_targets_that_it_names_are_there(target: str) -> None:
+def test_the_make_targets_in_messages_exist(target: str) -> None:
     assert f"\n{target}:" in (ROOT / "Makefile").read_text()
 
 
-def test_a_verb_without_its_packages_says_what_installs_them(
+def test_a_verb_with_missing_packages_names_the_install_command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(VERBS, "load", Verb("tests.podium.lacks_a_package", "", "setup-dev"))
@@ -69,13 +67,13 @@ def test_a_verb_without_its_packages_says_what_installs_them(
     )
 
 
-def test_a_module_of_ours_that_is_missing_is_an_error_and_no_advice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_module_of_podium_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(VERBS, "load", Verb("serving.absent", ""))
     with pytest.raises(ModuleNotFoundError):
         main(["load"])
 
 
-def test_ctrl_c_ends_130_without_a_traceback() -> None:
+def test_ctrl_c_exits_130_without_a_traceback() -> None:
     code = f"import sys\nfrom podium.cli import VERBS, Verb, main\nVERBS['load'] = Verb('{__package__ or 'tests.podium'}.waits', '')\nsys.exit(main(['load']))"
     process = subprocess.Popen(
         [sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -88,7 +86,7 @@ def test_ctrl_c_ends_130_without_a_traceback() -> None:
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["plan", "--help"], ["completion", "bash"]])
-def test_a_reader_that_has_gone_ends_it_without_a_word(arguments: list[str]) -> None:
+def test_a_closed_output_pipe_prints_no_error(arguments: list[str]) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     gone = subprocess.run(
@@ -105,5 +103,5 @@ def test_a_reader_that_has_gone_ends_it_without_a_word(arguments: list[str]) -> 
     assert gone.returncode in (0, 128 + signal.SIGPIPE), "Typer may ignore it"
 
 
-def test_all_packages_of_this_repository_are_known_to_be_ours() -> None:
+def test_all_packages_of_this_repository_are_listed_as_ours() -> None:
     assert {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"tests"} <= cli.OURS

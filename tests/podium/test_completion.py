@@ -55,7 +55,7 @@ def test_bash_completes_verbs_options_and_values(scripts: dict[str, Path]) -> No
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_every_shell_can_read_its_script_and_is_answered(shell: str, scripts: dict[str, Path]) -> None:
+def test_every_shell_accepts_its_completion_script(shell: str, scripts: dict[str, Path]) -> None:
     assert "_PODIUM_COMPLETE" in scripts[shell].read_text()
     if program := shutil.which(shell):
         subprocess.run([program, "-n", str(scripts[shell])], check=True)

@@ -14,7 +14,7 @@ from conductor.run.record import Account, Record, RunRecords
 from podium.cli import main
 from tests.serving.api.keyed import keyed
 from tests.serving.api.served import Json, scripted, served, team
-from tests.serving.api.test_costs import GPT, by_hand, of_unknown_cost, record
+from tests.serving.api.test_costs import GPT, by_hand, record, with_unknown_cost
 
 CACHE = PromptCache(conversation="cv_1")
 PERIOD = ("--from", "2025-11-28", "--to", "2025-12-05")
@@ -36,7 +36,7 @@ def in_conversation(record: Record) -> Record:
     return replace(record, task=replace(record.task, sampling=sampling))
 
 
-async def test_costs_are_a_bar_for_each_day_and_a_table(capsys: Any) -> None:
+async def test_costs_are_printed_as_daily_bars_and_a_table(capsys: Any) -> None:
     costs, savings, baselines = zip(*(by_hand(n) for n in range(10)), strict=True)
     settings = team(baseline={"model": "gpt-5", "price": GPT})
     async with served(settings) as api:
@@ -60,7 +60,7 @@ async def test_costs_are_a_bar_for_each_day_and_a_table(capsys: Any) -> None:
         assert total[-2:] == [dollars(sum(costs)), dollars(sum(savings))]
         assert f"saved by caches: {dollars(sum(savings))}" in out
         assert out.rstrip().endswith(f"with gpt-5 alone, estimated: {dollars(sum(baselines))}")
-        await api.service.store.put(RunRecords(of_unknown_cost(record(10))))
+        await api.service.store.put(RunRecords(with_unknown_cost(record(10))))
         _, unknown, _ = await podium(capsys, "costs", *PERIOD, *where)
         assert "calls of unknown cost, not included: 1" in unknown
         label = "with gpt-5 alone, estimated, without answers of unknown cost"
@@ -93,7 +93,7 @@ def dollars(pico: int) -> str:
     return f"${Decimal(pico) / 10**12:.4f}"
 
 
-async def test_the_runs_of_a_conversation_show_what_their_caches_saved(capsys: Any) -> None:
+async def test_the_runs_of_a_conversation_show_their_cache_savings(capsys: Any) -> None:
     async with served(team()) as api:
         where = ("--url", api.url)
         await api.service.store.put(RunRecords(in_conversation(record(0))))

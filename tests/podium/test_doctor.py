@@ -72,13 +72,13 @@ def no_disk(bench: Bench) -> None:
     try:
         disk = bench.stack.enter_context(small_disk(bench.tmp))
     except RigError:  # this account may not mount
-        place_nobody_writes_to(bench)
+        unwritable_folder(bench)
         return
     bench.stack.enter_context(full(disk))
     bench.patch.setenv("XDG_DATA_HOME", str(disk))
 
 
-def place_nobody_writes_to(bench: Bench) -> None:
+def unwritable_folder(bench: Bench) -> None:
     bench.patch.setenv("XDG_DATA_HOME", "/proc/1")
 
 
@@ -87,7 +87,7 @@ def key_in_quotes(bench: Bench) -> None:
     bench.patch.setenv("A_KEY", "'sk-proj-0123456789abcdefghij'")
 
 
-def key_of_somebody_else(bench: Bench) -> None:
+def key_of_another_provider(bench: Bench) -> None:
     bench.settings([OPENAI])
     bench.patch.setenv("A_KEY", "sk-ant-api03-0123456789abcdefghij")
 
@@ -100,19 +100,19 @@ def hedge_without_slots(bench: Bench) -> None:
     bench.settings([{"name": "a", "kind": "scripted", "replies": ["a"], "hedge": True, "max_concurrency": 1}])
 
 
-def key_file_for_everybody(bench: Bench) -> None:
+def key_file_open_to_others(bench: Bench) -> None:
     path = bench.tmp / "key"
     path.write_text("sk-proj-0123456789abcdefghij")
     path.chmod(0o644)
     bench.settings([{**OPENAI, "api_key_env": None, "api_key_file": str(path)}])
 
 
-def port_taken(bench: Bench) -> None:
+def port_in_use(bench: Bench) -> None:
     listener = bench.stack.enter_context(socket.create_server(("127.0.0.1", 0)))
     bench.arguments += ["--port", str(listener.getsockname()[1])]
 
 
-def haproxy_left_over(bench: Bench) -> None:
+def leftover_haproxy(bench: Bench) -> None:
     folder = bench.tmp / f"{PREFIX}12345678"
     folder.mkdir()
     config, pid = folder / "haproxy.cfg", folder / "pid"
@@ -163,12 +163,12 @@ def few_files(bench: Bench) -> None:
     bench.stack.callback(lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard)))
 
 
-def process_left_over(bench: Bench) -> None:
+def leftover_process(bench: Bench) -> None:
     left = subprocess.Popen(["sleep", "60"], env={**os.environ, TAG: f"{ROOT}:1:left"})
     bench.stack.callback(lambda: (left.kill(), left.wait()))
 
 
-def session_left_over(bench: Bench) -> None:
+def leftover_session(bench: Bench) -> None:
     folder = make_folder(f"{ROOT}:1:killed")
     folder._lock.close()  # as the kernel does for a killed process
     bench.stack.callback(lambda: shutil.rmtree(folder.path))
@@ -178,7 +178,7 @@ def unreadable_settings(bench: Bench) -> None:
     bench.file("workers: [{name: a, kind: scripted, replies: [a], colour: blue}]")
 
 
-def no_yaml(bench: Bench) -> None:
+def invalid_yaml(bench: Bench) -> None:
     bench.file("workers: [")
 
 
@@ -198,7 +198,7 @@ class Broken(NamedTuple):
 BROKEN = [
     Broken(no_disk, "disk", "Cannot write to", "df -h"),
     Broken(
-        place_nobody_writes_to,
+        unwritable_folder,
         "disk",
         "Cannot write to /proc/1",
         "a folder that this account may write to",
@@ -209,15 +209,15 @@ BROKEN = [
         "variable A_KEY does not contain a valid API key. Its value has spaces, quotes",
         "without quotes",
     ),
-    Broken(key_of_somebody_else, "keys", "an API key of Anthropic, but gpt calls OpenAI", "key for gpt"),
+    Broken(key_of_another_provider, "keys", "an API key of Anthropic, but gpt calls OpenAI", "key for gpt"),
     Broken(no_key, "keys", "the environment variable A_KEY is not set", "optional: true"),
-    Broken(key_file_for_everybody, "keys", "must not be accessible to other users", "chmod 600"),
+    Broken(key_file_open_to_others, "keys", "must not be accessible to other users", "chmod 600"),
     Broken(
         hedge_without_slots, "effect", "`hedge: true` of worker a", "`max_concurrency` of a to at least 4"
     ),
-    Broken(port_taken, "port", f"pid {os.getpid()}", "make serve PORT="),
+    Broken(port_in_use, "port", f"pid {os.getpid()}", "make serve PORT="),
     Broken(
-        haproxy_left_over, "haproxy", "An HAProxy that a crashed Ray Serve started is still running", "`kill "
+        leftover_haproxy, "haproxy", "An HAProxy that a crashed Ray Serve started is still running", "`kill "
     ),
     Broken(haproxy_that_does_not_run, "haproxy", "/bin/false cannot run", "`--proxy serve`"),
     Broken(schema_newer, "store", "a newer version of Podium wrote", "Start that version of Podium"),
@@ -228,13 +228,13 @@ BROKEN = [
     Broken(no_gpu, "gpu", "need: 1. GPUs of this machine: 0", "nvidia-smi"),
     Broken(little_memory, "memory", "of memory", "VLLM_CPU_KVCACHE_SPACE"),
     Broken(few_files, "files", "512 files", "ulimit -n"),
-    Broken(process_left_over, "processes", "sleep 60", "make stop"),
-    Broken(session_left_over, "session", f"/{PREFIX}", "make stop"),
+    Broken(leftover_process, "processes", "sleep 60", "make stop"),
+    Broken(leftover_session, "session", f"/{PREFIX}", "make stop"),
     Broken(unreadable_settings, "settings", "colour", "docs/settings.md"),
-    Broken(no_yaml, "settings", "YAML", "docs/settings.md"),
+    Broken(invalid_yaml, "settings", "YAML", "docs/settings.md"),
     Broken(no_settings, "settings", "absent.yaml", "docs/settings.md"),
 ]
-WARNINGS = {hedge_without_slots, session_left_over, haproxy_that_does_not_run}
+WARNINGS = {hedge_without_slots, leftover_session, haproxy_that_does_not_run}
 
 
 @pytest.fixture
@@ -250,7 +250,7 @@ def findings(printed: str) -> dict[str, Finding]:
 
 
 @pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: broken.make.__name__)
-def test_a_broken_set_up_is_named_with_its_remedy(
+def test_a_broken_set_up_is_reported_with_its_remedy(
     broken: Broken, bench: Bench, capsys: pytest.CaptureFixture[str]
 ) -> None:
     broken.make(bench)
@@ -271,7 +271,7 @@ def test_a_broken_set_up_is_named_with_its_remedy(
     assert "0123456789" not in printed
 
 
-def test_a_clock_that_is_not_the_databases_is_named_with_its_remedy(
+def test_a_clock_that_differs_from_the_databases_is_reported_with_its_remedy(
     bench: Bench, postgres: Postgres, capsys: pytest.CaptureFixture[str]
 ) -> None:
     address = postgres.make_database()
@@ -297,7 +297,7 @@ async def set_clock_ahead(address: Address, by: str) -> None:
         await connection.execute(text(f"ALTER DATABASE {name} SET search_path = other, pg_catalog, public"))
 
 
-def test_a_vllm_for_cpus_is_no_engine_for_gpus() -> None:
+def test_a_cpu_build_of_vllm_is_a_fault_if_gpus_are_needed() -> None:
     assert (
         check_build("GPUs that the settings need: 1. GPUs of this machine: 1.", ["torch", "vllm"]).level
         == "ok"
@@ -322,7 +322,7 @@ def copy_checkout(to: Path) -> None:
     (to / "pyproject.toml").write_bytes((ROOT / "pyproject.toml").read_bytes())
 
 
-def test_a_checkout_that_is_not_as_set_up_left_it_is_named_with_its_remedies(tmp_path: Path) -> None:
+def test_a_changed_checkout_is_reported_with_its_remedies(tmp_path: Path) -> None:
     copy_checkout(tmp_path)
     lock = tmp_path / "requirements" / "all.lock"
     words = lock.read_text()

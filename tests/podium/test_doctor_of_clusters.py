@@ -81,22 +81,22 @@ def files(tmp_path: Path) -> Files:
 
 
 @pytest.mark.parametrize("cluster", CLUSTERS, ids=lambda path: path.name)
-def test_what_ships_agrees(cluster: Path) -> None:
+def test_the_shipped_files_agree(cluster: Path) -> None:
     code, text = run_check("--cluster", str(cluster))
     assert code == 0, text
     assert "agree" in text
 
 
-def test_what_ships_has_nothing_to_remark_on() -> None:
+def test_the_shipped_files_have_no_findings() -> None:
     for cluster in CLUSTERS:
         assert findings(read_files(SETTINGS, SERVE, cluster)) == []
 
 
-def test_the_rayservice_is_also_its_own_serve_config() -> None:
+def test_the_rayservice_contains_its_own_serve_config() -> None:
     assert findings(read_files(SETTINGS, KUBERAY, KUBERAY)) == []
 
 
-def test_written_out_and_read_again_they_still_agree(files: Files) -> None:
+def test_the_files_still_agree_after_a_round_trip(files: Files) -> None:
     assert findings(files.case()) == []
 
 
@@ -105,7 +105,7 @@ def test_every_node_type_of_a_cloud_has_a_price() -> None:
         assert all(line.usd_per_h for line in cost.hourly(read_files(SETTINGS, SERVE, cluster)))
 
 
-def test_another_conductor_is_one_of_the_files_that_agree(files: Files) -> None:
+def test_the_conductor_option_changes_the_checked_settings(files: Files) -> None:
     application = files.serve["applications"][0]
     application["args"]["conductor"] = "gpt-5"
     application["deployments"].remove(files.deployment("vllm-conductor"))
@@ -127,17 +127,17 @@ def breaks(name: str, field: str, says: str, *, fault: bool = True) -> Callable[
 
 
 @breaks("serve.yaml", "deployments.vllm-qwen4", "is not a deployment of the settings")
-def a_deployment_that_nobody_makes(files: Files) -> None:
+def an_unknown_deployment(files: Files) -> None:
     files.deployment("vllm-qwen3-32b")["name"] = "vllm-qwen4"
 
 
 @breaks("serve.yaml", "deployments", "lack vllm-gemma-3-27b-it")
-def a_deployment_left_out(files: Files) -> None:
+def a_missing_deployment(files: Files) -> None:
     files.serve["applications"][0]["deployments"].pop()
 
 
 @breaks("serve.yaml", "deployments.vllm-conductor", "is not a deployment of the settings")
-def a_conductor_s_engine_that_another_conductor_leaves_out(files: Files) -> None:
+def an_unused_conductors_engine(files: Files) -> None:
     files.serve["applications"][0]["args"]["conductor"] = "gpt-5"
 
 
@@ -167,7 +167,7 @@ def nodes_with_one_gpu_for_a_model_on_two(files: Files) -> None:
 
 
 @breaks("cluster.yaml", "gpu_48gb.max_workers", "is 2, but the maximum number of replicas needs 3")
-def too_few_nodes_at_the_largest(files: Files) -> None:
+def too_few_nodes_for_all_replicas(files: Files) -> None:
     files.node("gpu_48gb")["max_workers"] = 2
 
 
@@ -187,7 +187,7 @@ def weights_that_do_not_fit(files: Files) -> None:
 
 
 @breaks("gpu.yaml", "worker 'conductor': engine.max_model_len", "holds only 73")
-def a_context_that_the_cache_has_no_room_for(files: Files) -> None:
+def a_context_larger_than_the_cache(files: Files) -> None:
     files.worker("conductor")["engine"]["max_model_len"] = 131072
 
 
@@ -208,7 +208,7 @@ def a_key_that_no_node_gets(files: Files) -> None:
 
 
 @breaks("cluster.yaml", "environment", "has no TEAM_STORE_URL, which is the address of the store")
-def a_store_that_no_node_is_told_of(files: Files) -> None:
+def a_store_address_missing_on_the_nodes(files: Files) -> None:
     files.settings["store"] = {"url_env": "TEAM_STORE_URL"}
 
 
@@ -221,7 +221,7 @@ def an_api_worker_without_a_price(files: Files) -> None:
 @breaks(
     "serve.yaml", "router.graceful_shutdown_timeout_s", "is 30 s, but a request in progress may take 600 s"
 )
-def a_router_that_is_cut(files: Files) -> None:
+def a_router_that_is_stopped_too_early(files: Files) -> None:
     del files.deployment("router")["graceful_shutdown_timeout_s"]
 
 
@@ -231,12 +231,12 @@ def a_model_with_a_longer_deadline(files: Files) -> None:
 
 
 @breaks("serve.yaml", "vllm-qwen3-32b.graceful_shutdown_timeout_s", "may take 600 s")
-def an_engine_that_is_cut(files: Files) -> None:
+def an_engine_that_is_stopped_too_early(files: Files) -> None:
     files.deployment("vllm-qwen3-32b")["graceful_shutdown_timeout_s"] = 60
 
 
 @breaks("cluster.yaml", "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S", "is 120 s, but a run may take 600 s")
-def a_proxy_that_cuts_runs(files: Files) -> None:
+def a_proxy_that_stops_runs_too_early(files: Files) -> None:
     options = files.cluster["docker"]["run_options"]
     files.cluster["docker"]["run_options"] = [each for each in options if "HARD_STOP" not in each]
 
@@ -249,7 +249,7 @@ def a_conductor_on_spot(files: Files) -> None:
 @breaks(
     "gpu.yaml", "worker 'qwen3-32b': fallbacks", "are empty, and its node type gpu_48gb is spot", fault=False
 )
-def spot_without_a_way_out(files: Files) -> None:
+def spot_without_a_fallback(files: Files) -> None:
     del files.worker("qwen3-32b")["fallbacks"]
 
 
@@ -268,12 +268,12 @@ def a_policy_misspelt(files: Files) -> None:
 
 
 @breaks("serve.yaml", "vllm-conductor.autoscaling_config.policy", "Ray's own policy applies")
-def a_policy_left_out(files: Files) -> None:
+def a_missing_policy(files: Files) -> None:
     del scaled(files)["policy"]
 
 
 @breaks("serve.yaml", "router.user_config", "changes the worker 'qwen4'")
-def a_user_config_for_nobody(files: Files) -> None:
+def a_user_config_without_a_receiver(files: Files) -> None:
     files.deployment("router")["user_config"]["workers"][0]["name"] = "qwen4"
 
 
@@ -295,7 +295,7 @@ def a_port_behind_the_firewall(files: Files) -> None:
 @breaks(
     "serve.yaml", "vllm-conductor.autoscaling_config.target_ongoing_requests", "max_ongoing_requests (256)"
 )
-def a_target_that_no_replica_is_given(files: Files) -> None:
+def a_target_without_effect(files: Files) -> None:
     scaled(files)["target_ongoing_requests"] = 2400
 
 
@@ -315,12 +315,12 @@ def scaled_to_zero_in_one_file_only(files: Files) -> None:
 
 
 @breaks("serve.yaml", "vllm-conductor.autoscaling_config.look_back_period_s", "Ray's default of 30 applies")
-def a_look_back_left_out(files: Files) -> None:
+def a_missing_look_back_period(files: Files) -> None:
     del scaled(files)["look_back_period_s"]
 
 
 @breaks("serve.yaml", "vllm-conductor.autoscaling_config.metrics_interval_s", "Ray's default of 10 applies")
-def a_metrics_interval_left_out(files: Files) -> None:
+def a_missing_metrics_interval(files: Files) -> None:
     del scaled(files)["metrics_interval_s"]
 
 
@@ -328,7 +328,7 @@ BROKEN = [each for each in list(globals().values()) if hasattr(each, "marks")]
 
 
 @pytest.mark.parametrize(("change", "name", "field", "says", "fault"), BROKEN)
-def test_it_is_found(
+def test_each_fault_is_found_with_its_remedy(
     files: Files, change: Callable[[Files], object], name: str, field: str, says: str, fault: bool
 ) -> None:
     change(files)
@@ -341,7 +341,7 @@ def test_it_is_found(
     assert all(len(each.remedy) > 10 for each in meant)
 
 
-def test_a_fault_is_an_exit_code_and_a_line(files: Files) -> None:
+def test_a_fault_is_printed_and_exits_1(files: Files) -> None:
     files.node("gpu_48gb")["max_workers"] = 2
     settings, serve, cluster = map(str, files.paths())
     code, text = run_check("--settings", settings, "--serve", serve, "--cluster", cluster)
@@ -350,7 +350,7 @@ def test_a_fault_is_an_exit_code_and_a_line(files: Files) -> None:
     assert text.count("WRONG") == 1
 
 
-def test_a_warning_alone_is_no_fault(files: Files) -> None:
+def test_a_warning_exits_0(files: Files) -> None:
     del files.worker("qwen3-32b")["fallbacks"]
     settings, serve, cluster = map(str, files.paths())
     code, text = run_check("--settings", settings, "--serve", serve, "--cluster", cluster)
@@ -360,7 +360,7 @@ def test_a_warning_alone_is_no_fault(files: Files) -> None:
 # Memory and money
 
 
-def test_a_models_folder_is_read_itself(tmp_path: Path) -> None:
+def test_a_models_size_is_read_from_its_folder(tmp_path: Path) -> None:
     config = {"num_hidden_layers": 4, "num_attention_heads": 8, "hidden_size": 512, "num_key_value_heads": 2}
     (tmp_path / "config.json").write_text(json.dumps(config))
     (tmp_path / "model.safetensors").write_bytes(bytes(1000))
@@ -385,13 +385,13 @@ def test_fp8_halves_weights_and_cache(files: Files) -> None:
     )
 
 
-def test_the_known_sizes_are_those_of_the_models_that_are_served() -> None:
+def test_every_served_model_has_a_known_size() -> None:
     case = read_files(SETTINGS, SERVE, AWS)
     served = {w.model for w in case.settings.workers if isinstance(w, VllmSettings) and not w.deployment}
     assert served <= case.models.keys()
 
 
-def test_nodes_are_packed_at_the_smallest_and_the_largest() -> None:
+def test_nodes_are_packed_for_minimum_and_maximum_replicas() -> None:
     lines = {line.node.name: line for line in cost.hourly(read_files(SETTINGS, SERVE, AWS))}
     counts = {name: (line.at_least, line.at_most) for name, line in lines.items()}
     assert counts == {"head": (1, 1), "router": (1, 1), "gpu_24gb": (1, 4), "gpu_48gb": (1, 3)}
@@ -402,7 +402,7 @@ def test_nodes_are_packed_at_the_smallest_and_the_largest() -> None:
     assert largest > smallest
 
 
-def test_a_thousand_requests_cost_what_their_calls_do() -> None:
+def test_the_cost_of_a_thousand_requests_is_that_of_their_calls() -> None:
     case = read_files(SETTINGS, SERVE, AWS)
     gpt, claude = case.settings.worker("gpt-5").price, case.settings.worker("claude-sonnet-4").price
     assert gpt
@@ -416,7 +416,7 @@ def test_a_thousand_requests_cost_what_their_calls_do() -> None:
     assert cost.provider_usd_per_thousand(case, mix) == ultra / 1000 * Decimal("0.3")
 
 
-def test_an_unknown_price_makes_an_unknown_sum_and_not_a_small_one(files: Files) -> None:
+def test_an_unknown_price_makes_the_sum_unknown(files: Files) -> None:
     del files.worker("gpt-5")["price"]
     files.worker("gpt-5")["model"] = "gpt-that-no-table-has"
     files.node("router")["node_config"]["InstanceType"] = "z9.large"
@@ -425,21 +425,21 @@ def test_an_unknown_price_makes_an_unknown_sum_and_not_a_small_one(files: Files)
     assert cost.sums(cost.hourly(case)) == (None, None)
 
 
-def test_the_machines_share_falls_with_the_load() -> None:
+def test_the_machines_cost_per_request_falls_with_the_load() -> None:
     assert cost.machines_per_thousand(Decimal(36), Decimal(1)) == 10
     assert cost.machines_per_thousand(Decimal(36), Decimal(10)) == 1
     _, text = run_check("--rps", "2")
     assert re.search(r"\$0\.95 to \$2\.70 for the machines, at 2 requests per second", text)
 
 
-def test_a_share_of_machines_at_a_rate_that_they_cannot_serve_says_what_it_is() -> None:
+def test_the_machines_share_is_explained_if_they_cannot_serve_the_rate() -> None:
     _, text = run_check("--rps", "1000")
     assert "whether or not the machines can serve that rate" in text
     assert "128 answers concurrently" in text
     assert "podium capacity" in text
 
 
-def test_prices_can_be_ones_own(tmp_path: Path) -> None:
+def test_a_price_table_of_the_operator_can_be_used(tmp_path: Path) -> None:
     own = tmp_path / "prices.yaml"
     own.write_text("requests: {ours: [{worker: gpt-5, input_tokens: 0, output_tokens: 1000}]}")
     code, text = run_check("--prices", str(own), "--mix", "ours=1")
@@ -447,7 +447,7 @@ def test_prices_can_be_ones_own(tmp_path: Path) -> None:
     assert "$10.00 billed by providers" in text
 
 
-def test_requests_of_other_settings_are_a_warning_and_their_cost_is_unknown() -> None:
+def test_a_request_mix_for_other_settings_is_a_warning_with_unknown_cost() -> None:
     code, text = run_check("--settings", str(ROOT / "cluster/local.yaml"))
     assert "requests.ultra" in text
     assert "? billed by providers" in text
@@ -457,7 +457,7 @@ def test_requests_of_other_settings_are_a_warning_and_their_cost_is_unknown() ->
 # The command
 
 
-def test_the_doctor_looks_at_a_cluster_and_prints_json_with_file_and_field(
+def test_the_doctor_prints_a_clusters_faults_as_json_with_file_and_field(
     files: Files, capsys: pytest.CaptureFixture[str]
 ) -> None:
     files.node("gpu_48gb")["max_workers"] = 2
@@ -469,9 +469,7 @@ def test_the_doctor_looks_at_a_cluster_and_prints_json_with_file_and_field(
     assert found["field"] == "gpu_48gb.max_workers"
 
 
-def test_a_check_of_a_cluster_is_left_out_by_its_name(
-    files: Files, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_cluster_check_can_be_skipped_by_name(files: Files, capsys: pytest.CaptureFixture[str]) -> None:
     files.node("gpu_48gb")["max_workers"] = 2
     settings, serve, cluster = map(str, files.paths())
     options = ["--settings", settings, "--serve", serve, "--cluster", cluster, "--quiet"]
@@ -497,14 +495,14 @@ def test_a_check_of_a_cluster_is_left_out_by_its_name(
         (("--settings", str(SERVE)), "is not a known setting"),
     ],
 )
-def test_bad_input_is_one_sentence(arguments: tuple[str, ...], says: str) -> None:
+def test_invalid_input_is_reported_in_one_sentence(arguments: tuple[str, ...], says: str) -> None:
     code, text = run_check(*arguments)
     assert code == 1
     assert says in text
     assert "Traceback" not in text
 
 
-def test_a_wrong_price_table_is_told_with_its_place(tmp_path: Path) -> None:
+def test_an_invalid_price_table_is_an_error_with_its_field(tmp_path: Path) -> None:
     own = tmp_path / "prices.yaml"
     own.write_text("instances: {g5.2xlarge: {on_demand_usd: 1}}")
     code, text = run_check("--prices", str(own))
@@ -513,7 +511,7 @@ def test_a_wrong_price_table_is_told_with_its_place(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("rate", ["0", "-1", "many", "nan", "inf"])
-def test_a_rate_that_is_none_is_refused(rate: str) -> None:
+def test_an_invalid_rate_is_rejected(rate: str) -> None:
     with pytest.raises(SystemExit):
         check(["--rps", rate])
 

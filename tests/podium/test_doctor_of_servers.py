@@ -68,7 +68,7 @@ def readyz(**said: Any) -> dict[str, str]:
         (readyz(status="ready") | {"/v1/replicas": '{"replicas": {"e": {"starting": 1}}}'}, 0, "replicas", "wrong", "Deployments without a running replica: e", "ray status"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_with_a_server_is_named_with_its_remedy(
+def test_each_fault_of_a_server_is_reported_with_its_remedy(
     answers: dict[str, str], ahead_s: float, check: str, level: str, said: str, remedy: str, capsys: Any
 ) -> None:
     with answering(answers, ahead_s) as url:
@@ -79,14 +79,14 @@ def test_what_is_wrong_with_a_server_is_named_with_its_remedy(
     assert remedy in found[check]["remedy"]
 
 
-def test_where_no_server_answers_it_says_how_one_is_started(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unreachable_server_is_reported_with_the_start_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--url", f"http://127.0.0.1:{free_port()}"]) == 1
     said, remedy = capsys.readouterr().out.splitlines()
     assert said.startswith("WRONG   server     Cannot connect to http://127.0.0.1:")
     assert "make serve" in remedy
 
 
-async def test_a_real_server_is_well_and_says_who_may_not_enter(
+async def test_a_healthy_server_passes_and_an_unusable_key_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with keyed(tmp_path) as it:
@@ -101,7 +101,7 @@ async def test_a_real_server_is_well_and_says_who_may_not_enter(
         assert found["replicas"]["said"] == "Every deployment has a running replica."
 
 
-def test_the_words_of_a_server_command_the_terminal_in_no_list_and_no_finding(
+def test_control_characters_of_a_server_are_removed_from_lists_and_findings(
     capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PODIUM_API_KEY", ApiKey.make().reveal())

@@ -12,11 +12,11 @@ pytestmark = pytest.mark.usefixtures("without_collector")
 
 
 @pytest.mark.parametrize("page", GENERATORS)
-def test_a_page_is_what_podium_docs_writes(page: str) -> None:
+def test_a_generated_page_is_up_to_date(page: str) -> None:
     assert (ROOT / page).read_text("utf-8") == render_page(page), "run `podium docs`"
 
 
-def test_a_page_that_is_out_of_date_is_named_by_a_check_and_then_written(
+def test_an_outdated_page_is_reported_and_rewritten(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.copytree(ROOT / "docs", tmp_path / "docs")
@@ -38,6 +38,6 @@ def test_a_page_without_markers_is_an_error(tmp_path: Path) -> None:
         render_page("docs/settings.md", tmp_path)
 
 
-def test_every_error_code_has_a_cause_and_a_remedy_of_whole_sentences() -> None:
+def test_every_error_code_has_a_cause_and_a_remedy() -> None:
     texts = {row.code: (cause(error_class), row.remedy) for error_class, row in TABLE.items()}
     assert {code for code, pair in texts.items() if not all(text.endswith(".") for text in pair)} == set()

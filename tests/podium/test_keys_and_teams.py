@@ -17,13 +17,13 @@ from tests.serving.api.keyed import keyed
 from tests.serving.api.served import ASK
 
 
-class Said(NamedTuple):
+class CommandResult(NamedTuple):
     code: int
     out: str
     err: str
 
 
-Podium = Callable[..., Said]
+Podium = Callable[..., CommandResult]
 
 
 @pytest.fixture
@@ -33,10 +33,10 @@ def podium(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     for name in ("PODIUM_API_KEY", "PODIUM_URL"):
         monkeypatch.delenv(name, raising=False)
 
-    def call(verb: str, *arguments: str) -> Said:
+    def call(verb: str, *arguments: str) -> CommandResult:
         code = {"keys": accounts_cli.keys, "teams": accounts_cli.teams}[verb](arguments)
         said = capsys.readouterr()
-        return Said(code, said.out, said.err)
+        return CommandResult(code, said.out, said.err)
 
     return call
 
@@ -45,7 +45,7 @@ def listed(podium: Podium, *options: str) -> list[dict[str, str]]:
     return [json.loads(line) for line in podium("keys", "list", "--json", *options).out.splitlines()]
 
 
-def test_a_key_is_alone_on_standard_output_once_and_never_again(podium: Podium, tmp_path: Path) -> None:
+def test_a_created_key_is_printed_once_on_standard_output(podium: Podium, tmp_path: Path) -> None:
     made = podium("keys", "create", "app")
     key = ApiKey(made.out.strip())
     assert made.code == 0
@@ -54,7 +54,7 @@ def test_a_key_is_alone_on_standard_output_once_and_never_again(podium: Podium, 
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and key.reveal().encode() in path.read_bytes()]  # fmt: skip
 
 
-def test_a_day_in_the_life_of_a_key(podium: Podium) -> None:
+def test_a_key_is_created_listed_rotated_and_revoked(podium: Podium) -> None:
     assert podium("teams", "create", "search").code == 0
     first = podium("keys", "create", "app", "--team", "search", "--scopes", "run", "--expires", "90d").out
     (row,) = listed(podium)
@@ -76,7 +76,7 @@ def test_a_day_in_the_life_of_a_key(podium: Podium) -> None:
     assert '"state": "disabled"' in podium("teams", "list", "--json").out
 
 
-def test_a_budget_is_set_shown_and_lifted(podium: Podium) -> None:
+def test_a_budget_is_set_shown_and_removed(podium: Podium) -> None:
     podium("teams", "create", "search")
     podium("keys", "create", "app", "--team", "search")
     for verb, name in (("teams", "search"), ("keys", "app")):
@@ -85,16 +85,14 @@ def test_a_budget_is_set_shown_and_lifted(podium: Podium) -> None:
         assert [(row["period"], row["limit_usd"]) for row in map(json.loads, shown)] == [("day", "none"), ("month", "40")]  # fmt: skip
 
 
-def test_before_anything_is_made_lists_say_how_to_begin_and_make_no_file(
-    podium: Podium, tmp_path: Path
-) -> None:
+def test_an_empty_list_names_the_create_command_and_makes_no_file(podium: Podium, tmp_path: Path) -> None:
     listed = podium("keys", "list").out
     assert listed.startswith("No keys exist yet. Create one with `podium keys create NAME`. (the store ")
     assert "podium teams create NAME" in podium("teams", "list").out
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_server_that_cannot_be_asked_without_a_key_is_not_passed_over_in_silence(
+def test_using_the_store_instead_of_an_unreachable_server_is_reported(
     podium: Podium, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert podium("teams", "create", "search").err == ""
@@ -103,7 +101,7 @@ def test_a_server_that_cannot_be_asked_without_a_key_is_not_passed_over_in_silen
     assert (said.code, "Using the store" in said.err, "PODIUM_API_KEY" in said.err) == (0, True, True)
 
 
-def test_the_store_of_a_settings_file_is_used_and_only_its_owner_can_read_it(
+def test_the_settings_files_store_is_used_and_private_to_its_owner(
     podium: Podium, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PODIUM_STORE_URL")
@@ -116,16 +114,16 @@ def test_the_store_of_a_settings_file_is_used_and_only_its_owner_can_read_it(
     assert "app" in podium("keys", "list", "--settings", str(settings)).out
 
 
-async def test_with_a_url_a_servers_teams_keys_budgets_and_policies_are_changed_as_a_stores_are(
+async def test_with_a_url_the_commands_change_the_servers_teams_and_keys(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PODIUM_STORE_URL", "sqlite:////absent/podium.db")
 
-    async def podium(verb: str, *arguments: str) -> Said:
+    async def podium(verb: str, *arguments: str) -> CommandResult:
         ask = {"keys": accounts_cli.keys, "teams": accounts_cli.teams}[verb]
         code = await asyncio.to_thread(ask, [*arguments, "--url", it.api.url])
         said = capsys.readouterr()
-        return Said(code, said.out, said.err)
+        return CommandResult(code, said.out, said.err)
 
     async with keyed(tmp_path) as it:
         monkeypatch.setenv("PODIUM_API_KEY", it.secrets["admin"])
@@ -187,7 +185,7 @@ async def test_with_a_url_a_servers_teams_keys_budgets_and_policies_are_changed_
         (["list", "--settings", "nowhere.yaml"], "nowhere.yaml cannot be read"),
     ],
 )
-def test_what_cannot_be_done_is_said_with_no_traceback(
+def test_an_invalid_key_command_is_reported_without_a_traceback(
     podium: Podium, arguments: list[str], said: str
 ) -> None:
     failed = podium("keys", *arguments)
@@ -197,12 +195,12 @@ def test_what_cannot_be_done_is_said_with_no_traceback(
 
 
 @pytest.mark.parametrize("given", ["--scopes=fly", "--expires=soon", "--expires=0d", "--expires=9999999w"])
-def test_options_that_mean_nothing_are_named(podium: Podium, given: str) -> None:
+def test_an_invalid_option_is_an_error(podium: Podium, given: str) -> None:
     with pytest.raises(SystemExit):
         podium("keys", "create", "app", given)
 
 
-def test_an_address_with_a_password_is_in_no_message(podium: Podium, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_password_in_an_address_is_in_no_message(podium: Podium, monkeypatch: pytest.MonkeyPatch) -> None:
     """The three faults: an unreachable database, an unknown kind, and an address without a database name."""
     for url in ("postgresql://u:planted-5f2@127.0.0.1:1/d", "mysql://u:planted-5f2@h/d", "postgresql://u:planted-5f2@"):  # fmt: skip
         monkeypatch.setenv("PODIUM_STORE_URL", url)
@@ -212,7 +210,7 @@ def test_an_address_with_a_password_is_in_no_message(podium: Podium, monkeypatch
         assert failed.err.count("\n") == 1, "and so no traceback"
 
 
-def test_a_policy_is_set_shown_and_lifted(podium: Podium) -> None:
+def test_a_policy_is_set_shown_and_removed(podium: Podium) -> None:
     podium("teams", "create", "search")
     podium("keys", "create", "app", "--team", "search")
     for verb, name in (("teams", "search"), ("keys", "app")):
@@ -239,7 +237,7 @@ def test_a_policy_is_set_shown_and_lifted(podium: Podium) -> None:
 
 
 @pytest.mark.parametrize(("field", "said"), [("max_stepz=1", "is not a valid policy change"), ("max_steps", "is not a valid policy change"), ("max_steps=many", "max_steps:"), ("max_cost_usd=-1", "max_cost_usd:")])  # fmt: skip
-def test_a_policy_with_a_fault_is_refused_by_its_field(podium: Podium, field: str, said: str) -> None:
+def test_an_invalid_policy_is_rejected_with_its_field(podium: Podium, field: str, said: str) -> None:
     podium("teams", "create", "search")
     refused = podium("teams", "policy", "search", field)
     assert refused.code == 1

@@ -41,12 +41,14 @@ from podium.command_line.options import (
         (option(int), "x", "invalid literal"),
     ],
 )
-def test_a_wrong_option_says_what_is_right(parse: Callable[[str], object], text: str, why: str) -> None:
+def test_a_wrong_option_is_reported_with_the_valid_form(
+    parse: Callable[[str], object], text: str, why: str
+) -> None:
     with pytest.raises(typer.BadParameter, match=re.escape(why)):
         parse(text)
 
 
-def test_options_are_read() -> None:
+def test_every_type_of_option_is_parsed() -> None:
     assert (
         parse_count("12"),
         parse_seed("0"),
@@ -91,6 +93,6 @@ except KeyboardInterrupt:
 """
 
 
-def test_ctrl_c_in_the_callback_of_a_weak_reference_is_not_lost() -> None:
+def test_ctrl_c_in_a_weak_references_callback_is_not_lost() -> None:
     done = subprocess.run([sys.executable, "-c", DROPPED], capture_output=True, text=True, timeout=20)
     assert (done.stdout, done.stderr) == ("interrupted\n", "")

@@ -32,7 +32,7 @@ def test_every_link_leads_to_a_page(pages: Path) -> None:
     assert not dead
 
 
-def test_every_page_of_the_docs_is_in_the_navigation_and_every_example_is_there(pages: Path) -> None:
+def test_every_page_of_the_docs_is_in_the_navigation(pages: Path) -> None:
     listed = {link["target"] for link in LINK.finditer((pages / "index.md").read_text())}
     for page in (ROOT / "docs").rglob("*.md"):
         place = posixpath.relpath(page, ROOT / "docs").replace("README.md", "index.md")
@@ -53,12 +53,12 @@ def test_every_route_is_in_the_reference_and_its_links_lead_to_objects(pages: Pa
     assert "max_cost_usd" in reference
 
 
-def test_links_in_code_stay() -> None:
+def test_links_in_code_blocks_are_not_rewritten() -> None:
     text = "[a](b.md#c) `[a](b.md)`\n```\n[a](b.md)\n```\n"
     assert rewrite(text, lambda target: f"x/{target}") == "[a](x/b.md#c) `[a](b.md)`\n```\n[a](b.md)\n```\n"
 
 
-def test_what_a_page_would_load_from_elsewhere_is_found(tmp_path: Path) -> None:
+def test_addresses_that_a_page_would_load_are_found(tmp_path: Path) -> None:
     (tmp_path / "a.html").write_text(
         '<a href="https://a.example">a</a><script src="https://cdn.example/x.js"></script><link rel=x href=https://fonts.example>'
     )

@@ -16,7 +16,7 @@ def use(address: Address, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PODIUM_STORE_URL", address.dsn or f"sqlite:///{address.path}")
 
 
-def test_a_store_is_made_and_then_checked(
+def test_a_store_is_created_and_then_checked(
     empty_address: Address, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     use(empty_address, monkeypatch)
@@ -33,7 +33,7 @@ def test_a_store_is_made_and_then_checked(
     assert capsys.readouterr().out == "Checked 0 entries ($0) and 0 open holds ($0): all sums match\n"
 
 
-def test_a_ledger_that_does_not_add_up_says_where(
+def test_a_ledger_with_wrong_sums_is_reported_with_the_places(
     empty_address: Address, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     use(empty_address, monkeypatch)
@@ -116,7 +116,7 @@ async def _tamper(ledgers: Ledgers, statement: str) -> None:
         await connection.execute(text(statement))
 
 
-def test_an_address_with_a_password_is_never_shown(
+def test_a_password_in_an_address_is_never_shown(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PODIUM_STORE_URL", "postgresql://podium:hunter2@127.0.0.1:1/x")

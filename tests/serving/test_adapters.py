@@ -16,7 +16,7 @@ from tests.serving.made_adapters import CONFIG, adapter, lora, safetensors
 BASE = {"model.layers.0.self_attn.q_proj.weight": Tensor("BF16", (8, 8))}
 
 
-def test_the_digest_is_of_the_content_and_of_nothing_else(tmp_path: Path) -> None:
+def test_a_digest_depends_only_on_the_content(tmp_path: Path) -> None:
     one = adapter(tmp_path / "one")
     same = adapter(tmp_path / "same")
     config = json.loads((one / "adapter_config.json").read_text())
@@ -36,17 +36,17 @@ def test_the_digest_of_a_known_adapter_does_not_change(tmp_path: Path) -> None:
     "address", ["models/adapters/conductor@1a2b3c4d", "s3://b/p/conductor@1a2b3c4d", "/a/conductor@1a2b3c4d/",
                 "s3://b/conductor@1a2b3c4d?endpoint_override=minio:9000&scheme=http"],
 )  # fmt: skip
-def test_the_name_is_the_end_of_the_address(address: str) -> None:
+def test_the_adapters_name_is_the_end_of_its_address(address: str) -> None:
     assert name_of(address) == "conductor@1a2b3c4d"
 
 
 @pytest.mark.parametrize("address", ["models/adapter", "conductor@1A2B3C4D", "conductor@1a2b", "s3://b/@1a2b3c4d", "a b@1a2b3c4d", ""])  # fmt: skip
-def test_an_address_without_such_a_name_is_refused_with_the_remedy(address: str) -> None:
+def test_an_address_without_a_digest_is_rejected_with_the_remedy(address: str) -> None:
     with pytest.raises(AdapterError, match="podium adapter publish"):
         name_of(address)
 
 
-def test_publishing_names_it_leaves_the_original_and_does_it_once(tmp_path: Path) -> None:
+def test_publishing_copies_the_adapter_once_under_its_digest(tmp_path: Path) -> None:
     folder = adapter(tmp_path / "made")
     (folder / "card.md").write_text("A card.")
     published = publish(folder, tmp_path / "store", "conductor")
@@ -60,7 +60,7 @@ def test_publishing_names_it_leaves_the_original_and_does_it_once(tmp_path: Path
     )
 
 
-def test_a_published_name_over_other_content_is_never_taken(tmp_path: Path) -> None:
+def test_a_published_name_with_other_content_is_rejected(tmp_path: Path) -> None:
     folder = adapter(tmp_path / "made")
     published = publish(folder, tmp_path / "store", "conductor")
     adapter(published, fill=7)
@@ -86,7 +86,7 @@ def test_a_published_name_over_other_content_is_never_taken(tmp_path: Path) -> N
         ("match the rank 4", {"r": 4}),
     ],
 )
-def test_what_vllm_cannot_do_or_does_wrong_in_silence_is_refused(tmp_path: Path, fault: str, config: dict[str, Any]) -> None:  # fmt: skip
+def test_an_adapter_that_vllm_cannot_serve_correctly_is_rejected(tmp_path: Path, fault: str, config: dict[str, Any]) -> None:  # fmt: skip
     with pytest.raises(AdapterError, match=fault):
         check(adapter(tmp_path / "a", **config), max_rank=16, base=BASE)
 
@@ -101,14 +101,12 @@ def test_what_vllm_cannot_do_or_does_wrong_in_silence_is_refused(tmp_path: Path,
         ("not a LoRA", {"base_model.model.model.layers.0.self_attn.q_proj.lora_magnitude_vector": (8,)}),
     ],
 )
-def test_weights_of_another_model_or_of_another_kind_are_refused(
-    tmp_path: Path, fault: str, shapes: Any
-) -> None:
+def test_weights_for_another_model_are_rejected(tmp_path: Path, fault: str, shapes: Any) -> None:
     with pytest.raises(AdapterError, match=fault):
         check(adapter(tmp_path / "a", shapes), max_rank=16, base=BASE)
 
 
-def test_an_adapter_that_fits_is_taken_also_where_the_model_is_packed_or_not_known(tmp_path: Path) -> None:
+def test_a_fitting_adapter_is_accepted_even_for_quantised_or_unknown_models(tmp_path: Path) -> None:
     folder = adapter(tmp_path / "a")
     packed = {"model.layers.0.self_attn.q_proj.qweight": Tensor("I32", (1, 8))}
     for base in (BASE, packed, None):
@@ -122,7 +120,7 @@ def test_a_models_tensors_are_read_from_all_its_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kept_bytes", [0, 5, 100, -1])
-def test_a_file_that_was_cut_off_is_refused_whatever_its_name_says(tmp_path: Path, kept_bytes: int) -> None:
+def test_a_truncated_file_is_rejected_whatever_its_name(tmp_path: Path, kept_bytes: int) -> None:
     folder = adapter(tmp_path / "made")
     weights = folder / "adapter_model.safetensors"
     weights.write_bytes(weights.read_bytes()[:kept_bytes])
@@ -131,7 +129,7 @@ def test_a_file_that_was_cut_off_is_refused_whatever_its_name_says(tmp_path: Pat
 
 
 @pytest.mark.parametrize("scheme", ["", "file://"])
-def test_fetching_keeps_a_copy_that_no_later_change_reaches(tmp_path: Path, scheme: str) -> None:
+def test_a_fetched_adapter_is_an_independent_copy(tmp_path: Path, scheme: str) -> None:
     published = publish(adapter(tmp_path / "made"), tmp_path / "store", "conductor")
     with ThreadPoolExecutor(4) as replicas:
         every = list(replicas.map(lambda _: fetch(f"{scheme}{published}", tmp_path / "cache"), range(4)))
@@ -141,7 +139,7 @@ def test_fetching_keeps_a_copy_that_no_later_change_reaches(tmp_path: Path, sche
     assert [path.name for path in (tmp_path / "cache").iterdir()] == [published.name]
 
 
-def test_what_was_kept_and_is_not_whole_is_fetched_again(tmp_path: Path) -> None:
+def test_a_damaged_cached_adapter_is_fetched_again(tmp_path: Path) -> None:
     published = publish(adapter(tmp_path / "made"), tmp_path / "store", "conductor")
     adapter(tmp_path / "cache" / published.name, fill=9)
     verify(fetch(str(published), tmp_path / "cache"), published.name)
@@ -151,19 +149,19 @@ def test_what_was_kept_and_is_not_whole_is_fetched_again(tmp_path: Path) -> None
     ("address", "why"),
     [("/nowhere/conductor@1a2b3c4d", "does not exist"), ("ftp://host/conductor@1a2b3c4d", "cannot be opened"), ("file:///nowhere/c@1a2b3c4d", "does not exist")],
 )  # fmt: skip
-def test_an_address_where_nothing_is_says_so(tmp_path: Path, address: str, why: str) -> None:
+def test_a_missing_address_is_an_error(tmp_path: Path, address: str, why: str) -> None:
     with pytest.raises(AdapterError, match=why):
         fetch(address, tmp_path / "cache")
 
 
-def test_a_cache_that_cannot_be_written_says_so_and_what_to_do(tmp_path: Path) -> None:
+def test_an_unwritable_cache_is_an_error_with_the_remedy(tmp_path: Path) -> None:
     published = publish(adapter(tmp_path / "made"), tmp_path / "store", "conductor")
     (tmp_path / "file").write_text("not a folder")
     with pytest.raises(AdapterError, match="XDG_CACHE_HOME"):
         fetch(str(published), tmp_path / "file" / "cache")
 
 
-def test_a_configuration_that_is_none_is_told(tmp_path: Path) -> None:
+def test_an_invalid_configuration_is_an_error(tmp_path: Path) -> None:
     folder = adapter(tmp_path / "a")
     for text, why in (("[]", "must contain a JSON object"), ("{", "not valid JSON")):
         (folder / "adapter_config.json").write_text(text)

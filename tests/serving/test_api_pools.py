@@ -10,7 +10,7 @@ from tests.wires.server import Request, serving
 
 
 @pytest.mark.parametrize("name", POOLS)
-async def test_no_call_is_refused_upstream_and_every_request_gets_a_plan(name: str):
+async def test_no_provider_rejects_a_call_and_every_request_gets_a_plan(name: str):
     count = await measure(name)
     assert count.refused == []
     assert (count.plans, count.answers) == (count.requests, count.requests)
@@ -19,7 +19,7 @@ async def test_no_call_is_refused_upstream_and_every_request_gets_a_plan(name: s
     assert count.notes > 0
 
 
-async def test_what_was_left_out_stands_on_the_record_of_the_plan_and_of_the_step():
+async def test_omitted_parameters_are_noted_in_the_plan_and_the_step():
     async with pool("OpenAI alone") as (running, _, _), running.sdk as sdk:
         completion = await sdk.chat.completions.create(
             model="podium-mini", messages=[{"role": "user", "content": "hi"}], temperature=0.7, stop="END"
@@ -42,7 +42,7 @@ async def test_what_was_left_out_stands_on_the_record_of_the_plan_and_of_the_ste
 @pytest.mark.parametrize(
     ("model", "effort"), [("gpt-5", None), ("gpt-5", "high"), ("o4-mini", None), ("gpt-4.1", None)]
 )
-async def test_a_model_that_reasons_plans_at_the_default_temperature_and_is_not_cut_off_by_its_thoughts(
+async def test_a_reasoning_conductor_plans_at_the_default_temperature_without_truncation(
     model: str, effort: str | None
 ):
     async with serving(OpenAIWire()) as server:
@@ -82,7 +82,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_the_strict_providers_do_refuse(case: str):
+def test_the_strict_test_providers_reject_invalid_calls(case: str):
     respond, body = REFUSED[case]
     path = "/v1beta/models/gemini-3.8-flash:streamGenerateContent"
     assert respond(Request(path, {}, body)).status == 400

@@ -8,12 +8,12 @@ from serving.deployments.autoscaling import LOAD, autoscaling, by_load
 from serving.settings.scale import Scaling
 
 
-def test_loads_are_told_several_times_within_what_they_are_averaged_over() -> None:
+def test_loads_are_reported_several_times_per_averaging_period() -> None:
     assert autoscaling(Scaling(look_back_period_s=2)).metrics_interval_s == 0.5
     assert autoscaling(Scaling(look_back_period_s=300)).metrics_interval_s == 10
 
 
-def test_many_streams_that_a_queue_holds_up_ask_for_more_replicas_than_calls_alone_would() -> None:
+def test_queued_streams_request_more_replicas_than_calls_alone() -> None:
     def wanted(calls: float, loads: list[float], replicas: int) -> float:
         metrics: Any = {LOAD: dict(enumerate(loads))} if loads else {}
         context = AutoscalingContext(

@@ -71,7 +71,7 @@ def as_json(messages: Any) -> list[Json]:
     ]
 
 
-async def test_all_twenty_plans_are_allowed_by_the_schema_read_and_run() -> None:
+async def test_all_twenty_plans_match_the_schema_and_run() -> None:
     plans = {each.request: each.plan for each in PLANNED}
     assert len(plans) == 20
     schemas: list[Json] = []
@@ -114,7 +114,7 @@ async def test_all_twenty_plans_are_allowed_by_the_schema_read_and_run() -> None
 
 
 @pytest.mark.parametrize("format", ["steps", "lists"])
-def test_each_plan_can_be_written_under_the_grammar_and_is_read_again(format: Format) -> None:
+def test_each_plan_matches_the_grammar_and_can_be_parsed(format: Format) -> None:
     compiled_grammar = xgrammar.Grammar.from_ebnf(grammar(format, len(POOL), MAX_STEPS).ebnf)
     for each in PLANNED:
         text = render_plan(each.plan, POOL, format)
@@ -124,7 +124,7 @@ def test_each_plan_can_be_written_under_the_grammar_and_is_read_again(format: Fo
         assert reading.finish() == each.plan
 
 
-def test_the_plans_keep_to_the_rules_that_the_prompt_gives() -> None:
+def test_the_plans_follow_the_rules_of_the_prompt() -> None:
     singles = [each for each in PLANNED if len(each.plan.steps) == 1]
     assert 2 * len(singles) > len(PLANNED), "most requests need one step"
     assert not any(each.plan.steps[0].subtask for each in singles)
@@ -140,7 +140,7 @@ def test_the_plans_keep_to_the_rules_that_the_prompt_gives() -> None:
         assert all(seers) or not each.shows_picture
 
 
-async def test_the_page_shows_what_the_conductor_is_sent() -> None:
+async def test_the_page_shows_the_conductors_prompt() -> None:
     async with serving(OpenAIWire()) as upstream:
         upstream.respond = lambda request: Answer(text=plan_text(PLANNED[0].plan, POOL))
         settings = {
@@ -159,7 +159,7 @@ async def test_the_page_shows_what_the_conductor_is_sent() -> None:
         assert f"```text\n{message['content'].rstrip()}\n```" in page
 
 
-def test_the_page_says_first_that_its_plans_are_no_model_s() -> None:
+def test_the_page_states_that_its_plans_were_written_by_people() -> None:
     text = (ROOT / "docs/conductor.md").read_text("utf-8")
     introduction = text.partition("\n## ")[0]
     assert "We wrote these plans; no model did" in introduction
@@ -168,7 +168,7 @@ def test_the_page_says_first_that_its_plans_are_no_model_s() -> None:
     assert "WRITTEN BY US, NOT BY A MODEL" in (ROOT / "docs/plans.yaml").read_text("utf-8").splitlines()[0]
 
 
-def test_the_stated_counts_of_tokens_are_counted() -> None:
+def test_the_documented_token_counts_are_correct() -> None:
     tokenizer = Tokenizer.from_file(str(ROOT / "models/smollm2-135m/tokenizer.json"))
     counted = {
         layout: tuple(

@@ -34,7 +34,7 @@ LENGTHS = {
 
 
 @pytest.mark.parametrize("model", LENGTHS)
-def test_a_model_that_is_known_has_its_providers_length(model: str) -> None:
+def test_a_known_model_has_its_providers_context_length(model: str) -> None:
     worker: dict[str, Any] = {"name": "a", "kind": "openai", "model": model}
     settings = parse({"workers": [worker]})
     assert context_limit_of(settings.workers[0], settings) == LENGTHS[model]
@@ -87,7 +87,7 @@ async def workers_of_newest(api: Served) -> list[str]:
         ((10_500, 50_000), ["b"]),  # no room for the answer
     ],
 )
-async def test_workers_whose_context_is_too_short_are_not_in_the_plan(
+async def test_workers_with_a_too_short_context_are_not_in_the_plan(
     context: tuple[int | None, ...], used: list[str]
 ) -> None:
     async with served(lengths(*context)) as api:
@@ -97,7 +97,7 @@ async def test_workers_whose_context_is_too_short_are_not_in_the_plan(
         assert await workers_of_newest(api) == ["a", "b"]
 
 
-async def test_a_conversation_that_no_worker_can_read_is_an_error_with_both_numbers() -> None:
+async def test_a_conversation_too_long_for_every_worker_is_an_error_with_both_numbers() -> None:
     async with served(lengths(2_000, 4_000)) as api:
         answer = await api.post(asks(WORDS))
         assert api.worker("conductor").calls == deque()
@@ -109,13 +109,13 @@ async def test_a_conversation_that_no_worker_can_read_is_an_error_with_both_numb
     assert by_name.status_code == 200  # the provider decides
 
 
-async def test_a_conversation_in_another_script_is_measured_by_its_bytes() -> None:
+async def test_a_non_latin_conversations_length_is_estimated_from_its_bytes() -> None:
     async with served(lengths(60_000, 60_000)) as api:
         await api.ok(asks("Почему небо голубое? " * 5_000))  # 105,000 characters, about 30,000 tokens
         assert await workers_of_newest(api) == ["a", "b"]
 
 
-async def test_a_long_answer_needs_space_too() -> None:
+async def test_a_long_answer_needs_context_too() -> None:
     async with served(lengths(12_000, 50_000)) as api:
         await api.ok(asks(WORDS))
         assert await workers_of_newest(api) == ["a", "b"]

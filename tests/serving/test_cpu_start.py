@@ -22,7 +22,7 @@ def model(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_nothing_is_compiled_without_a_compiler(model: Path) -> None:
+def test_without_a_compiler_nothing_is_compiled(model: Path) -> None:
     compiler = model / "g++"
     compiler.touch(0o755)
     for disabled in (None, "1"):
@@ -32,21 +32,21 @@ def test_nothing_is_compiled_without_a_compiler(model: Path) -> None:
         compiler.unlink(missing_ok=True)
 
 
-def test_an_executor_that_the_settings_name_stays(model: Path) -> None:
+def test_a_configured_executor_is_not_changed(model: Path) -> None:
     arguments: dict[str, Any] = {"model": str(model), "distributed_executor_backend": "mp"}
     with patch.dict(os.environ, clear=True):
         cpu_start.prepare(arguments)
     assert arguments["distributed_executor_backend"] == "mp"
 
 
-def test_the_models_class_is_imported_here_so_that_no_process_is_started_to_look_at_it(model: Path) -> None:
+def test_the_models_class_is_imported_without_a_new_process(model: Path) -> None:
     cpu_start.register(model)
     model_class = ModelRegistry.models["LlamaForCausalLM"]
     assert model_class.load_model_cls() is model_class.model_cls
 
 
 @pytest.mark.parametrize("folder", ["Qwen/Qwen2.5-1.5B-Instruct", "/dev/null"])
-def test_what_is_no_folder_with_a_config_is_left_to_vllm(folder: str) -> None:
+def test_a_path_without_a_config_is_left_to_vllm(folder: str) -> None:
     cpu_start.register(Path(folder))
 
 
@@ -59,7 +59,7 @@ def test_what_is_no_folder_with_a_config_is_left_to_vllm(folder: str) -> None:
         ("nobind", "http://127.0.0.1:4317", False),
     ],
 )
-def test_workers_are_forked_only_from_a_core_without_threads_and_onto_no_core_of_their_own(
+def test_workers_are_forked_only_without_threads_and_core_binding(
     monkeypatch: pytest.MonkeyPatch, bind: str, endpoint: str | None, forks: bool
 ) -> None:
     monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", bind)
@@ -75,7 +75,7 @@ def test_workers_are_forked_only_from_a_core_without_threads_and_onto_no_core_of
         ("bfloat16", False, "bfloat16"),
     ],
 )
-def test_a_cpu_without_bfloat16_computes_in_float32_unless_the_settings_name_a_type(
+def test_a_cpu_without_bfloat16_uses_float32_unless_a_type_is_configured(
     model: Path, monkeypatch: pytest.MonkeyPatch, dtype: str | None, has_it: bool, used: str | None
 ) -> None:
     monkeypatch.setattr("serving.deployments.cpu_start.computes_bfloat16", lambda: has_it)

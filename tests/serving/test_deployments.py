@@ -31,13 +31,13 @@ def deployments() -> dict[str, Any]:
     return {deployment.name: deployment for deployment in bound}
 
 
-def test_a_model_of_one_gpu_takes_it_beside_its_process(deployments: dict[str, Any]) -> None:
+def test_a_model_on_one_gpu_gets_it_in_its_own_process(deployments: dict[str, Any]) -> None:
     conductor = deployments["vllm-conductor"]
     assert conductor.ray_actor_options["num_gpus"] == 1
     assert conductor._replica_config.placement_group_bundles is None
 
 
-def test_a_model_of_two_gpus_takes_a_bundle_each_on_one_machine_and_rays_executor(
+def test_a_model_on_two_gpus_gets_two_bundles_on_one_machine(
     deployments: dict[str, Any],
 ) -> None:
     deepseek = next(
@@ -52,7 +52,7 @@ def test_a_model_of_two_gpus_takes_a_bundle_each_on_one_machine_and_rays_executo
     assert arguments["distributed_executor_backend"] == "ray"
 
 
-def test_every_engine_caches_prefixes_and_keeps_every_trace(deployments: dict[str, Any]) -> None:
+def test_every_engine_caches_prefixes_and_records_every_trace(deployments: dict[str, Any]) -> None:
     for name, deployment in deployments.items():
         assert deployment.init_args[1]["enable_prefix_caching"] is True
         environment = deployment.ray_actor_options["runtime_env"]["env_vars"]
@@ -60,7 +60,7 @@ def test_every_engine_caches_prefixes_and_keeps_every_trace(deployments: dict[st
         assert environment["RAY_SERVE_TRACING_SAMPLING_RATIO"] == "1.0"
 
 
-def test_what_ray_writes_of_a_deployment_has_nothing_of_the_environment_in_it(
+def test_rays_record_of_a_deployment_contains_no_environment_variables(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from serving.deployments.build import engine_deployment, router_deployment
@@ -86,7 +86,7 @@ def test_what_ray_writes_of_a_deployment_has_nothing_of_the_environment_in_it(
         assert "planted" not in repr((variables, deployment.init_args, deployment.init_kwargs))
 
 
-def test_the_prefix_router_finds_the_prompt_in_what_crosses_to_an_engine() -> None:
+def test_the_prefix_router_finds_the_prompt_in_an_engine_call() -> None:
     from types import SimpleNamespace
 
     from serving.deployments.build import by_prefix_and_load
@@ -121,7 +121,7 @@ def test_the_prefix_router_finds_the_prompt_in_what_crosses_to_an_engine() -> No
         ([{"engine": {"max_loras": 1}, "adapter": "a/x@00000000"}], {"enable_lora": True, "max_loras": 1}),
     ],
 )
-def test_an_engine_has_room_for_the_adapters_of_all_its_workers_and_for_those_that_follow(
+def test_an_engine_reserves_space_for_all_adapters_and_later_ones(
     workers: list[dict[str, Any]], started_with: dict[str, Any]
 ) -> None:
     from serving.deployments.build import engine_arguments
@@ -138,7 +138,7 @@ def test_an_engine_has_room_for_the_adapters_of_all_its_workers_and_for_those_th
     } == started_with
 
 
-def test_a_local_adapter_is_looked_at_before_anything_starts(tmp_path: Path) -> None:
+def test_a_local_adapter_is_checked_before_the_start(tmp_path: Path) -> None:
     from serving.app import _check_local_adapters
     from serving.lora.adapters import publish
 
@@ -162,7 +162,7 @@ def test_a_local_adapter_is_looked_at_before_anything_starts(tmp_path: Path) -> 
     [("models/absent", "make setup"), ("/nowhere/model", "neither a local folder"), ("./absent", "neither a local folder"), ("~/absent", "neither a local folder"),
      ("a/b/c", "neither a local folder")],
 )  # fmt: skip
-def test_a_model_that_is_not_there_is_named_with_the_remedy(model: str, remedy: str) -> None:
+def test_a_missing_model_is_an_error_with_the_remedy(model: str, remedy: str) -> None:
     from serving.app import _with_local_folder
 
     worker = parse({"workers": [{"name": "w", "kind": "vllm", "model": model}]}).workers[0]
@@ -172,14 +172,14 @@ def test_a_model_that_is_not_there_is_named_with_the_remedy(model: str, remedy: 
 
 
 @pytest.mark.parametrize("model", ["Qwen/Qwen2.5-1.5B-Instruct", "google/gemma-3-27b-it", "gpt2"])
-def test_a_hub_s_name_is_left_to_the_hub(model: str) -> None:
+def test_a_hub_name_is_left_to_the_hub(model: str) -> None:
     from serving.app import _with_local_folder
 
     worker: Any = parse({"workers": [{"name": "w", "kind": "vllm", "model": model}]}).workers[0]
     assert _with_local_folder(worker) == worker
 
 
-def test_an_argument_that_build_app_does_not_take_is_refused() -> None:
+def test_an_unknown_argument_of_build_app_is_rejected() -> None:
     from serving.app import build_app
 
     with pytest.raises(SettingsError, match="settigns"):
@@ -187,7 +187,7 @@ def test_an_argument_that_build_app_does_not_take_is_refused() -> None:
 
 
 @pytest.mark.slow
-def test_a_pool_without_any_key_says_which_to_set_before_ray_is_started() -> None:
+def test_a_pool_without_any_key_names_the_variables_before_ray_starts() -> None:
     """Runs in a subprocess: if Ray already runs here, its nodes have their own environment."""
     keys = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY")
     start = "from serving.app import build_app; build_app({'settings': 'cluster/api.yaml'})"
@@ -204,7 +204,7 @@ def test_a_pool_without_any_key_says_which_to_set_before_ray_is_started() -> Non
 
 
 @pytest.mark.slow
-def test_who_takes_the_place_of_a_conductor_without_a_key_may_be_chosen_by_price_before_ray_is_started(
+def test_a_replacement_for_a_conductor_without_a_key_is_chosen_before_ray_starts(
     tmp_path: Path,
 ) -> None:
     """Uses the prices of the price table. Runs in a subprocess, as above."""

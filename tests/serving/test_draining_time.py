@@ -8,7 +8,7 @@ from serving.deployments.draining import leaves_after_s, timeout_s
 
 
 @given(st.floats(0.01, 10_000))
-def test_a_router_leaves_its_runs_after_the_drain_time_and_has_a_second_to_ten_left_for_it(
+def test_a_router_has_one_to_ten_seconds_left_after_its_drain_time(
     drain_s: float,
 ) -> None:
     given_s = timeout_s(drain_s)

@@ -54,7 +54,7 @@ def messages(*contents: str) -> str:
 
 
 @pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
-async def test_the_traces_of_20_chats_of_100_kb_arrive_whole(
+async def test_the_traces_of_20_chats_of_100_kb_arrive_complete(
     protocol: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     question = "why? " * 20_000
@@ -80,7 +80,7 @@ async def test_the_traces_of_20_chats_of_100_kb_arrive_whole(
     ["x" * 10_000_000, "ä" * 5_000_000, "语" * 3_000_000, '"\\\n' * 3_000_000, "\ud83d" * 3_000_000],
     ids=["ascii", "latin", "chinese", "escaped", "lone surrogates"],
 )
-def test_a_span_that_is_too_long_by_itself_arrives_with_its_content_cut_and_a_note(
+def test_a_too_long_span_arrives_with_truncated_content_and_a_note(
     protocol: str, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     short = make_span(**{spans.INPUT_MESSAGES: messages("Why?")})
@@ -109,14 +109,14 @@ def test_a_receiver_with_a_lower_limit_gets_usage_and_ids(
 
 
 @pytest.mark.parametrize("value", [messages(*["x" * 400] * 20_000), "no json " * 1_000_000, ["y" * 3_000_000] * 3, "[]" + " " * 9_000_000])  # fmt: skip
-def test_whatever_a_span_holds_it_arrives(value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_span_with_any_content_arrives(value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with collector("grpc", monkeypatch) as receiver:
         export([make_span(**{spans.INPUT_MESSAGES: value, "other": "z" * 4_000_000})])
     assert receiver.spans[0].attributes[spans.INPUT_TOKENS] == 7
     assert "cut off" in receiver.spans[0].attributes["other"]
 
 
-def test_the_words_of_an_error_and_of_events_are_cut_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_error_messages_and_events_are_truncated(monkeypatch: pytest.MonkeyPatch) -> None:
     tracer = TracerProvider().get_tracer("podium")
     with tracer.start_as_current_span("chat m") as span:
         span.add_event("said", {"words": "x" * 5_000_000})
@@ -135,7 +135,7 @@ class Away(SpanExporter):
         return SpanExportResult.FAILURE
 
 
-def test_nothing_is_sent_again_to_a_collector_that_is_away() -> None:
+def test_nothing_is_retried_while_the_collector_is_unavailable() -> None:
     away = Away()
     bounded = BoundedExporter(away, lambda: away.now_s)
     assert (
@@ -145,7 +145,7 @@ def test_nothing_is_sent_again_to_a_collector_that_is_away() -> None:
     assert away.n_sent == 1
 
 
-def test_a_batch_is_as_few_requests_as_its_bytes_take(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_is_sent_in_as_few_requests_as_possible(monkeypatch: pytest.MonkeyPatch) -> None:
     ended = [make_span(**{spans.INPUT_MESSAGES: messages("x" * 100_000)}) for _ in range(60)]
     with collector("grpc", monkeypatch) as receiver:
         export(ended)
@@ -164,7 +164,7 @@ class Hanging(SpanExporter):
         return SpanExportResult.SUCCESS
 
 
-def test_spans_that_wait_for_a_collector_that_is_away_are_bounded_by_bytes_and_by_number() -> None:
+def test_spans_queued_for_an_unavailable_collector_are_limited() -> None:
     hanging = Hanging()
     processor = BoundedProcessor(hanging)
     long = make_span(**{spans.INPUT_MESSAGES: messages("x" * 200_000)})

@@ -38,7 +38,7 @@ def pool(settings: Settings) -> Pool:
     return build_pool(settings, {}, engines={})
 
 
-def test_cards_are_alike_by_the_words_that_say_something():
+def test_card_similarity_ignores_common_words():
     assert likeness(MATHS, MATHS) == pytest.approx(1)
     assert likeness(MATHS, "Proofs in geometry.") > likeness(MATHS, "Proofs, poems and letters.") > 0
     assert likeness("Best at the proofs", "the best at poems") == 0, "words that all cards use"
@@ -46,7 +46,7 @@ def test_cards_are_alike_by_the_words_that_say_something():
     assert likeness("", "") == likeness("", MATHS) == 0
 
 
-def test_the_most_alike_card_is_asked_first_and_of_equally_alike_ones_the_cheaper():
+def test_the_most_similar_card_is_first_and_then_the_cheaper_one():
     near, far = "Hard mathematics: algebra and proofs.", "Geometry, maps and travel."
     others = [api("far", 0.1, far), api("dear", 1.5, near), api("cheap", 0.9, near)]
     assert chain(*others) == ["cheap", "dear", "far"]
@@ -54,31 +54,31 @@ def test_the_most_alike_card_is_asked_first_and_of_equally_alike_ones_the_cheape
 
 
 @pytest.mark.parametrize("card", ["", "Poems and letters."])
-def test_where_no_card_is_alike_the_nearest_price_is_asked_first(card: str):
+def test_without_a_similar_card_the_nearest_price_is_first(card: str):
     others = [api("half", 0.5), api("double", 2), api("tenth", 0.1), api("same", 1)]
     assert chain(*others, own={"card": card}) == ["same", "half", "tenth"]
 
 
-def test_those_whose_cards_are_not_alike_come_after_those_whose_are():
+def test_workers_without_a_similar_card_come_last():
     assert chain(api("same"), api("alike", 0.1, MATHS)) == ["alike", "same"]
 
 
-def test_those_of_the_same_price_are_asked_as_they_are_written():
+def test_workers_with_equal_prices_keep_their_order():
     assert chain(*(api(name) for name in "zyxab")) == ["z", "y", "x"]
     assert len("zyx") == MOST
 
 
-def test_nobody_takes_its_place_who_costs_more_than_twice_as_much():
+def test_a_fallback_costs_at_most_twice_as_much():
     assert chain(api("twice", 2, MATHS), api("more", 2.01, MATHS)) == ["twice"]
     assert chain(api("a", 0.001), api("b", 0), own={"price": price(0)["price"]}) == ["b"]
 
 
-def test_a_price_that_is_not_known_is_never_asked_and_one_s_own_is_worth_nothing():
+def test_a_worker_with_an_unknown_price_is_never_a_fallback():
     assert chain(api("unknown") | {"price": None}) == []
     assert chain(api("a", 0.1), api("free", 0), own={"price": None}) == ["free"]
 
 
-def test_of_several_deployments_the_dearest_counts_of_others_and_the_cheapest_of_one_s_own():
+def test_deployments_count_with_their_highest_or_lowest_price():
     places = [{"name": "x"} | price(1), {"name": "y"} | price(3)]
     assert chain(api("a", deployments=places)) == []
     assert chain(api("a", 2), api("b", 2.5), own={"deployments": places}) == ["a"]
@@ -95,12 +95,12 @@ def test_of_several_deployments_the_dearest_counts_of_others_and_the_cheapest_of
         ({"local": True}, {}, {"local": True}),
     ],
 )
-def test_who_cannot_do_what_it_does_is_not_asked(own: Json, less: Json, enough: Json):
+def test_a_worker_with_fewer_capabilities_is_no_fallback(own: Json, less: Json, enough: Json):
     assert chain(api("less", card=MATHS, **less), api("enough", **enough), own=own) == ["enough"]
     assert chain(api("less", **less), own={"calls_tools": False}) == ["less"], "where it is not needed"
 
 
-def test_only_models_of_the_pool_are_asked_and_not_the_conductor_s():
+def test_only_models_of_the_pool_are_fallbacks_and_not_the_conductor():
     program = {"name": "vote", "kind": "python", "factory": "votes:majority"} | price(1)
     script = {"name": "script", "kind": "scripted"} | price(1)
     vectors = api("vectors", serves=["embeddings"])
@@ -109,7 +109,7 @@ def test_only_models_of_the_pool_are_asked_and_not_the_conductor_s():
     assert chain(*others, own={"in_pool": False}, conductor={"worker": "own"}) == ["leads", "fits"]
 
 
-def test_a_model_of_the_same_engine_is_no_way_out():
+def test_a_model_of_the_same_engine_is_no_fallback():
     engine = {"kind": "vllm", "model": "m"}
     other = engine | {"name": "other"}
     own, shared = engine | {"name": "own", "fallbacks": "auto"}, {"kind": "vllm", "deployment": "own"}
@@ -117,7 +117,7 @@ def test_a_model_of_the_same_engine_is_no_way_out():
     assert [fallbacks_of(settings.worker(name), settings) for name in ("own", "shared")] == [("other",)] * 2
 
 
-def test_it_is_said_how_each_was_chosen():
+def test_each_fallback_states_how_it_was_chosen():
     settings = settings_with(api("alike", 1.5, MATHS), api("free", 0))
     assert chain_of(settings.worker("own"), settings) == (
         Fallback("alike", "by similarity of the cards (1.0), at 1.5 times the price"),
@@ -125,12 +125,12 @@ def test_it_is_said_how_each_was_chosen():
     )
 
 
-def test_declared_fallbacks_stay_as_they_are():
+def test_configured_fallbacks_are_not_changed():
     settings = parse({"workers": [api("own", fallbacks=["b", "a"]), api("a", card=MATHS), api("b", 9)]})
     assert chain_of(settings.worker("own"), settings) == (Fallback("b"), Fallback("a"))
 
 
-def test_the_start_tells_the_chain_and_where_there_is_none(caplog: pytest.LogCaptureFixture):
+def test_the_start_logs_the_fallbacks_or_their_absence(caplog: pytest.LogCaptureFixture):
     with caplog.at_level(logging.INFO, "podium"):
         pool(settings_with(api("alike", 1, MATHS), api("lone", 9, fallbacks=["own"])))
         pool(settings_with())
@@ -142,7 +142,7 @@ def test_the_start_tells_the_chain_and_where_there_is_none(caplog: pytest.LogCap
     assert "Worker lone" not in caplog.text
 
 
-def test_a_call_is_reserved_at_the_dearest_of_the_chain_and_takes_what_all_of_it_take():
+def test_a_call_reserves_the_highest_price_of_its_fallbacks():
     claude = api("claude", 2) | {"kind": "anthropic", "model": "claude-sonnet-5-5"}
     settings = settings_with(api("dear", 9), claude)
     member = pool(settings).members["own"]
@@ -154,7 +154,7 @@ def test_a_call_is_reserved_at_the_dearest_of_the_chain_and_takes_what_all_of_it
     assert not pool(settings_with(api("dear", 9))).members["own"].has_fallback
 
 
-def test_a_worker_that_is_added_or_has_no_key_changes_the_chain():
+def test_adding_or_disabling_a_worker_changes_the_fallbacks():
     settings = settings_with(api("a"), own={"card": ""})
     assert fallbacks_of(settings.worker("own"), settings) == ("a",)
     more = apply_patch(settings, {"workers": [api("b"), {"name": "a", "in_pool": False}]})
@@ -163,7 +163,7 @@ def test_a_worker_that_is_added_or_has_no_key_changes_the_chain():
     assert fallbacks_of(fewer.worker("own"), fewer) == ()
 
 
-def test_a_conductor_without_its_key_gives_its_place_to_the_first_that_fits_and_is_there():
+def test_a_conductor_without_its_key_is_replaced_by_the_first_suitable_worker():
     settings = settings_with(api("a", card=MATHS), api("b"), conductor={"worker": "own"})
     led = [without_workers(settings, absent).conductor for absent in ({"own"}, {"own", "a"})]
     assert [conductor.worker for conductor in led if conductor] == ["a", "b"]

@@ -48,7 +48,7 @@ asyncio.run(main())
 
 
 @pytest.mark.real_time
-def test_what_a_burst_took_is_given_back_once_the_process_is_idle() -> None:
+def test_memory_of_a_burst_is_released_when_the_process_is_idle() -> None:
     subprocess.run([sys.executable, "-c", BURST], check=True, timeout=60)
 
 
@@ -57,11 +57,11 @@ class Circle:
         self.itself = self
 
 
-def test_what_is_there_at_the_end_of_start_up_is_left_out_and_later_circles_are_found() -> None:
+def test_objects_from_start_up_are_frozen_and_later_cycles_are_found() -> None:
     subprocess.run([sys.executable, "-c", PROGRAM], check=True, timeout=60)
 
 
-async def test_what_was_closed_in_a_row_is_collected_at_once_whoever_closed_it(
+async def test_several_closed_objects_are_collected_together(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(garbage, "CLOSED_S", 0.05)

@@ -36,29 +36,29 @@ async def test_without_a_gap_every_chunk_is_a_message() -> None:
     assert await Tokens("a", "b", "c").in_messages(0) == [("a", 1), ("b", 2), ("c", 3)]
 
 
-async def test_the_first_words_and_the_last_chunk_do_not_wait() -> None:
+async def test_the_first_text_and_the_last_chunk_are_sent_immediately() -> None:
     assert await Tokens("a", "b", "c", "d").in_messages(60) == [("a", 1), ("bcd", 4)]
     assert await Tokens("", "", "a", "b", "c").in_messages(60) == [("", 1), ("", 2), ("a", 3), ("bc", 5)], (
         "half a letter is no word"
     )
 
 
-async def test_what_came_since_the_last_message_leaves_together() -> None:
+async def test_chunks_since_the_last_message_are_sent_together() -> None:
     assert await Tokens(*"abcdefg").in_messages(0.25) == [("a", 1), ("bcd", 4), ("efg", 7)]
 
 
-async def test_an_answer_that_ends_without_saying_why_is_told_to_its_last_word() -> None:
+async def test_an_answer_without_a_finish_reason_is_sent_completely() -> None:
     assert await Tokens("a", "b", "c", finish=None).in_messages(60) == [("a", 1), ("bc", 3)]
 
 
-async def test_whoever_leaves_closes_the_answer() -> None:
+async def test_leaving_early_closes_the_answer() -> None:
     tokens = Tokens("a", "b", "c")
     async with aclosing(coalesce(tokens.chunks(), lambda: 60, lambda: tokens.now_s)) as messages:
         await anext(messages)
     assert tokens.closed
 
 
-async def test_an_engine_is_told_of_an_answer_that_nobody_reads_along() -> None:
+async def test_an_engine_call_states_whether_its_answer_is_streamed() -> None:
     calls: list[EngineCall] = []
 
     class Client:

@@ -81,7 +81,7 @@ async def answer(handle: EngineHandle, notices: list[str] | None = None) -> list
     return [chunk async for chunk in handle.generate(CALL, None if notices is None else notices.append)]
 
 
-async def test_a_call_to_an_engine_that_is_up_asks_the_controller_nothing() -> None:
+async def test_a_call_to_a_ready_engine_does_not_query_the_controller() -> None:
     engine = Deployment("HEALTHY", RUNNING=1)
     engine.up.set()
     assert await answer(engine.handle()) == [WORD]
@@ -89,7 +89,7 @@ async def test_a_call_to_an_engine_that_is_up_asks_the_controller_nothing() -> N
     assert engine.responses[0].cancelled, "closed"
 
 
-async def test_a_call_to_an_engine_is_not_ended_with_the_request_that_it_came_from() -> None:
+async def test_a_call_to_an_engine_is_not_cancelled_with_its_request() -> None:
     """Ray Serve uses this id to cancel the calls of a request once its client has left."""
     engine = Deployment("HEALTHY", RUNNING=1)
     engine.up.set()
@@ -100,7 +100,7 @@ async def test_a_call_to_an_engine_is_not_ended_with_the_request_that_it_came_fr
 
 
 @pytest.mark.parametrize("finish", ["stop", None])
-async def test_a_replica_that_is_lost_after_its_last_word_has_answered(finish: str | None) -> None:
+async def test_a_replica_lost_after_its_last_chunk_is_not_an_error(finish: str | None) -> None:
     async def lose(_: Response) -> Chunk:
         if engine.pieces:
             return engine.pieces.pop()
@@ -114,7 +114,7 @@ async def test_a_replica_that_is_lost_after_its_last_word_has_answered(finish: s
 
 
 @pytest.mark.parametrize("status", ["UPSCALING", "UPDATING"])
-async def test_a_cold_start_is_waited_for_and_told_once(status: str) -> None:
+async def test_a_cold_start_is_awaited_and_reported_once(status: str) -> None:
     engine, notices = Deployment(status, STARTING=1), list[str]()
     asking = asyncio.create_task(answer(engine.handle(), notices))
     while engine.asked < 6:
@@ -125,7 +125,7 @@ async def test_a_cold_start_is_waited_for_and_told_once(status: str) -> None:
 
 
 @pytest.mark.parametrize("status", ["UNHEALTHY", "DEPLOY_FAILED"])
-async def test_an_engine_that_lost_its_last_replica_is_not_waited_for(status: str) -> None:
+async def test_an_engine_that_lost_its_only_replica_is_not_awaited(status: str) -> None:
     engine = Deployment(status, STARTING=1)
     handle = engine.handle()
     for _ in range(3):
@@ -137,7 +137,7 @@ async def test_an_engine_that_lost_its_last_replica_is_not_waited_for(status: st
     assert await answer(handle) == [WORD], "and once it is up, it is asked"
 
 
-async def test_one_that_lost_a_replica_of_several_is_waited_for() -> None:
+async def test_an_engine_with_other_replicas_is_awaited() -> None:
     engine = Deployment("UNHEALTHY", RUNNING=1, STARTING=1)
     asking = asyncio.create_task(answer(engine.handle(), []))
     while engine.asked < 3:
@@ -146,7 +146,7 @@ async def test_one_that_lost_a_replica_of_several_is_waited_for() -> None:
     assert await asking == [WORD]
 
 
-async def test_a_replica_whose_death_is_learnt_of_late_is_not_waited_for() -> None:
+async def test_a_replica_whose_failure_is_detected_late_is_not_awaited() -> None:
     engine = Deployment("HEALTHY", RUNNING=1)
     asking = asyncio.create_task(answer(engine.handle(), []))
     while engine.asked < 3:

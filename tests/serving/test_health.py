@@ -49,7 +49,7 @@ def level(service: Service, instrument: metrics.Instrument, *labels: str) -> flo
     )
 
 
-async def test_every_attempt_is_counted_and_one_success_ends_the_row_of_failures() -> None:
+async def test_every_attempt_counts_and_a_success_resets_consecutive_failures() -> None:
     retry = {"attempts": 3, "first_wait_s": 0.001}
     own = pool(
         Health(),
@@ -61,7 +61,7 @@ async def test_every_attempt_is_counted_and_one_success_ends_the_row_of_failures
     assert a.failure_share == pytest.approx(2 / 3)
 
 
-async def test_a_stream_that_breaks_is_a_failure_though_it_had_begun() -> None:
+async def test_a_stream_that_breaks_counts_as_a_failure() -> None:
     own = pool(Health(), {"name": "a", "replies": [{"text": "one two", "fail_after_tokens": 1}]})
     await ask(own, "a")
     a = own.health["a"]
@@ -70,13 +70,13 @@ async def test_a_stream_that_breaks_is_a_failure_though_it_had_begun() -> None:
 
 
 @pytest.mark.parametrize("error", ["refused", "overflow"])
-async def test_a_prompt_that_is_refused_or_too_long_says_nothing_of_the_worker(error: str) -> None:
+async def test_a_rejected_or_too_long_prompt_does_not_count(error: str) -> None:
     own = pool(Health(), {"name": "a", "replies": [{"error": error}]})
     await ask(own, "a")
     assert (own.health["a"].successes, own.health["a"].failures) == (0, 0)
 
 
-async def test_a_caller_that_leaves_says_nothing_of_the_worker() -> None:
+async def test_a_caller_that_leaves_does_not_count() -> None:
     own = pool(Health(), {"name": "a", "replies": [{"text": "one two", "stall_after_tokens": 1}]})
     asking = asyncio.create_task(ask(own, "a"))
     while own.health["a"].first_token_s(0.5) is None:
@@ -86,7 +86,7 @@ async def test_a_caller_that_leaves_says_nothing_of_the_worker() -> None:
     assert (own.health["a"].successes, own.health["a"].failures) == (0, 0)
 
 
-async def test_a_fallback_s_calls_are_counted_as_its_own() -> None:
+async def test_a_fallbacks_calls_count_for_the_fallback() -> None:
     own = pool(
         Health(), {"name": "a", "replies": [{"error": "unavailable"}], "fallbacks": ["b"]}, {"name": "b"}
     )
@@ -94,7 +94,7 @@ async def test_a_fallback_s_calls_are_counted_as_its_own() -> None:
     assert (own.health["a"].failures, own.health["b"].failures, own.health["b"].successes) == (1, 0, 1)
 
 
-async def test_a_wait_for_a_slot_is_no_part_of_the_time_to_the_first_token() -> None:
+async def test_a_wait_for_a_slot_is_not_part_of_the_first_token_time() -> None:
     own = pool(Health(), {"name": "a", "delay_s": 0.05, "max_concurrency": 1})
     await asyncio.gather(*(ask(own, "a") for _ in range(8)))
     slowest_s = own.health["a"].first_token_s(1)
@@ -102,7 +102,7 @@ async def test_a_wait_for_a_slot_is_no_part_of_the_time_to_the_first_token() -> 
     assert 0.05 <= slowest_s < 0.4, "the last one waited for seven others"
 
 
-async def test_health_survives_a_change_of_the_pool() -> None:
+async def test_health_survives_a_reload() -> None:
     health = Health()
     down = {"name": "a", "replies": [{"error": "unavailable"}]}
     service = Service(pool(health, down))
@@ -121,7 +121,7 @@ API = {"name": "a", "kind": "openai", "model": "m-1", "base_url": "http://127.0.
 @pytest.mark.parametrize(
     "change", [{"model": "m-2"}, {"base_url": "http://127.0.0.1:2/v1"}, {"kind": "scripted"}]
 )
-async def test_another_model_or_address_under_the_same_name_starts_from_nothing(
+async def test_another_model_or_address_with_the_same_name_starts_without_history(
     change: dict[str, Any],
 ) -> None:
     health = Health()
@@ -136,7 +136,7 @@ async def test_another_model_or_address_under_the_same_name_starts_from_nothing(
     assert service.pool.health["a"].failures == 0
 
 
-async def test_a_pool_that_is_built_and_rejected_changes_nothing() -> None:
+async def test_a_rejected_pool_changes_no_health() -> None:
     health = Health()
     service = Service(pool(health, API))
     service.pool.health["a"].fail()
@@ -144,7 +144,7 @@ async def test_a_pool_that_is_built_and_rejected_changes_nothing() -> None:
     assert pool(health, API).health["a"].failures == 1
 
 
-async def test_a_worker_that_no_pool_has_any_more_is_forgotten_and_its_gauges_end_at_none() -> None:
+async def test_a_removed_worker_is_forgotten_and_its_gauges_are_reset() -> None:
     health = Health()
     service = Service(pool(health, API))
     service.pool.health["a"].fail()
@@ -155,7 +155,7 @@ async def test_a_worker_that_no_pool_has_any_more_is_forgotten_and_its_gauges_en
     assert pool(health, API).health["a"].failures == 0
 
 
-def test_shares_and_quantiles_are_of_the_newest_calls() -> None:
+def test_failure_shares_and_quantiles_use_the_newest_calls() -> None:
     health = WorkerHealth()
     assert (health.failure_share, health.first_token_s(0.95)) == (0, None)
     for _ in range(WINDOW):
@@ -171,7 +171,7 @@ def test_shares_and_quantiles_are_of_the_newest_calls() -> None:
     assert health.first_token_s(0) == 0
 
 
-def test_many_calls_that_fail_together_open_a_circuit_for_no_longer_than_three() -> None:
+def test_many_simultaneous_failures_open_a_circuit_no_longer_than_three() -> None:
     health = WorkerHealth()
     for _ in range(64):
         health.fail()
@@ -179,7 +179,7 @@ def test_many_calls_that_fail_together_open_a_circuit_for_no_longer_than_three()
     assert health.rest_s == pytest.approx(FIRST_REST_S, abs=1)
 
 
-def test_a_probe_that_fails_makes_the_rest_longer_up_to_its_cap_and_a_whole_answer_begins_anew() -> None:
+def test_failed_probes_extend_the_wait_up_to_a_limit_and_a_success_resets_it() -> None:
     health = WorkerHealth()
 
     def probe_and_fail() -> float:
@@ -198,7 +198,7 @@ def test_a_probe_that_fails_makes_the_rest_longer_up_to_its_cap_and_a_whole_answ
     assert [round(probe_and_fail()) for _ in range(4)] == [0, 0, 5, 8]
 
 
-def test_only_the_newest_probe_that_ends_without_a_verdict_lets_another_call_probe() -> None:
+def test_only_the_newest_inconclusive_probe_permits_another_one() -> None:
     health = WorkerHealth()
     for _ in range(FAILURES_BEFORE_REST):
         health.fail()
@@ -219,7 +219,7 @@ def test_only_the_newest_probe_that_ends_without_a_verdict_lets_another_call_pro
     assert health.rest_s == pytest.approx(MOST_REST_S, abs=1), "a verdict stands"
 
 
-def test_a_call_that_fails_on_another_replica_s_word_rests_like_one_of_an_open_circuit() -> None:
+def test_a_failure_after_another_replicas_opening_opens_the_circuit() -> None:
     health, now_s = WorkerHealth(), time.monotonic()
     health.elsewhere = (Opening(now_s - 60, now_s - 1),)
     assert (health.circuit, health.rest_s) == ("half_open", 0)

@@ -7,7 +7,7 @@ from tests.base_only import with_base_only
 pytestmark = pytest.mark.slow
 
 
-def test_the_base_packages_are_enough_to_build_and_route_where_no_local_model_is_served():
+def test_the_base_packages_suffice_without_a_local_model():
     code = """
 import cluster.local.child, cluster.local.demo_run, cluster.local.serve, ray.serve.scripts
 from cluster.local.environment import fast_environment
@@ -27,7 +27,7 @@ for settings in ("cluster/api.yaml", "cluster/scripted.yaml"):
     assert ended.returncode == 0, ended.stderr
 
 
-def test_settings_with_a_local_model_say_what_to_install_where_vllm_is_not():
+def test_without_vllm_settings_with_a_local_model_name_the_install_command():
     ended = with_base_only("from serving.app import build_app\nbuild_app({'settings': 'cluster/local.yaml'})")
     assert ended.returncode == 1
     assert "'conductor' needs vLLM" in ended.stderr

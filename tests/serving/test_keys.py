@@ -25,7 +25,7 @@ def key_file(folder: Path, text: str = "sk-in-a-file\n", mode: int = 0o600) -> P
     return path
 
 
-async def test_a_key_in_a_file_is_the_one_that_the_worker_sends(tmp_path: Path) -> None:
+async def test_the_key_in_a_file_is_sent(tmp_path: Path) -> None:
     from tests.wires.openai import OpenAIWire
     from tests.wires.server import serving
 
@@ -53,7 +53,7 @@ async def _ask(pool: Any) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o604, 0o644, 0o602])
-def test_a_key_file_that_every_account_can_use_is_refused_with_the_remedy(tmp_path: Path, mode: int) -> None:
+def test_a_key_file_open_to_other_accounts_is_rejected_with_the_remedy(tmp_path: Path, mode: int) -> None:
     settings = with_file(key_file(tmp_path, mode=mode))
     with pytest.raises(
         SettingsError, match=r"(?s)`api_key_file`.*'gpt'.*mode is 6\d\d.*chmod 600.*defaultMode"
@@ -62,11 +62,11 @@ def test_a_key_file_that_every_account_can_use_is_refused_with_the_remedy(tmp_pa
     assert "sk-in-a-file" not in str(error.value)
 
 
-def test_a_group_may_read_it_as_kubernetes_fs_group_has_it(tmp_path: Path) -> None:
+def test_a_key_file_may_be_readable_by_its_group(tmp_path: Path) -> None:
     assert absent_workers(with_file(key_file(tmp_path, mode=0o440)), {}) == {}
 
 
-def test_without_its_file_an_optional_worker_is_absent_and_another_is_an_error(tmp_path: Path) -> None:
+def test_without_its_key_file_only_an_optional_worker_is_disabled(tmp_path: Path) -> None:
     for path in (tmp_path / "nothing", key_file(tmp_path, text="  \n")):
         assert absent_workers(with_file(path, optional=True), {}) == {"gpt": str(path)}
         with pytest.raises(SettingsError, match=r"of worker 'gpt' is missing or empty.*optional: true"):
@@ -75,7 +75,7 @@ def test_without_its_file_an_optional_worker_is_absent_and_another_is_an_error(t
         absent_workers(with_file(Path("/dev/null")), {})
 
 
-def test_a_worker_names_one_place_of_its_key() -> None:
+def test_a_worker_has_one_source_of_its_key() -> None:
     with pytest.raises(SettingsError, match="api_key_env` and `api_key_file"):
         parse({"workers": [GPT | {"api_key_env": "KEY", "api_key_file": "/key"}]})
 
@@ -83,7 +83,7 @@ def test_a_worker_names_one_place_of_its_key() -> None:
 @pytest.mark.parametrize(
     "name", ["HF_TOKEN", "VLLM_API_KEY", "AWS_SECRET_ACCESS_KEY", "OTEL_EXPORTER_OTLP_HEADERS"]
 )
-def test_a_secret_in_the_settings_own_environment_is_refused(name: str) -> None:
+def test_a_secret_in_the_settings_environment_is_rejected(name: str) -> None:
     engine: dict[str, Any] = {"name": "v", "kind": "vllm", "model": "m", "scale": {"env": {name: "hidden"}}}
     with pytest.raises(
         SettingsError, match=f"{name} must not be set here.*environment that Ray is started in"
@@ -99,7 +99,7 @@ def test_a_secret_in_the_settings_own_environment_is_refused(name: str) -> None:
     )
 
 
-def test_a_key_that_the_routers_process_has_not_is_told_with_where_it_must_be() -> None:
+def test_a_key_missing_in_the_routers_environment_is_an_error_with_the_remedy() -> None:
     settings = parse({"workers": [GPT | {"api_key_env": "MY_KEY"}]})
     with pytest.raises(
         SettingsError, match=r"MY_KEY.*router's environment.*every router node.*`serve deploy`"
@@ -108,7 +108,7 @@ def test_a_key_that_the_routers_process_has_not_is_told_with_where_it_must_be() 
 
 
 @pytest.mark.parametrize("text", ["sk-one\nsk-two", "sk-\u00e9", "sk-\x00"])
-def test_what_cannot_stand_in_a_header_is_no_key_and_is_not_repeated(tmp_path: Path, text: str) -> None:
+def test_a_key_that_cannot_be_a_header_is_rejected_and_not_shown(tmp_path: Path, text: str) -> None:
     by_variable = parse({"workers": [GPT | {"api_key_env": "K"}, {"name": "a", "kind": "scripted"}]})
     for settings in (with_file(key_file(tmp_path, text)), by_variable):
         with pytest.raises(SettingsError, match=r"'gpt'.*only the API key") as error:
@@ -116,18 +116,18 @@ def test_what_cannot_stand_in_a_header_is_no_key_and_is_not_repeated(tmp_path: P
         assert "sk" not in str(error.value).replace(str(tmp_path), "")
 
 
-def test_a_byte_order_mark_is_no_part_of_a_key(tmp_path: Path) -> None:
+def test_a_byte_order_mark_is_not_part_of_a_key(tmp_path: Path) -> None:
     assert absent_workers(with_file(key_file(tmp_path, "\ufeffsk-in-a-file\n")), {}) == {}
 
 
-def test_a_pipe_in_the_place_of_a_key_file_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+def test_a_pipe_instead_of_a_key_file_is_rejected_without_waiting(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "key", 0o600)
     with pytest.raises(SettingsError, match="is not a regular file"):
         absent_workers(with_file(tmp_path / "key"), {})
 
 
 @pytest.mark.parametrize("user", ["user:hidden@", "hidden@", ":hidden@"])
-def test_a_password_in_an_address_is_refused_and_not_shown_even_in_a_traceback(user: str) -> None:
+def test_a_password_in_an_address_is_rejected_and_never_shown(user: str) -> None:
     api = {"name": "w", "kind": "openai", "model": "m", "base_url": f"https://{user}api.example/v1"}
     with pytest.raises(SettingsError, match=r"workers\[0\]\.base_url must not .*`api_key_env`") as error:
         parse({"workers": [api]})

@@ -22,7 +22,7 @@ SLOW = [scripted(name, price=PRICE, delay_s=0.1) for name in ("a", "b", "c")]
 """Workers whose steps take time."""
 
 
-class Kept:
+class RecordingMeter:
     def __init__(self) -> None:
         self.taken: list[Measurement] = []
 
@@ -37,7 +37,7 @@ class Kept:
         return dict(sums)
 
 
-def test_every_instrument_has_a_name_that_prometheus_takes_and_no_label_of_endless_values() -> None:
+def test_every_instrument_has_a_prometheus_name_and_labels_of_low_cardinality() -> None:
     assert len({each.prometheus_name for each in metrics.INSTRUMENTS}) == len(metrics.INSTRUMENTS) > 15
     for each in metrics.INSTRUMENTS:
         assert re.fullmatch(r"(gen_ai|podium)_[a-z_]+", each.prometheus_name)
@@ -47,8 +47,8 @@ def test_every_instrument_has_a_name_that_prometheus_takes_and_no_label_of_endle
     assert metrics.WORKFLOW_DURATION.prometheus_name == "gen_ai_workflow_duration_seconds"
 
 
-async def test_a_run_is_measured_whole_from_its_record() -> None:
-    meter = Kept()
+async def test_a_run_is_measured_from_its_record() -> None:
+    meter = RecordingMeter()
     async with served(team(GOOD, workers=SLOW), meter=meter) as api:
         answer = await api.ok(max_cost_usd=1)
         await until(lambda: meter.taken, "the run is measured")
@@ -69,8 +69,8 @@ async def test_a_run_is_measured_whole_from_its_record() -> None:
     assert {m.instrument.name for m in meter.taken if len(m.labels) != len(m.instrument.labels)} == set()
 
 
-async def test_what_is_spent_is_counted_by_team(tmp_path: Path) -> None:
-    meter = Kept()
+async def test_costs_are_counted_per_team(tmp_path: Path) -> None:
+    meter = RecordingMeter()
     async with keyed(tmp_path, meter=meter) as it:
         for who in ("mine", "only run", "other team", "alone"):
             assert (await it.ask(who, "POST", "/v1/chat/completions", ASK)).status_code == 200
@@ -80,7 +80,7 @@ async def test_what_is_spent_is_counted_by_team(tmp_path: Path) -> None:
     assert spent[it.ids["search"],] == pytest.approx(2 * spent["none",])
 
 
-def test_an_instrument_has_no_more_series_than_it_may_whatever_names_come() -> None:
+def test_the_number_of_series_per_instrument_is_limited() -> None:
     series = Series()
     tags = [series.tags(metrics.STEPS, (f"worker{n % 3000}", "done")) for n in range(6000)]
     assert len({tuple(each.items()) for each in tags}) == metrics.MOST_SERIES + 1
@@ -89,9 +89,9 @@ def test_an_instrument_has_no_more_series_than_it_may_whatever_names_come() -> N
     assert series.tags(metrics.COST, ("mini",)) == {"gen_ai_workflow_name": "mini"}, "each by itself"
 
 
-async def test_a_streamed_answer_has_a_first_chunk_time_however_late_it_comes() -> None:
+async def test_a_streamed_answer_has_a_first_chunk_time_however_late() -> None:
     late = scripted("a", "late", delay_s=0.3)
-    meter = Kept()
+    meter = RecordingMeter()
     async with served(team(workers=[late], workflows={}, limits={"first_byte_s": 0.05}), meter=meter) as api:
         await api.events({"model": "a"})
         await until(lambda: meter.taken, "the run is measured")
@@ -99,14 +99,14 @@ async def test_a_streamed_answer_has_a_first_chunk_time_however_late_it_comes() 
     assert began_s >= 0.3
 
 
-async def test_refused_plans_failed_attempts_retries_and_failing_over_are_told_apart() -> None:
+async def test_rejected_plans_failed_attempts_retries_and_failovers_have_own_counts() -> None:
     quick = {"attempts": 2, "first_wait_s": 0.001}
     workers = [
         scripted("a", {"error": "busy"}, "fine", "fine", "fine", retry=quick, price=PRICE),
         scripted("b", {"error": "refused"}, fallbacks=["a"], retry=quick),
         scripted("c", {"error": "unavailable"}, retry=quick),
     ]
-    meter = Kept()
+    meter = RecordingMeter()
     async with served(team("no plan", GOOD, workers=workers), meter=meter) as api:
         assert (await api.post()).status_code == 400
         await until(lambda: meter.taken, "the run is measured")
@@ -118,8 +118,8 @@ async def test_refused_plans_failed_attempts_retries_and_failing_over_are_told_a
     assert meter.sums(metrics.WORKFLOW_DURATION).keys() == {("mini", "failed", "WorkerUnavailable")}
 
 
-async def test_a_program_that_rejects_a_question_has_not_failed() -> None:
-    factory, meter = "serving.workers.programs.calculator:Calculator", Kept()
+async def test_a_rejected_question_is_not_counted_as_a_failure() -> None:
+    factory, meter = "serving.workers.programs.calculator:Calculator", RecordingMeter()
     program = {"name": "calculator", "kind": "python", "factory": factory, "card": "sums"}
     for fallbacks, status in (["a"], 200), ([], 400):
         workers = [program | {"fallbacks": fallbacks}, scripted("a")]
@@ -129,8 +129,8 @@ async def test_a_program_that_rejects_a_question_has_not_failed() -> None:
     assert meter.sums(metrics.WORKER_ERRORS) == {}
 
 
-async def test_a_plan_that_is_only_asked_for_is_not_counted_as_an_answer() -> None:
-    meter = Kept()
+async def test_a_plan_only_request_does_not_count_as_an_answer() -> None:
+    meter = RecordingMeter()
     async with served(team(GOOD), meter=meter) as api:
         await api.ok(path="/v1/plans")
         await until(lambda: meter.taken, "the run is measured")
@@ -138,7 +138,7 @@ async def test_a_plan_that_is_only_asked_for_is_not_counted_as_an_answer() -> No
     assert meter.sums(metrics.FIRST_ANSWER) == {}
 
 
-async def test_calls_that_hold_a_slot_and_calls_that_wait_for_one_are_seen() -> None:
+async def test_running_and_queued_calls_are_measured() -> None:
     stalling = scripted("a", {"text": "x y", "stall_after_tokens": 1}, max_concurrency=1)
     async with served(team(workers=[stalling], workflows={})) as api:
 
@@ -158,7 +158,7 @@ async def test_calls_that_hold_a_slot_and_calls_that_wait_for_one_are_seen() -> 
         await until(lambda: (level(metrics.OPEN), level(metrics.QUEUED)) == (0, 0), "both are gone")
 
 
-async def test_a_meter_that_breaks_costs_a_line_in_the_log_and_no_answer(
+async def test_a_broken_meter_is_logged_and_breaks_no_answer(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     class Broken:
@@ -170,7 +170,7 @@ async def test_a_meter_that_breaks_costs_a_line_in_the_log_and_no_answer(
         await until(lambda: "Cannot record the metrics of a run" in caplog.text, "it is told")
 
 
-async def test_a_run_is_one_line_of_json_with_its_trace_and_without_anybodys_words(
+async def test_a_run_is_one_json_line_with_its_trace_and_without_texts(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "podium")
@@ -188,7 +188,7 @@ async def test_a_run_is_one_line_of_json_with_its_trace_and_without_anybodys_wor
     assert re.fullmatch(r"[0-9a-f]{32}", line["trace_id"])
 
 
-def test_an_exception_stays_on_its_line() -> None:
+def test_an_exception_is_logged_on_one_line() -> None:
     try:
         raise ValueError("one\ntwo")
     except ValueError as exc:

@@ -36,12 +36,12 @@ def engines(settings: Settings) -> list[str]:
     return [w.name for w in settings.workers if isinstance(w, VllmSettings) and not w.deployment]
 
 
-def test_a_patch_keeps_the_model_that_was_put_in():
+def test_a_patch_keeps_the_overridden_model():
     full = with_model(settings(), "hub/other")
     assert apply_patch(full, {"limits": {"records": 3}}).worker("v") == full.worker("v")
 
 
-def test_prompts_that_were_written_for_the_local_conductor_do_not_outlive_it():
+def test_the_local_conductors_prompts_are_removed_with_it():
     local, other = (
         settings(conductor={"worker": "v"}, prompts={"conductor": "Plan."}),
         settings(prompts={"conductor": "Plan."}),
@@ -50,7 +50,7 @@ def test_prompts_that_were_written_for_the_local_conductor_do_not_outlive_it():
     assert with_model(other, "hub/m").prompts.conductor == "Plan."
 
 
-def test_a_model_takes_the_place_of_every_local_engines_but_not_of_those_who_share():
+def test_a_model_override_replaces_every_local_engines_model():
     own = with_model(settings(workers=[*FULL["workers"], VLLM | {"name": "w"}]), "hub/m")
     models = {w.name: w.model for w in own.workers if isinstance(w, VllmSettings)}
     assert (models["v"], models["w"]) == ("hub/m", "hub/m")
@@ -58,7 +58,7 @@ def test_a_model_takes_the_place_of_every_local_engines_but_not_of_those_who_sha
     assert own.worker("gpt") == settings().worker("gpt")
 
 
-def test_a_model_for_settings_without_a_local_engine_is_refused() -> None:
+def test_a_model_override_without_a_local_engine_is_rejected() -> None:
     with pytest.raises(
         SettingsError, match=r"MODEL=hub/m .* no vllm worker with its own engine.* Omit MODEL"
     ):
@@ -68,7 +68,7 @@ def test_a_model_for_settings_without_a_local_engine_is_refused() -> None:
 # ------------------------------------------------------------------------------------------ CONDUCTOR
 
 
-def test_a_provider_s_model_leads_the_embedded_default_and_the_local_conductor_is_not_started() -> None:
+def test_a_providers_model_can_be_the_conductor_instead_of_the_local_one() -> None:
     before, led = settings_to_serve(LOCAL), settings_to_serve(LOCAL, conductor="gpt-5")
     assert (engines(before), engines(led)) == (["conductor", "writer"], ["writer"])
     assert "gpt-5" in led.pool
@@ -84,7 +84,7 @@ def test_a_provider_s_model_leads_the_embedded_default_and_the_local_conductor_i
     ]
 
 
-def test_api_models_may_be_led_by_any_of_them() -> None:
+def test_any_api_model_can_be_the_conductor() -> None:
     led = settings_to_serve(API, conductor="claude")
     assert led.conductor is not None
     assert (led.conductor.worker, led.conductor.fallback) == ("claude", "gpt"), (
@@ -93,7 +93,7 @@ def test_api_models_may_be_led_by_any_of_them() -> None:
     assert led.pool == settings_to_serve(API).pool
 
 
-def test_the_file_s_own_conductor_by_its_name_stays_as_it_is_but_must_have_its_key() -> None:
+def test_naming_the_files_own_conductor_changes_only_that_its_key_is_required() -> None:
     assert settings_to_serve(LOCAL, conductor="conductor") == settings_to_serve(LOCAL)
     led, before = settings_to_serve(API, conductor="gpt-fast"), settings_to_serve(API)
     assert (led.conductor, led.prompts, led.worker("gpt-fast").optional) == (
@@ -106,26 +106,26 @@ def test_the_file_s_own_conductor_by_its_name_stays_as_it_is_but_must_have_its_k
     assert with_conductor(outside, "gpt-fast").worker("gpt-fast").in_pool, "it joins, as any that is named"
 
 
-def test_a_local_worker_may_lead_with_another_model_in_its_engine() -> None:
+def test_a_local_worker_can_be_the_conductor_with_another_model() -> None:
     led = settings_to_serve(LOCAL, "hub/m", "solver")
     assert led.conductor is not None
     assert (led.conductor.worker, led.conductor.effort, engines(led)) == ("solver", None, ["writer"])
     assert (led.worker("writer").model, led.prompts.steps) == ("hub/m", None)  # type: ignore[union-attr]
 
 
-def test_a_model_beside_a_provider_s_conductor_is_for_the_local_workers() -> None:
+def test_with_a_providers_conductor_a_model_override_is_for_local_workers() -> None:
     led = settings_to_serve(LOCAL, "hub/m", "gpt-5")
     assert led.conductor is not None
     assert (led.conductor.worker, led.worker("writer").model) == ("gpt-5", "hub/m")  # type: ignore[union-attr]
 
 
-def test_a_model_that_the_conductor_leaves_no_engine_for_is_refused() -> None:
+def test_a_model_override_without_an_engine_is_rejected() -> None:
     only = parse(FULL | {"workers": [A, B, OPENAI, VLLM | {"in_pool": False}], "conductor": {"worker": "v"}})
     with pytest.raises(SettingsError, match="MODEL=hub/m"):
         with_model(with_conductor(only, "gpt"), "hub/m")
 
 
-def test_an_engine_that_others_use_outlives_the_conductor_that_it_wrote_for() -> None:
+def test_a_replaced_conductors_engine_stays_if_others_use_it() -> None:
     hidden = VLLM | {"in_pool": False}
     for use in (
         {"workers": [*FULL["workers"][:3], hidden, {"name": "v2", "kind": "vllm", "deployment": "v"}]},
@@ -140,7 +140,7 @@ def test_an_engine_that_others_use_outlives_the_conductor_that_it_wrote_for() ->
 
 
 @pytest.mark.parametrize("file", ["local.yaml", "api.yaml", "gpu.yaml", "scripted.yaml"])
-def test_every_worker_of_every_file_that_ships_can_be_named(file: str) -> None:
+def test_every_worker_of_a_shipped_file_except_programs_can_be_the_conductor(file: str) -> None:
     path = ROOT / "cluster" / file
     before = settings_to_serve(path)
     for worker in before.workers:
@@ -158,11 +158,11 @@ def test_every_worker_of_every_file_that_ships_can_be_named(file: str) -> None:
         assert missing <= {before.conductor.worker if before.conductor else ""}
 
 
-def test_a_conductor_that_is_in_the_pool_stays_in_it_when_another_leads() -> None:
+def test_a_conductor_in_the_pool_stays_in_it_when_replaced() -> None:
     assert with_conductor(settings(), "gpt").pool == settings().pool
 
 
-def test_what_is_changed_can_be_patched_and_sent_to_a_replica() -> None:
+def test_changed_settings_can_be_patched_and_sent_to_a_replica() -> None:
     led = settings_to_serve(LOCAL, conductor="gpt-5")
     assert parse(led.model_dump(mode="json", exclude_unset=True)) == led
     patched = apply_patch(led, {"limits": {"records": 3}})
@@ -177,9 +177,7 @@ def test_what_is_changed_can_be_patched_and_sent_to_a_replica() -> None:
         ({"model": "claude-sonnet-4-6", "kind": "anthropic"}, None), ({"model": "claude-sonnet-5-5", "kind": "anthropic"}, "low"),
     ],
 )  # fmt: skip
-def test_a_model_that_thinks_by_itself_thinks_little_before_a_plan(
-    worker: dict[str, Any], effort: str | None
-) -> None:
+def test_a_reasoning_conductor_plans_with_low_effort(worker: dict[str, Any], effort: str | None) -> None:
     led = with_conductor(settings(workers=[A, B, OPENAI | worker], models={"mini": {}}), "gpt")
     assert led.conductor is not None
     assert led.conductor.effort == effort
@@ -196,7 +194,7 @@ CANNOT: dict[str, tuple[dict[str, Any], str, str]] = {
 
 
 @pytest.mark.parametrize(("changes", "name", "message"), CANNOT.values(), ids=CANNOT.keys())
-def test_who_cannot_lead_is_refused_with_the_reason_and_those_who_can(
+def test_an_unsuitable_conductor_is_rejected_with_the_suitable_ones(
     changes: dict[str, Any], name: str, message: str
 ) -> None:
     full = settings(**{"workers": [*FULL["workers"], VOTER]} | changes)
@@ -209,7 +207,7 @@ def test_who_cannot_lead_is_refused_with_the_reason_and_those_who_can(
         )
 
 
-def test_a_conductor_without_its_key_is_told_of_with_the_variable_and_nobody_takes_its_place(
+def test_a_conductor_without_its_key_is_an_error_and_not_replaced(
     tmp_path: Path,
 ) -> None:
     led = settings_to_serve(API, conductor="claude")
@@ -235,7 +233,7 @@ def test_a_conductor_without_its_key_is_told_of_with_the_variable_and_nobody_tak
         check_conductor_key(with_conductor(with_key_file, "gpt"), {})
 
 
-def test_what_set_up_is_told_to_install_has_no_conductor_s_model_in_it() -> None:
+def test_the_list_for_set_up_does_not_include_a_replaced_conductors_model() -> None:
     def needs(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         clean = {name: value for name, value in os.environ.items() if name not in KEYS.values()}
         command = [sys.executable, "-m", "cluster.local.needs", "cluster/local.yaml", *arguments]
@@ -255,7 +253,7 @@ def test_what_set_up_is_told_to_install_has_no_conductor_s_model_in_it() -> None
         assert "writer, solver, critic, gpt-5 (API key: OPENAI_API_KEY)" in refused.stderr
 
 
-def test_make_hands_the_conductor_to_set_up_and_to_the_server() -> None:
+def test_make_passes_the_conductor_to_set_up_and_the_server() -> None:
     for target in ("serve", "demo"):
         commands = commands_of(target, "CONDUCTOR=gpt-5", "SETTINGS=cluster/api.yaml")
         assert all(
@@ -264,7 +262,7 @@ def test_make_hands_the_conductor_to_set_up_and_to_the_server() -> None:
     assert "--conductor 'gpt-5'" in "\n".join(commands_of("setup", "CONDUCTOR=gpt-5"))
 
 
-def test_make_hands_on_whatever_is_in_a_name_as_one_word(tmp_path: Path) -> None:
+def test_make_passes_any_name_as_one_argument(tmp_path: Path) -> None:
     name = f"a'b; touch {tmp_path}/made #"
     for variable, option in (("CONDUCTOR", "--conductor"), ("MODEL", "--model"), ("SETTINGS", "--settings")):
         words = shlex.split(commands_of("serve", f"{variable}={name}")[-1])
@@ -282,7 +280,7 @@ def commands_of(target: str, *variables: str) -> list[str]:
 
 
 @pytest.mark.parametrize("verb", ["serve", "demo"])
-def test_a_conductor_that_is_named_twice_is_refused(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_conductor_option_may_be_used_only_once(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     from podium.cli import main
 
     with pytest.raises(SystemExit) as ended:
@@ -310,7 +308,7 @@ async def led_by(name: str, path: Path = API) -> AsyncIterator[tuple[Served, Wir
             await running.service.pool.aclose()
 
 
-async def test_the_chosen_conductor_plans_with_the_built_in_prompt_and_works_in_its_own_pool() -> None:
+async def test_the_chosen_conductor_plans_with_the_built_in_prompt_and_its_own_pool() -> None:
     async with led_by("gpt-5", LOCAL) as (running, upstream):
         answer = await running.ok({"model": "podium-mini"})
         record = await running.newest()
@@ -330,7 +328,7 @@ async def test_the_chosen_conductor_plans_with_the_built_in_prompt_and_works_in_
     assert schema["properties"]["steps"]["items"]["properties"]["worker"]["enum"] == [*range(11)]
 
 
-async def test_another_worker_leads_the_api_models_than_the_file_says() -> None:
+async def test_a_conductor_other_than_the_files_own_leads_the_api_models() -> None:
     async with led_by("gpt") as (running, upstream):
         await running.ok({"model": "podium-mini"})
         record = await running.newest()
@@ -338,7 +336,7 @@ async def test_another_worker_leads_the_api_models_than_the_file_says() -> None:
     assert upstream.requests[0].body["model"] == "gpt-6.1-sol"
 
 
-async def test_a_greeting_s_plan_is_one_step_whose_worker_reads_the_user_s_own_words() -> None:
+async def test_a_greetings_plan_is_one_step_with_the_users_question() -> None:
     async with serving(OpenAIWire()) as upstream:
         plan = Answer(
             text='{"thinking": "Small talk.", "steps": [{"worker": 1, "subtask": "", "access": []}]}'
@@ -363,7 +361,7 @@ async def test_a_greeting_s_plan_is_one_step_whose_worker_reads_the_user_s_own_w
     assert [m["content"] for m in upstream.requests[1].body["messages"]] == ["hi"]
 
 
-async def test_the_prompt_that_is_sent_follows_the_request_s_pool_and_steps() -> None:
+async def test_the_prompt_reflects_the_requests_pool_and_steps() -> None:
     async with led_by("gpt") as (running, upstream):
         await running.ok({"model": "podium-ultra"}, max_steps=1, rounds=1, workers=["gpt-fast"])
     system = upstream.requests[0].body["messages"][0]["content"]
@@ -372,7 +370,7 @@ async def test_the_prompt_that_is_sent_follows_the_request_s_pool_and_steps() ->
     assert "1: " not in system.partition("The team:")[2]
 
 
-def test_the_prompt_of_a_user_s_own_words_stays_where_the_conductor_was_no_local_one() -> None:
+def test_a_custom_prompt_stays_unless_the_conductor_was_local() -> None:
     own = settings(prompts={"conductor": "Plan."})
     assert with_conductor(own, "gpt").prompts.conductor == "Plan."
     assert (
@@ -383,7 +381,7 @@ def test_the_prompt_of_a_user_s_own_words_stays_where_the_conductor_was_no_local
     )
 
 
-def test_a_team_led_by_name_is_shown_what_any_strong_conductor_is() -> None:
+def test_a_conductor_by_name_gets_the_same_prompt_as_any_strong_one() -> None:
     texts = set[str]()
     for name in (None, "claude", "gemini"):
         team = build_pool(settings_to_serve(API, conductor=name), EVERY_KEY, {}).team

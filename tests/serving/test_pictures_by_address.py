@@ -27,14 +27,12 @@ def addresses_in(call: EngineCall) -> list[str]:
      "http://[::ffff:127.0.0.1]/a.png", "https://user:word@good.example/a.png", "ftp://good.example/a.png", "//good.example/a.png",
      "https://good.example.evil.example/a.png", "https://evil.example#good.example", "https://evil.example\\@good.example/a.png"],
 )  # fmt: skip
-async def test_an_address_elsewhere_is_refused_with_the_setting_that_would_allow_it(
-    url: str, hosts: tuple[str, ...]
-) -> None:
+async def test_an_unconfigured_host_is_rejected_with_the_setting(url: str, hosts: tuple[str, ...]) -> None:
     with pytest.raises(WorkerRefused, match=r"Send the image as data:.*engine\.allowed_media_domains"):
         await inline_pictures(showing(DATA_URL, url), hosts)
 
 
-async def test_the_picture_of_a_named_address_is_in_the_call_that_vllm_gets() -> None:
+async def test_vllm_gets_the_image_instead_of_its_url() -> None:
     async with pictures() as server:
         messages = await inline_pictures(showing(DATA_URL, server.url(), server.url()), ["127.0.0.1"])
         assert addresses_in(messages) == [DATA_URL] * 3
@@ -42,7 +40,7 @@ async def test_the_picture_of_a_named_address_is_in_the_call_that_vllm_gets() ->
         assert server.asked == 1
 
 
-async def test_pictures_in_the_request_and_words_are_left_as_they_are() -> None:
+async def test_inline_images_and_text_are_not_changed() -> None:
     for call in (showing(DATA_URL), EngineCall([{"role": "user", "content": "http://127.0.0.1 is text"}])):
         assert await inline_pictures(call, []) is call
 
@@ -51,7 +49,7 @@ async def test_pictures_in_the_request_and_words_are_left_as_they_are() -> None:
     "addresses",
     ["127.0.0.1", "10.0.0.1", "169.254.169.254", "::1", "::ffff:127.0.0.1", ("93.184.216.34", "127.0.0.1")],
 )
-async def test_a_named_host_that_leads_inside_is_not_asked(
+async def test_a_configured_host_at_an_internal_address_is_not_contacted(
     monkeypatch: pytest.MonkeyPatch, addresses: str | tuple[str, ...]
 ) -> None:
     Names(monkeypatch).lead("pictures.example", addresses)
@@ -63,7 +61,7 @@ async def test_a_named_host_that_leads_inside_is_not_asked(
         assert not any(each in caught.value.message for each in ("127", "::1", "169", "10.0"))
 
 
-async def test_a_proxy_of_the_environment_is_not_asked_for_what_a_caller_names(
+async def test_an_environment_proxy_is_not_used_for_image_urls(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     Names(monkeypatch).lead("pictures.example", "127.0.0.1")
@@ -75,7 +73,7 @@ async def test_a_proxy_of_the_environment_is_not_asked_for_what_a_caller_names(
         assert server.asked == 0
 
 
-async def test_a_named_host_sends_nobody_on() -> None:
+async def test_a_configured_hosts_redirect_is_not_followed() -> None:
     async with pictures() as server, pictures() as inside:
         server.redirect = inside.url()
         with pytest.raises(WorkerRefused, match="cannot be fetched"):
@@ -83,7 +81,7 @@ async def test_a_named_host_sends_nobody_on() -> None:
         assert (server.asked, inside.asked) == (1, 0)
 
 
-async def test_what_is_no_picture_is_not_passed_on() -> None:
+async def test_a_response_that_is_not_an_image_is_rejected() -> None:
     async with pictures() as server:
         for media_type in ("text/html", "application/json", "image/png,x", ""):
             server.media_type = media_type
@@ -91,7 +89,7 @@ async def test_what_is_no_picture_is_not_passed_on() -> None:
                 await inline_pictures(showing(server.url()), ["127.0.0.1"])
 
 
-async def test_the_pictures_of_one_call_share_one_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_images_of_one_call_share_one_size_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(media, "MAX_BYTES", 2 * len(PIXEL) - 1)
     async with pictures() as server:
         assert await inline_pictures(showing(server.url()), ["127.0.0.1"])

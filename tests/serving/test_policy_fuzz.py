@@ -5,14 +5,14 @@ from collections import Counter
 from tests.serving.fuzz_policy import WORD, Case, Violations, fuzz, try_case
 
 
-def test_no_request_plan_worker_or_conductor_reaches_what_a_policy_forbids() -> None:
+def test_no_request_plan_or_conductor_violates_a_policy() -> None:
     tried, violations, outcomes = fuzz(60)
     assert not violations
     assert tried >= 50
     assert outcomes["calls"] > tried / 3
 
 
-async def test_no_text_stays_of_a_run_that_cannot_go_on_by_the_policy_of_now() -> None:
+async def test_no_text_of_a_run_that_its_policy_now_forbids_stays() -> None:
     plan = '{"worker": "w0", "subtask": "", "access": []}\n{"worker": "w1", "subtask": "", "access": [0]}'
     workers = [
         {"name": "boss", "kind": "scripted", "in_pool": False, "replies": [plan]},

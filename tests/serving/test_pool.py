@@ -49,7 +49,7 @@ def routes(of: Pool, name: str) -> tuple[Route, ...]:
     return sends._routes
 
 
-def test_each_worker_is_sent_only_what_its_own_model_accepts_and_fallbacks_share_their_routes():
+def test_each_worker_gets_supported_parameters_and_fallbacks_share_their_routes():
     both = pool({"kind": "openai", "model": "gpt-5", "fallbacks": ["b"]}, {})
     first, second = routes(both, "a")
     assert routes(both, "b") == (second,), "nothing to fall back to"
@@ -58,7 +58,7 @@ def test_each_worker_is_sent_only_what_its_own_model_accepts_and_fallbacks_share
     assert (first.limiter, first.health) == (both.limiters["a"], both.health["a"])
 
 
-def test_slots_are_learned_and_calls_are_hedged_as_the_settings_say():
+def test_adaptive_slots_and_hedging_follow_the_settings():
     (learned,) = routes(pool({}), "a")
     assert isinstance(learned.limiter, AdaptiveLimiter)
     assert learned.hedge_budget is None
@@ -82,7 +82,7 @@ def test_slots_are_learned_and_calls_are_hedged_as_the_settings_say():
         ({"kind": "scripted"}, {}, 0),
     ],
 )
-def test_a_conductor_that_thinks_is_given_room_for_it_beside_its_plan(
+def test_a_reasoning_conductor_has_tokens_for_reasoning_and_its_plan(
     worker: dict[str, Any], own: dict[str, Any], tokens: int
 ):
     claude = {"kind": "anthropic", "model": "claude-sonnet-5-5"}
@@ -91,7 +91,7 @@ def test_a_conductor_that_thinks_is_given_room_for_it_beside_its_plan(
     assert led.team.conductor.max_thinking_tokens == tokens
 
 
-async def test_a_fallback_is_retried_by_its_own_rules_and_shares_its_own_slots():
+async def test_a_fallback_uses_its_own_retry_rules_and_slots():
     down = {"replies": [{"error": "unavailable"}]}
     line = pool(
         down | {"retry": {"attempts": 1}, "fallbacks": ["b"]},
@@ -110,7 +110,7 @@ async def test_a_fallback_is_retried_by_its_own_rules_and_shares_its_own_slots()
     assert len(wire(line, "a").calls) == 1
 
 
-async def test_every_attempt_has_a_span_of_its_own():
+async def test_every_attempt_has_its_own_span():
     SPANS.clear()
     one = pool({"replies": [{"error": "unavailable"}, "A."], "retry": {"first_wait_s": 0.001}})
     async with one.members["a"].worker.open(CALL):
@@ -120,7 +120,7 @@ async def test_every_attempt_has_a_span_of_its_own():
     assert [(s.attributes or {}).get("error.type") for s in spans] == ["WorkerUnavailable", None]
 
 
-def test_one_s_own_machines_and_scripts_are_free_and_a_provider_without_a_price_is_unknown():
+def test_local_machines_and_scripts_are_free_and_other_prices_unknown():
     own = pool({}, {"price": CHEAP}, {"name": "gpt", "kind": "openai", "model": "m"})
     assert own.members["a"].price == FREE
     assert own.members["b"].price == Price(Decimal(1), Decimal(9))
@@ -128,14 +128,14 @@ def test_one_s_own_machines_and_scripts_are_free_and_a_provider_without_a_price_
     assert own.members["gpt"].worst_price is None
 
 
-def test_the_worst_price_is_the_dearest_of_all_that_may_answer():
+def test_the_worst_price_is_the_highest_of_worker_and_fallbacks():
     both = pool({"price": CHEAP, "fallbacks": ["b"]}, {"price": DEAR})
     assert both.members["a"].price == Price(Decimal(1), Decimal(9))
     assert both.members["a"].worst_price == Price(Decimal(5), Decimal(9))
     assert both.members["b"].worst_price == Price(Decimal(5), Decimal(2))
 
 
-def test_what_a_conductors_plan_calls_first_counts_in_the_plan_and_not_in_direct_calls():
+def test_workers_that_a_plan_tries_first_count_only_in_plans():
     program = {"kind": "python", "factory": "serving.workers.programs.calculator:Calculator"}
     own = pool({"try_first": ["b"]}, {"price": DEAR}, {"try_first": ["d"]}, program)
     a, c = own.members["a"], own.members["c"]
@@ -147,7 +147,7 @@ def test_what_a_conductors_plan_calls_first_counts_in_the_plan_and_not_in_direct
     )
 
 
-async def test_a_plan_is_refused_if_what_it_calls_first_could_exceed_the_budget():
+async def test_a_plan_whose_first_tried_worker_could_exceed_the_budget_is_rejected():
     workers = [scripted("a", try_first=["paid"]), scripted("paid", price=DEAR, in_pool=False)]
     async with served(team(json.dumps(step("a", "")), workers=workers, workflows={})) as api:
         plan = await api.ok(path="/v1/plans")
@@ -157,7 +157,7 @@ async def test_a_plan_is_refused_if_what_it_calls_first_could_exceed_the_budget(
         assert (await api.post(max_cost_usd=1e-9, workers=["a"])).status_code == 200
 
 
-def test_the_worst_price_counts_what_is_cached_only_where_all_tell_it():
+def test_the_worst_price_has_a_cached_price_only_if_all_workers_have_one():
     cached = pool(
         {"price": CHEAP | {"cached_input_usd_per_mtok": "0.1"}, "fallbacks": ["b"]},
         {"price": DEAR | {"cached_input_usd_per_mtok": "0.5"}},
@@ -174,7 +174,7 @@ def test_the_worst_price_is_unknown_as_soon_as_one_is():
     )
 
 
-def test_a_member_knows_what_the_settings_say():
+def test_a_member_has_the_values_of_the_settings():
     facts = {
         "card": "Fast.",
         "max_output_tokens": 9,
@@ -199,7 +199,7 @@ def test_a_member_knows_what_the_settings_say():
     ) == (0.5, 0.9, "low", 9)
 
 
-def test_plans_see_the_pool_and_given_plans_every_worker():
+def test_plans_use_the_pool_and_plans_in_requests_every_worker():
     own = pool({"in_pool": False}, {}, conductor={"worker": "a"}, prompts={"conductor": "Lead."})
     assert list(own.team.pool) == ["b"]
     assert list(own.whole_pool_team.pool) == ["a", "b"]
@@ -207,7 +207,7 @@ def test_plans_see_the_pool_and_given_plans_every_worker():
     assert (own.team.conductor.member.name, own.team.prompts.conductor) == ("a", "Lead.")
 
 
-def test_an_optional_worker_without_its_key_is_left_out_with_a_warning(caplog: pytest.LogCaptureFixture):
+def test_an_optional_worker_without_its_key_is_disabled_with_a_warning(caplog: pytest.LogCaptureFixture):
     gpt = {"name": "gpt", "kind": "openai", "model": "m", "api_key_env": "MY_KEY"}
     own = pool({"fallbacks": ["gpt"]}, gpt | {"optional": True})
     assert list(own.members) == ["a"]
@@ -240,14 +240,14 @@ def ordered(of: Pool) -> Any:
     )
 
 
-async def test_a_pool_nobody_uses_is_closed_when_it_is_replaced():
+async def test_an_unused_pool_is_closed_when_it_is_replaced():
     (old, worker), (new, fresh) = closable(), closable()
     service = Service(old)
     await service.swap(new)
     assert (service.pool, worker.closed, fresh.closed) == (new, True, False)
 
 
-async def test_runs_under_way_keep_the_old_pool_until_the_last_of_them_has_ended():
+async def test_current_runs_keep_the_old_pool_until_they_end():
     from serving.workers.scripted import ScriptedReply
 
     old, worker = closable(ScriptedReply("x y", stall_after_tokens=1))
@@ -275,7 +275,7 @@ async def test_runs_under_way_keep_the_old_pool_until_the_last_of_them_has_ended
     assert (worker.closed, fresh.closed, worker.open_calls) == (True, False, 0)
 
 
-async def test_two_swaps_in_a_row_close_both_old_pools_each_at_its_time():
+async def test_two_consecutive_reloads_close_both_old_pools():
     pools = [closable() for _ in range(3)]
     service = Service(pools[0][0])
     for old_pool, _ in pools[1:]:
@@ -283,7 +283,7 @@ async def test_two_swaps_in_a_row_close_both_old_pools_each_at_its_time():
     assert [worker.closed for _, worker in pools] == [True, True, False]
 
 
-async def test_calls_of_a_replaced_pool_still_count_and_a_worker_that_is_gone_ends_at_none():
+async def test_calls_of_a_replaced_pool_count_and_removed_workers_gauges_are_reset():
     from serving.telemetry.metrics import OPEN
 
     old, new = pool({"replies": [{"text": "x y", "stall_after_tokens": 1}]}), pool({"name": "b"})
@@ -310,7 +310,7 @@ async def test_calls_of_a_replaced_pool_still_count_and_a_worker_that_is_gone_en
     assert (service.calls, open_calls()) == (0, {"a": 0, "b": 0})
 
 
-async def test_an_adapter_shows_in_the_record_and_is_asked_of_the_engine_that_its_worker_shares():
+async def test_an_adapter_is_in_the_record_and_loaded_in_the_shared_engine():
     engine = ScriptedEngine(Behaviour(text="Yes."))
     workers = [
         {"name": "v", "kind": "vllm", "model": "models/m"},
@@ -329,7 +329,7 @@ async def test_an_adapter_shows_in_the_record_and_is_asked_of_the_engine_that_it
     assert engine.ready_with == ["s3://b/conductor@1a2b3c4d"]
 
 
-def test_a_pool_tells_which_workers_are_no_models():
+def test_a_pool_marks_workers_that_are_not_models():
     api = {"kind": "openai", "model": "m", "base_url": "http://127.0.0.1:1/v1"}
     own = {"kind": "python", "factory": "evaluation.workers.majority:Majority"}
     engine = {"kind": "vllm", "model": "m"}
@@ -359,7 +359,7 @@ def test_a_pool_tells_which_workers_are_no_models():
         ({"kind": "scripted"}, {}, "lines"),
     ],
 )
-def test_the_conductor_is_told_to_write_what_its_server_enforces(
+def test_the_conductors_format_is_the_one_that_its_server_enforces(
     boss: dict[str, Any], conductor: dict[str, Any], layout: str
 ) -> None:
     workers = [{"name": "boss", "in_pool": False, **boss}, {"name": "a", "kind": "scripted"}]
@@ -369,7 +369,7 @@ def test_the_conductor_is_told_to_write_what_its_server_enforces(
     assert engine.conductor.layout == layout
 
 
-def test_a_thought_is_for_the_built_in_prompts_where_nothing_else_is_said():
+def test_the_thinking_field_is_used_only_with_the_built_in_prompts():
     workers = [
         {"name": "boss", "in_pool": False, "kind": "openai", "model": "m"},
         {"name": "a", "kind": "scripted"},
@@ -382,7 +382,7 @@ def test_a_thought_is_for_the_built_in_prompts_where_nothing_else_is_said():
         assert engine.conductor.layout == layout
 
 
-def test_members_know_their_context_and_speed_and_the_conductor_is_shown_them():
+def test_members_have_context_and_speed_and_the_conductors_prompt_states_them():
     engine = {"engine": {"max_model_len": 4096}}
     workers = [
         {"name": "own", "kind": "vllm", "model": "m", **engine},

@@ -30,18 +30,18 @@ def memory() -> PrefixMemory:
     return memory
 
 
-def test_a_prompt_goes_where_its_beginning_was_sent(memory: PrefixMemory) -> None:
+def test_a_prompt_goes_to_the_replica_that_has_its_prefix(memory: PrefixMemory) -> None:
     memory.note(PLAN + "Why?", "b")
     memory.note("Something else.", "a")
     assert memory.best(PLAN + "How?", ["a", "b"]) == ["b"]
 
 
-def test_an_unknown_prompt_goes_to_the_one_that_has_seen_least(memory: PrefixMemory) -> None:
+def test_an_unknown_prompt_goes_to_the_replica_with_the_fewest_prompts(memory: PrefixMemory) -> None:
     memory.note(PLAN, "a")
     assert memory.best("Something else.", ["a", "b"]) == ["b"]
 
 
-def test_of_a_replica_that_is_gone_nothing_is_remembered(memory: PrefixMemory) -> None:
+def test_a_removed_replicas_prompts_are_forgotten(memory: PrefixMemory) -> None:
     memory.note(PLAN, "a")
     memory.set_replicas({"b", "c"})
     assert memory.best(PLAN, ["b", "c"]) == ["b", "c"]
@@ -49,13 +49,13 @@ def test_of_a_replica_that_is_gone_nothing_is_remembered(memory: PrefixMemory) -
     assert memory.best(PLAN, ["b", "c"]) == ["b", "c"]
 
 
-def test_only_those_that_may_have_the_call_are_named(memory: PrefixMemory) -> None:
+def test_only_available_replicas_are_returned(memory: PrefixMemory) -> None:
     memory.note(PLAN, "a")
     assert memory.best(PLAN, ["b"]) == ["b"]
     assert PrefixMemory().best(PLAN, ["b"]) == []
 
 
-def test_what_is_remembered_is_bounded(memory: PrefixMemory) -> None:
+def test_the_memory_of_prefixes_is_limited(memory: PrefixMemory) -> None:
     for n in range(60):
         memory.note(f"{n:05d}" * 2_000, "a")
         assert memory._tree.tenant_to_char_count["a"] <= FULL_CHARS
@@ -63,7 +63,7 @@ def test_what_is_remembered_is_bounded(memory: PrefixMemory) -> None:
     assert memory.best("00059" * 2_000, ["a", "b"]) == ["a"], "the newest is kept"
 
 
-def test_whatever_of_rays_router_asks_its_actor_is_ours() -> None:
+def test_every_actor_call_of_rays_router_is_overridden() -> None:
     """Ray's router asks one actor for all callers. If the node of the actor is gone, each call hangs."""
     tree = ast.parse(inspect.getsource(prefix_aware_router.PrefixCacheAffinityRouter))
     asks = {
@@ -115,7 +115,7 @@ class Routing:
 CALL = EngineCall([{"role": "user", "content": PLAN}])
 
 
-async def test_a_call_that_is_made_again_goes_to_another_replica_than_the_one_that_knows_its_prompt() -> None:
+async def test_a_retried_call_goes_to_another_replica_than_the_one_with_its_prefix() -> None:
     routing = Routing("a", "b")
     (replica,) = (await routing.route(CALL))[:1]
     (other,) = {"a", "b"} - {replica}
@@ -127,7 +127,7 @@ async def test_a_call_that_is_made_again_goes_to_another_replica_than_the_one_th
     assert not places.has_other()
 
 
-async def test_where_it_has_gone_to_each_it_may_go_to_any() -> None:
+async def test_a_call_that_was_at_every_replica_may_go_to_any() -> None:
     routing, places = Routing("a"), Places()
     call = replace(CALL, places=places)
     assert [await routing.route(call), places.has_other()] == [["a"], False]
@@ -137,7 +137,7 @@ async def test_where_it_has_gone_to_each_it_may_go_to_any() -> None:
     assert await routing.route(call) == ["c"]
 
 
-def test_where_a_call_has_gone_is_not_sent_along() -> None:
+def test_the_replicas_a_call_has_used_are_not_sent_with_it() -> None:
     routing = Places()
     routing.take("a", lambda: True)
     assert pickle.loads(pickle.dumps(replace(CALL, places=routing))).places.used_names == set()
@@ -147,7 +147,7 @@ def turn_of(number: int) -> EngineCall:
     return replace(CALL, conversation=f"cv_{number}")
 
 
-async def test_two_routers_choose_alike_for_a_conversation_whatever_they_have_sent_before() -> None:
+async def test_two_routers_choose_the_same_replica_for_a_conversation() -> None:
     one, other = Routing("a", "b", "c"), Routing("c", "a", "b")
     for _ in range(5):
         await one.route(CALL)
@@ -157,7 +157,7 @@ async def test_two_routers_choose_alike_for_a_conversation_whatever_they_have_se
     assert {ranks[0][0] for ranks in chosen} == {"a", "b", "c"}, "not all where the shared beginning is known"
 
 
-async def test_only_the_conversations_of_a_replica_that_is_gone_move() -> None:
+async def test_only_a_removed_replicas_conversations_move() -> None:
     routing = Routing("a", "b", "c")
     before = [(await routing.ranks(turn_of(number)))[0] for number in range(60)]
     routing.be("a", "c")
@@ -165,7 +165,7 @@ async def test_only_the_conversations_of_a_replica_that_is_gone_move() -> None:
     assert all(new == old or old == ["b"] for old, new in zip(before, after, strict=True))
 
 
-async def test_uneven_load_wins_over_the_conversation() -> None:
+async def test_uneven_load_takes_precedence_over_the_conversation() -> None:
     routing = Routing("a", "b")
     (busy,), _ = await routing.ranks(turn_of(1))
     replica = next(each for each in routing.replicas if each.replica_id.unique_id == busy)
@@ -173,14 +173,14 @@ async def test_uneven_load_wins_over_the_conversation() -> None:
     assert sorted(await routing.route(turn_of(1))) == ["a", "b"], "the less busy one of both"
 
 
-async def test_a_turn_that_is_sent_again_goes_to_another_replica() -> None:
+async def test_a_repeated_turn_goes_to_another_replica() -> None:
     routing, places = Routing("a", "b"), Places()
     call = replace(turn_of(1), places=places)
     (first,), (second,) = await routing.ranks(call)
     assert await routing.route(call) == [second] != [first]
 
 
-def test_a_call_takes_its_conversation_along() -> None:
+def test_an_engine_call_includes_its_conversation() -> None:
     def call(*, is_named: bool) -> Call:
         cache = PromptCache(conversation="cv_1", is_named=is_named)
         options = WireOptions(prompt_cache=cache)

@@ -30,13 +30,13 @@ def priced(worker: dict[str, Any], environment: dict[str, str] | None = None) ->
 
 
 @pytest.mark.parametrize("file", ["api.yaml", "gpu.yaml", "local.yaml"])
-def test_what_the_shipped_settings_say_is_what_the_table_says(file: str):
+def test_prices_in_shipped_settings_match_the_table(file: str):
     workers = [each for each in load(ROOT / "cluster" / file).workers if isinstance(each, API_SETTINGS)]
     questions = [question_of(each, {}) for each in workers]
     assert [each.price for each in workers] == look_up([each for each in questions if each])
 
 
-def test_settings_win_over_the_table_and_the_table_over_nothing():
+def test_settings_override_the_price_table():
     settings = with_known_prices(
         settings_of(
             {"kind": "openai", "model": "gpt-5", "price": OWN},
@@ -55,7 +55,7 @@ def test_settings_win_over_the_table_and_the_table_over_nothing():
     assert members["w3"].price.of(Usage(1, 1)) == 0
 
 
-def test_tiers_and_cache_writes_come_with_the_price():
+def test_prices_include_tiers_and_cache_writes():
     gemini, claude = (
         priced({"kind": "gemini", "model": "models/gemini-2.5-pro"}),
         priced({"kind": "anthropic", "model": "claude-sonnet-4-5"}),
@@ -67,7 +67,7 @@ def test_tiers_and_cache_writes_come_with_the_price():
     assert (claude.cache_write_usd_per_mtok, claude.cache_write_1h_usd_per_mtok) == (Decimal("3.75"), 6)
 
 
-def test_each_deployment_has_the_price_of_its_place_and_the_worst_of_them_is_held():
+def test_each_deployment_has_its_own_price_and_the_highest_is_held():
     gpt = {"kind": "openai", "model": "gpt-5", "deployments": [
         {"name": "own"},
         {"name": "azure", "base_url": "https://us.openai.azure.com/openai/v1/"},
@@ -101,7 +101,7 @@ def test_a_baseline_has_the_price_of_its_worker_or_of_the_table():
     assert baseline_price_of(parse({"workers": [worker]})) is None
 
 
-def test_a_model_in_a_cloud_is_priced_as_that_cloud_does():
+def test_a_model_in_a_cloud_has_that_clouds_price():
     bedrock = {"kind": "anthropic", "service": "bedrock", "region": "eu-central-1"}
     vertex = {"kind": "gemini", "service": "vertex", "project": "p", "model": "gemini-2.5-pro"}
     ours = {"ANTHROPIC_BASE_URL": "http://127.0.0.1:1"}
@@ -116,13 +116,13 @@ DEEPSEEK = {"kind": "openai", "base_url": "https://api.deepseek.com", "model": "
 AZURE = {"kind": "openai", "base_url": "https://us.openai.azure.com/openai/v1/", "model": "our-own-name"}
 
 
-def test_a_price_that_changes_with_the_hour_is_the_highest_of_the_day():
+def test_a_price_that_depends_on_the_hour_is_the_highest_of_the_day():
     price = priced(DEEPSEEK)
     assert price
     assert (price.input_usd_per_mtok, price.output_usd_per_mtok) == (Decimal("0.27"), Decimal("1.1"))
 
 
-def test_a_deployment_is_priced_by_the_name_that_its_model_is_known_by():
+def test_a_deployment_is_priced_by_its_known_model_name():
     assert priced(AZURE) is None
     price = priced(AZURE | {"like": "gpt-5"})
     assert price
@@ -140,17 +140,17 @@ UNKNOWN: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("worker", UNKNOWN, ids=lambda worker: str(worker["model"]))
-def test_what_the_table_cannot_know_stays_unknown(worker: dict[str, Any], caplog: pytest.LogCaptureFixture):
+def test_prices_missing_in_the_table_stay_unknown(worker: dict[str, Any], caplog: pytest.LogCaptureFixture):
     with caplog.at_level(logging.WARNING, "podium"):
         assert priced(worker) is None
     assert "Set its `price`" in caplog.text
 
 
-def test_an_address_in_the_environment_is_who_is_asked():
+def test_a_base_url_in_the_environment_makes_the_price_unknown():
     assert priced({"kind": "openai", "model": "gpt-5"}, {"OPENAI_BASE_URL": "http://127.0.0.1:1/v1"}) is None
 
 
-def test_a_table_that_cannot_be_read_leaves_prices_unknown_and_says_so(
+def test_an_unreadable_price_table_leaves_prices_unknown_with_a_warning(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
     monkeypatch.setattr(price_table, "CHILD", tmp_path / "nothing.py")
@@ -159,7 +159,7 @@ def test_a_table_that_cannot_be_read_leaves_prices_unknown_and_says_so(
     assert "Cannot read the price table" in caplog.text
 
 
-def test_the_process_that_reads_the_table_is_given_no_keys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+def test_the_process_that_reads_the_price_table_gets_no_keys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     child = tmp_path / "child.py"
     child.write_text(
         f"import os\nopen({str(tmp_path / 'seen')!r}, 'w').write(repr(dict(os.environ)))\nprint('[null]')"
@@ -172,7 +172,7 @@ def test_the_process_that_reads_the_table_is_given_no_keys(monkeypatch: pytest.M
     assert "sk-planted" not in (tmp_path / "seen").read_text()
 
 
-def test_a_worker_is_asked_about_once_a_day(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+def test_a_workers_price_is_looked_up_once_a_day(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     worker = settings_of(DEEPSEEK).workers[0]
     assert isinstance(worker, ApiSettings)
     question = question_of(worker, {})

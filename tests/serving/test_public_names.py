@@ -25,7 +25,7 @@ from serving.settings.worker_profile import public_name
         ({"kind": "scripted", "replies": ["x"]}, ""),
     ],
 )
-def test_only_public_names_of_models_are_told(worker: dict[str, Any], expected: str) -> None:
+def test_only_public_model_names_are_shown(worker: dict[str, Any], expected: str) -> None:
     settings = parse({"workers": [{"name": "w", **worker}]})
     assert public_name(settings.worker("w"), settings) == expected
 

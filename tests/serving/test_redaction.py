@@ -95,7 +95,7 @@ HARMLESS = [
 
 
 @pytest.mark.parametrize("secret", SECRETS, ids=range(len(SECRETS)))
-def test_a_secret_of_a_known_form_is_taken_out_wherever_it_stands(secret: str) -> None:
+def test_a_known_form_of_secret_is_removed_in_any_context(secret: str) -> None:
     for text in (secret, f"key={secret}.", f"({secret})", f"a\n{secret}\nb", f'{{"key": "{secret}"}}'):
         redacted = redact_secrets(text)
         assert secret not in redacted
@@ -104,24 +104,24 @@ def test_a_secret_of_a_known_form_is_taken_out_wherever_it_stands(secret: str) -
 
 
 @pytest.mark.parametrize("text", HARMLESS)
-def test_what_is_no_secret_stays(text: str) -> None:
+def test_other_text_is_not_changed(text: str) -> None:
     assert redact_secrets(text) == text
 
 
-def test_a_picture_stays_as_it_is() -> None:
+def test_an_image_is_not_changed() -> None:
     picture = "data:image/png;base64," + "iVBORw0KGgo/AKIA" + "Q7" * 40
     assert redact_secrets(picture) is picture
     assert redact_secrets(picture + " ").startswith("data:image/png;base64,iVBORw0KGgo/[secret removed]")
 
 
-def test_the_token_of_a_bot_is_taken_out_of_the_address_that_it_stands_in() -> None:
+def test_a_bot_token_is_removed_from_its_url() -> None:
     token = "12345678" + "90:AAF" + "aB3_" * 8
     address = "https://api.telegram.org/bot{}/getMe"
     assert redact_secrets(address.format(token)) == address.format(REMOVED)
     assert redact_secrets(f"robot{token}") == f"robot{token}"
 
 
-def test_a_password_in_an_address_and_a_key_of_this_process_are_taken_out() -> None:
+def test_passwords_in_urls_and_keys_of_this_process_are_removed() -> None:
     assert (
         redact_secrets("postgresql://podium:hunter2@db:5432/x") == f"postgresql://podium:{REMOVED}@db:5432/x"
     )
@@ -135,7 +135,7 @@ def test_a_password_in_an_address_and_a_key_of_this_process_are_taken_out() -> N
 
 
 @given(st.lists(st.sampled_from([*SECRETS, *HARMLESS, "a", "\n", " ", "-----BEGIN "]), max_size=6), st.data())
-def test_a_text_in_pieces_shows_no_secret_and_nothing_else_is_lost(parts: list[str], data: st.DataObject) -> None:  # fmt: skip
+def test_a_text_redacted_in_pieces_equals_the_whole_redacted_text(parts: list[str], data: st.DataObject) -> None:  # fmt: skip
     text = " ".join(parts)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=8)))
     pieces = [text[begin:end] for begin, end in zip([0, *cuts], [*cuts, len(text)], strict=True)]
@@ -155,12 +155,12 @@ def test_a_text_in_pieces_shows_no_secret_and_nothing_else_is_lost(parts: list[s
         ("@home at 10:30, x@y", "@home at 10:30, x@y"),
     ],
 )
-def test_personal_data_of_a_known_form_is_taken_out(text: str, redacted: str) -> None:
+def test_known_forms_of_personal_data_are_removed(text: str, redacted: str) -> None:
     assert PersonalDataRedactor()(text) == redacted
     assert PersonalDataRedactor()(redacted) == redacted
 
 
-def test_of_an_output_of_which_something_was_taken_out_no_token_is_kept() -> None:
+def test_logprobs_of_a_redacted_output_are_removed() -> None:
     likely = (TokenLogprob("sk-", -0.1), TokenLogprob("abc", -0.2))
     tokens, cut = (
         CallResult(text, "a", "m", None, None, None, logprobs=likely)
@@ -170,7 +170,7 @@ def test_of_an_output_of_which_something_was_taken_out_no_token_is_kept() -> Non
     assert map_texts(cut, redact_secrets).logprobs == ()
 
 
-def test_every_text_of_a_record_is_looked_at() -> None:
+def test_every_text_of_a_record_is_redacted() -> None:
     secret = SECRETS[1]
     failure = Failure("WorkerRefused", f"no {secret}", secret, {"worker": "a", "said": secret})
     record = Record("wf_1", Task((Message.of("user", secret),), model=secret), 0.0, failure=failure, answer=secret)  # fmt: skip
@@ -180,7 +180,7 @@ def test_every_text_of_a_record_is_looked_at() -> None:
     assert map_texts(redacted, redact_secrets) is redacted
 
 
-def test_a_log_line_has_no_secret_whatever_it_is_in() -> None:
+def test_a_log_line_contains_no_secret_in_any_field() -> None:
     line = logging.LogRecord("podium", logging.INFO, "x", 1, "said %s", (SECRETS[1],), None)
     setattr(line, FIELDS, {"errors": [f"a {SECRETS[2]}"], "n": 1, "deep": {"x": SECRETS[3]}})
     record = json.loads(JsonLines().format(line))
@@ -192,7 +192,7 @@ def test_a_log_line_has_no_secret_whatever_it_is_in() -> None:
     "part",
     ["-eyJaaaaaaaa", "-eyJaaaaaaaa.eyJ", "a-.", "a@", "1 ", "DE12", "DE89370400440532013000 ", "+49 30 123456 ", "+(", "://a:"],
 )  # fmt: skip
-def test_no_text_of_a_stranger_takes_long_to_look_through(part: str) -> None:
+def test_every_text_is_redacted_quickly(part: str) -> None:
     """The router is blocked meanwhile. Quadratic patterns took from 5 s to a minute."""
     text = f"1 @ {part * (150_000 // len(part))}"
     began_s = time.thread_time()
@@ -202,7 +202,7 @@ def test_no_text_of_a_stranger_takes_long_to_look_through(part: str) -> None:
 
 @pytest.mark.parametrize("begin", ["-----BEGIN PRIVATE KEY-----\n", "-----BEGIN A ", "", "x" * 5000])
 @pytest.mark.parametrize("piece", ["word ", "abcde", "A "])
-def test_no_answer_in_pieces_takes_long_to_look_through(begin: str, piece: str) -> None:
+def test_every_streamed_answer_is_redacted_quickly(begin: str, piece: str) -> None:
     stream = StreamRedactor()
     began_s = time.thread_time()
     for each in [begin, *[piece] * 15_000]:
@@ -211,7 +211,7 @@ def test_no_answer_in_pieces_takes_long_to_look_through(begin: str, piece: str) 
     assert time.thread_time() - began_s < 2
 
 
-def test_a_key_that_never_ends_is_told_as_removed_at_once_and_what_follows_one_that_ends_is_told() -> None:
+def test_an_unfinished_private_key_is_removed_immediately() -> None:
     stream = StreamRedactor()
     assert stream.feed("Here: -----BEGIN PRIVATE KEY-----\nMII\n") == f"Here: {REMOVED}"
     assert [stream.feed(piece) for piece in ("IBAA\n", "-----END PRIV", "ATE KEY----", "- so ")] == [
@@ -231,9 +231,7 @@ def test_a_key_that_never_ends_is_told_as_removed_at_once_and_what_follows_one_t
         ("DE00370400440532{:06}", MOST_CHECKED * NUMBERS_A_PHONE, "[account number removed]"),
     ],
 )
-def test_what_looks_like_a_number_beyond_those_that_are_checked_in_a_request_is_taken_out_too(
-    number: str, most: int, removed: str
-) -> None:
+def test_numbers_beyond_the_limit_of_checks_are_removed(number: str, most: int, removed: str) -> None:
     texts = [text for n in range(most * 2) if PersonalDataRedactor()(text := number.format(n)) == text]
     texts = texts[: most + 100]
     redact = PersonalDataRedactor()
@@ -243,12 +241,12 @@ def test_what_looks_like_a_number_beyond_those_that_are_checked_in_a_request_is_
     assert PersonalDataRedactor()(numbers) == "; ".join(texts[:most] + [removed] * 100)
 
 
-def test_a_secret_is_seen_after_an_escaped_line_end_of_json_within_a_text() -> None:
+def test_a_secret_after_an_escaped_newline_in_json_is_removed() -> None:
     secret = SECRETS[1]
     assert redact_secrets(json.dumps({"a": f"x\n{secret}"})) == json.dumps({"a": f"x\n{REMOVED}"})
 
 
-def test_no_form_of_a_key_begins_with_another() -> None:
+def test_no_prefix_of_a_key_form_is_a_prefix_of_another() -> None:
     begins = sorted(secrets._READERS)
     assert not [one for one, other in pairwise(begins) if other.startswith(one)]
 
@@ -257,9 +255,7 @@ PARTS = [*SECRETS, *HARMLESS, "ada@example.org", "+44 20 7946 0958", "4111 1111 
 
 
 @given(st.lists(st.sampled_from(PARTS), max_size=8), st.sampled_from(["", " "]), st.integers(1, 50))
-def test_a_text_in_slices_becomes_what_it_becomes_as_a_whole(
-    parts: list[str], between: str, step: int
-) -> None:
+def test_redaction_in_slices_equals_redaction_of_the_whole(parts: list[str], between: str, step: int) -> None:
     text = between.join(parts)
     whole = PersonalDataRedactor()(text)
     with pytest.MonkeyPatch.context() as patch:
@@ -277,7 +273,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("part", HOSTILE)
-def test_the_work_on_a_text_grows_as_its_length_does(part: str) -> None:
+def test_redaction_takes_linear_time(part: str) -> None:
     def n_steps(n_chars: int) -> int:
         redact = PersonalDataRedactor()
         return sum(1 for _ in redact.steps(part * (n_chars // len(part))))
@@ -286,7 +282,7 @@ def test_the_work_on_a_text_grows_as_its_length_does(part: str) -> None:
     assert long <= 5 * max(short, 20)
 
 
-def test_a_name_is_looked_through_as_a_text_is_and_no_value_is_lost() -> None:
+def test_names_are_redacted_and_no_value_is_lost() -> None:
     one, other = SECRETS[1], SECRETS[2]
     value = {one: 1, "a": {other: {"ada@example.org": 2}}, other: 3, "plain": 4}
     assert map_texts(value, redact_secrets) == {
@@ -309,7 +305,7 @@ def test_a_name_is_looked_through_as_a_text_is_and_no_value_is_lost() -> None:
 
 
 @pytest.mark.real_time
-async def test_teams_take_turns_with_long_work_and_everything_else_has_its_turn_in_between() -> None:
+async def test_teams_take_turns_with_long_work_and_the_event_loop_runs_between() -> None:
     ended, turns = list[str](), 0
 
     def work(name: str, n_steps: int) -> Steps[None]:
@@ -340,7 +336,7 @@ async def test_teams_take_turns_with_long_work_and_everything_else_has_its_turn_
     )
 
 
-async def test_many_keys_of_a_team_have_one_share_of_the_turns_and_take_turns_among_themselves() -> None:
+async def test_many_keys_of_a_team_share_its_turns() -> None:
     ended = list[str]()
 
     async def work(who: Account, name: str) -> None:
@@ -360,9 +356,7 @@ async def test_many_keys_of_a_team_have_one_share_of_the_turns_and_take_turns_am
 
 
 @pytest.mark.real_time
-async def test_what_takes_several_rounds_of_the_loop_waits_for_one_large_piece_of_work_and_not_for_one_in_each() -> (
-    None
-):
+async def test_short_work_waits_for_at_most_one_large_piece() -> None:
     async def work() -> None:
         async with turn(Account("a")):
             until_s = time.thread_time() + 0.04
@@ -379,7 +373,7 @@ async def test_what_takes_several_rounds_of_the_loop_waits_for_one_large_piece_o
     await asyncio.wait(flood)
 
 
-async def test_texts_of_a_request_are_looked_through_once_while_its_run_lasts() -> None:
+async def test_texts_of_a_request_are_redacted_once_per_run() -> None:
     text, n_looks = f"{SECRETS[1]} " + "word " * 10_000, 0
     tools = Toolset((Tool("f", text, {"description": text}),))
     task = Task((Message.of("user", text),), tools=tools, plan=Plan((Step("a", text[1:]),)))
@@ -407,7 +401,7 @@ async def test_texts_of_a_request_are_looked_through_once_while_its_run_lasts() 
 
 
 @pytest.mark.parametrize("redact", [redact_secrets, PersonalDataRedactor()])
-async def test_of_a_text_that_quotes_known_ones_the_rest_alone_is_looked_through(redact: Redactor) -> None:
+async def test_only_new_parts_of_a_text_that_quotes_others_are_redacted(redact: Redactor) -> None:
     first, second = (f"{SECRETS[n]} write to ada@example.org " + "word " * 10_000 + "." for n in (1, 2))
     task = Task((Message.of("user", first), Message.of("user", second)))
     looked = list[str]()
@@ -444,12 +438,12 @@ async def test_of_a_text_that_quotes_known_ones_the_rest_alone_is_looked_through
         ("https://u:p4ssword@host, ann@b.c", "https://u:[secret removed]@host, ann@b.c"),
     ],
 )
-def test_a_password_ends_with_the_last_at_before_its_host(text: str, expected: str) -> None:
+def test_a_password_ends_at_the_last_at_sign_before_the_host(text: str, expected: str) -> None:
     assert redact_secrets(text) == expected
 
 
 @pytest.mark.parametrize("before", ["https://x.example/?key%3D", "a%20", "%22", '{"a": "b\\n'])
-def test_a_key_in_an_encoded_address_is_taken_out(before: str) -> None:
+def test_a_key_in_an_encoded_url_is_removed(before: str) -> None:
     assert redact_secrets(f"{before}sk-{'a1' * 20}") == f"{before}[secret removed]"
 
 
@@ -466,11 +460,11 @@ def test_a_key_in_an_encoded_address_is_taken_out(before: str) -> None:
         "Basic " + "dXNlcjpwYXNzd29yZA==",
     ],
 )
-def test_keys_of_further_forms_are_taken_out(key: str) -> None:
+def test_keys_of_other_forms_are_removed(key: str) -> None:
     assert redact_secrets(f"It is {key}.") in ("It is [secret removed].", "It is [secret removed]")
 
 
-def test_words_after_basic_and_bearer_stay() -> None:
+def test_words_after_basic_and_bearer_are_not_changed() -> None:
     text = "Basic responsibilities, and a Bearer of responsibilities. 50%ab of it, and a pat on the back."
     assert redact_secrets(text) is text
 

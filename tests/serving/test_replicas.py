@@ -27,7 +27,7 @@ def of(serve_status: ServeStatus, n_calls: list[int] | None = None) -> Replicas:
     return Replicas("podium", ask)
 
 
-async def test_replicas_are_counted_by_their_state():
+async def test_replicas_are_counted_per_state():
     assert await of(account(RUNNING=2, STARTING=1, STOPPING=0)).counts() == {
         "engine": {"running": 2, "starting": 1}
     }
@@ -46,12 +46,12 @@ async def test_replicas_are_counted_by_their_state():
         (account(status="DEPLOY_FAILED"), False),
     ],
 )
-async def test_asleep_is_what_is_well_and_has_no_replica(status: ServeStatus, asleep: bool):
+async def test_an_engine_is_asleep_if_it_is_healthy_without_replicas(status: ServeStatus, asleep: bool):
     assert await of(status).is_asleep("engine") is asleep
     assert await of(status).is_asleep("no such engine") is False
 
 
-async def test_many_who_ask_at_once_are_one_question_and_later_it_is_asked_anew(
+async def test_concurrent_queries_are_joined_and_later_repeated(
     monkeypatch: pytest.MonkeyPatch,
 ):
     n_calls: list[int] = []

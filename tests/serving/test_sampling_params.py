@@ -9,7 +9,7 @@ DEFAULTS = {"temperature": 0.7, "repetition_penalty": 1.15, "top_k": 20, "max_to
 MESSAGES = [{"role": "user", "content": "hi"}]
 
 
-def test_what_a_call_does_not_set_has_the_models_default() -> None:
+def test_unset_parameters_have_the_models_defaults() -> None:
     params = sampling_params(EngineCall(MESSAGES, max_tokens=64), 100, DEFAULTS)
     assert (params.temperature, params.repetition_penalty, params.top_k, params.max_tokens) == (
         0.7,
@@ -19,7 +19,7 @@ def test_what_a_call_does_not_set_has_the_models_default() -> None:
     )
 
 
-def test_a_call_overrides_the_models_defaults_and_never_exceeds_the_context() -> None:
+def test_a_call_overrides_the_models_defaults_within_the_context() -> None:
     call = EngineCall(MESSAGES, temperature=0.5, penalties={"repetition_penalty": 1.0, "top_k": 5})
     params = sampling_params(call, 100, DEFAULTS)
     assert (params.temperature, params.repetition_penalty, params.top_k, params.max_tokens) == (

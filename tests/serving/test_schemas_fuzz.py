@@ -3,7 +3,7 @@
 from tests.serving.fuzz_schemas import fuzz
 
 
-def test_no_kind_of_worker_and_no_misbehaviour_gives_a_client_an_invalid_answer_as_a_success() -> None:
+def test_no_faulty_worker_returns_an_invalid_answer_as_a_success() -> None:
     tried, outcomes = fuzz(5)
     assert not outcomes.faults
     assert tried == 5

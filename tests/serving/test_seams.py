@@ -45,7 +45,7 @@ def feed(seam: Seam, text: str, size: int) -> str:
 
 
 @given(TEXTS, st.text(st.sampled_from("ab \n.é日"), max_size=60), st.integers(1, 50))
-def test_the_last_words_again_and_then_the_rest_is_the_rest(prefix: str, rest: str, size: int):
+def test_a_continuation_that_repeats_the_last_words_yields_the_rest(prefix: str, rest: str, size: int):
     whole = prefix + rest
     seam = Seam(prefix)
     text = seam.beginning + whole[len(prefix.rstrip()) :]
@@ -54,9 +54,7 @@ def test_the_last_words_again_and_then_the_rest_is_the_rest(prefix: str, rest: s
 
 
 @given(TEXTS, TEXTS, st.integers(1, 50), st.sampled_from(["", MARK, MARK + " "]))
-def test_whatever_is_said_what_is_kept_of_it_came_right_after_words_that_were_there(
-    prefix: str, said: str, size: int, mark: str
-):
+def test_accepted_text_always_follows_words_that_were_sent(prefix: str, said: str, size: int, mark: str):
     seam = Seam(prefix)
     try:
         new = feed(seam, mark + said, size)
@@ -69,7 +67,7 @@ def test_whatever_is_said_what_is_kept_of_it_came_right_after_words_that_were_th
 
 
 @given(repetitive_answers(), st.floats(0, 1), st.integers(1, 50))
-def test_from_wherever_a_repetitive_answer_is_said_again_what_is_kept_is_its_rest(
+def test_a_repetitive_answer_continues_correctly_from_any_place(
     cut: tuple[str, str], before: float, size: int
 ):
     prefix, rest = cut
@@ -86,7 +84,7 @@ def test_from_wherever_a_repetitive_answer_is_said_again_what_is_kept_is_its_res
 
 
 @given(repetitive_answers())
-def test_an_anchor_grows_until_it_stands_in_one_place(cut: tuple[str, str]):
+def test_an_anchor_grows_until_it_is_unique(cut: tuple[str, str]):
     anchor = anchor_of(cut[0])
     assert stands_once(anchor, cut[0]) or len(anchor) > MOST_CHARS - UNIT_CHARS
 
@@ -95,14 +93,14 @@ ROW = "| 0.00 | 0.00 | 0.00 | 0.00 |\n"
 
 
 @pytest.mark.parametrize("is_all", [False, True])
-def test_a_table_of_equal_rows_goes_on_from_its_last_words_and_from_its_first(is_all: bool):
+def test_a_table_of_equal_rows_continues_from_its_last_or_first_words(is_all: bool):
     prefix, rest = ROW * 20 + "| 0.00 | 0.", f"00 | 0.00 | 0.00 |\n{ROW}Total: 0\n"
     seam = Seam(prefix)
     again = prefix if is_all else seam.anchor
     assert feed(seam, f"{MARK} {again}{rest}", 7) == rest
 
 
-def test_a_table_that_no_anchor_is_long_enough_for_goes_on_where_only_one_row_fits():
+def test_a_table_without_a_unique_anchor_continues_only_if_one_row_fits():
     prefix = ROW * 60 + "| 0.00 | 0."
     rest = "00 | 1.00 | 0.00 |\n"
     assert feed(Seam(prefix), f"{MARK} {anchor_of(prefix)}{rest}", 7) == rest
@@ -112,7 +110,7 @@ def test_a_table_that_no_anchor_is_long_enough_for_goes_on_where_only_one_row_fi
 
 
 @given(TEXTS | repetitive_answers().map(lambda cut: cut[0]))
-def test_a_call_has_room_for_what_is_to_be_repeated(prefix: str):
+def test_a_continuation_has_additional_tokens_for_the_repetition(prefix: str):
     call = Shown(prefix, breaks=1).continue_call(Call((), Sampling(max_output_tokens=100)))
     assert call.terms.rest_tokens == 100
     assert call.sampling.max_output_tokens
@@ -120,18 +118,18 @@ def test_a_call_has_room_for_what_is_to_be_repeated(prefix: str):
 
 
 @pytest.mark.parametrize("output", [ROW * 8, ROW * 4 + "Total: 0"])
-def test_rows_that_come_without_the_mark_may_be_the_next_of_equal_ones_and_are_not_taken_out(output: str):
+def test_equal_rows_without_the_mark_are_not_removed(output: str):
     with pytest.raises(NotContinued):
         feed(Seam(ROW * 4), output, 7)
 
 
-def test_all_of_an_answer_that_does_not_begin_as_it_goes_on_is_taken_out_without_the_mark():
+def test_a_whole_repeated_answer_without_the_mark_is_recognised():
     prefix = "Rows of the table that was asked for:\n" + ROW * 4
     assert feed(Seam(prefix), prefix + ROW + "Total: 0", 7) == ROW + "Total: 0"
 
 
 @pytest.mark.parametrize("size", [1, 7, 400])
-def test_a_short_answer_that_broke_off_inside_a_line_is_recognised_when_it_comes_whole_again(size: int):
+def test_a_short_answer_broken_inside_a_line_is_recognised_when_repeated(size: int):
     prefix, rest = "A gateway earns trust only when the provider behind it", " misbehaves.\nAt last."
     assert feed(Seam(prefix), prefix + rest, size) == rest
 
@@ -162,15 +160,13 @@ def test_a_short_answer_that_broke_off_inside_a_line_is_recognised_when_it_comes
     ids=["a sentence", "a blank ends it", "a blank begins it", "a line", "twice", "no more", "too short"],
 )
 @pytest.mark.parametrize("size", [1, 7, 400])
-def test_a_short_answer_that_comes_without_the_mark_and_may_be_the_next_equal_line_is_not_taken_out(
-    prefix: str, output: str, size: int
-):
+def test_an_ambiguous_short_line_without_the_mark_is_not_removed(prefix: str, output: str, size: int):
     with pytest.raises(NotContinued):
         feed(Seam(prefix), output, size)
 
 
 @given(TEXTS)
-def test_an_anchor_is_the_end_of_what_is_there_and_begins_with_a_word(prefix: str):
+def test_an_anchor_is_the_end_of_the_text_and_starts_with_a_word(prefix: str):
     anchor = anchor_of(prefix)
     assert anchor
     assert anchor == anchor.strip()
@@ -181,11 +177,11 @@ def test_an_anchor_is_the_end_of_what_is_there_and_begins_with_a_word(prefix: st
     ("blanks", "output", "new"),
     [(" ", " four", "four"), ("\n", "\n\nfour", "\nfour"), ("\n\n", "\nfour", "four"), (" ", "four", "four")],
 )
-def test_blanks_that_were_not_sent_are_not_shown_twice(blanks: str, output: str, new: str):
+def test_unsent_whitespace_is_not_shown_twice(blanks: str, output: str, new: str):
     assert drop_blanks(blanks, output) == new
 
 
-async def test_what_clients_see_of_answers_that_break_off_is_the_answer_or_its_beginning():
+async def test_clients_get_the_answer_or_its_beginning_after_breaks():
     results = await asyncio.gather(*(play(way, 8, seed=3) for way in WAYS.values()))
     for seams in results:
         assert (seams.is_right, seams.wrong, seams.told["obeyed"]) == (True, [], 0)

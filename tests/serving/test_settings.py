@@ -125,7 +125,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize(("data", "message"), REFUSED.values(), ids=REFUSED.keys())
-def test_what_cannot_be_served_is_refused_with_its_place(data: Any, message: str):
+def test_unusable_settings_are_rejected_with_their_place(data: Any, message: str):
     with pytest.raises(SettingsError) as caught:
         parse(data)
     assert message in caught.value.message
@@ -140,7 +140,7 @@ def test_a_baseline_is_a_name_or_a_name_with_a_price():
     assert parse({"workers": [A]}).baseline is None
 
 
-def test_faults_are_told_without_empty_places_or_what_only_follows_from_them():
+def test_fault_messages_have_no_empty_places_or_consequential_faults():
     with pytest.raises(SettingsError) as caught:
         parse({"workers": [A | {"x": 1}]})
     assert caught.value.message == "The settings cannot be used: workers[0].x is not a known setting."
@@ -149,12 +149,12 @@ def test_faults_are_told_without_empty_places_or_what_only_follows_from_them():
     assert ": :" not in caught.value.message
 
 
-def test_several_faults_are_told_at_once():
+def test_several_faults_are_reported_together():
     with pytest.raises(SettingsError, match=r"(?s)workers\[0\]\.x is .*limits\.y is "):
         parse({"workers": [A | {"x": 1}], "limits": {"y": 2}})
 
 
-def test_full_settings_are_taken_and_frozen():
+def test_complete_settings_are_accepted_and_immutable():
     full = settings()
     assert full.pool == ["a", "b", "gpt", "v", "v2"]
     with pytest.raises(ValueError, match="frozen"):
@@ -163,13 +163,13 @@ def test_full_settings_are_taken_and_frozen():
         full.worker("z")
 
 
-def test_what_stays_out_of_the_pool_is_a_worker_still():
+def test_a_worker_outside_the_pool_is_still_a_worker():
     own = settings(workers=[A | {"in_pool": False}, *FULL["workers"][1:]], models={"mini": {}})
     assert "a" not in own.pool
     assert own.worker("a").name == "a"
 
 
-def test_prices_are_decimals_to_the_last_cent():
+def test_prices_are_exact_decimals():
     own = parse(
         {"workers": [A | {"price": {"input_usd_per_mtok": 1.25, "output_usd_per_mtok": "0.1"}}]}
     ).worker("a")
@@ -177,12 +177,12 @@ def test_prices_are_decimals_to_the_last_cent():
     assert (own.price.input_usd_per_mtok, own.price.output_usd_per_mtok) == (Decimal("1.25"), Decimal("0.1"))
 
 
-def test_settings_survive_their_own_dump():
+def test_settings_round_trip():
     full = settings()
     assert parse(full.model_dump(mode="json", exclude_unset=True)) == full
 
 
-def test_parsing_leaves_the_callers_data_as_it_was():
+def test_parsing_does_not_change_the_callers_data():
     import copy
 
     data = copy.deepcopy(FULL)
@@ -191,7 +191,7 @@ def test_parsing_leaves_the_callers_data_as_it_was():
     assert "model" not in SHARED
 
 
-def test_an_optional_worker_without_its_key_is_absent_and_another_is_an_error():
+def test_without_its_key_only_an_optional_worker_is_disabled():
     full = settings()
     assert absent_workers(full, {}) == {"gpt": "OPENAI_API_KEY"}
     assert absent_workers(full, {"OPENAI_API_KEY": ""}) == {"gpt": "OPENAI_API_KEY"}, "empty is not set"
@@ -206,7 +206,7 @@ def test_an_optional_worker_without_its_key_is_absent_and_another_is_an_error():
     )
 
 
-def test_without_a_worker_nothing_names_it_any_more():
+def test_references_to_a_removed_worker_are_removed():
     rest = without_workers(settings(workers=[A | {"fallbacks": ["gpt", "b"]}, *FULL["workers"][1:]]), {"gpt"})
     assert rest.pool == ["a", "b", "v", "v2"]
     assert rest.worker("a").fallbacks == ("b",)
@@ -215,14 +215,14 @@ def test_without_a_worker_nothing_names_it_any_more():
     assert parse(rest.model_dump(mode="json", exclude_unset=True)) == rest
 
 
-def test_without_the_fallback_there_is_none_and_without_the_conductor_nothing_serves():
+def test_a_removed_fallback_is_ignored_but_a_removed_conductor_is_an_error():
     assert without_workers(settings(), {"b"}).conductor.fallback is None  # type: ignore[union-attr]
     with pytest.raises(SettingsError, match="API key of the conductor 'a' is not set"):
         without_workers(settings(), {"a"})
     assert without_workers(settings(), set()) == settings()
 
 
-def test_a_conductor_without_its_key_gives_its_place_to_the_first_fallback_that_is_there():
+def test_a_conductor_without_its_key_is_replaced_by_its_first_available_fallback():
     gpt = OPENAI | {"optional": True, "fallbacks": ["b", "a"]}
     led = parse({"workers": [A, B, gpt], "conductor": {"worker": "gpt", "fallback": "gpt"}})
     for absent, chosen in [({"gpt"}, "b"), ({"gpt", "b"}, "a"), (set[str](), "gpt")]:
@@ -231,14 +231,14 @@ def test_a_conductor_without_its_key_gives_its_place_to_the_first_fallback_that_
         assert conductor.worker == chosen
 
 
-def test_where_nobody_can_plan_every_key_that_would_help_is_named():
+def test_if_no_worker_can_plan_all_useful_keys_are_named():
     keys = [OPENAI | {"name": f"w{n}", "api_key_env": f"KEY_{n}", "optional": True} for n in (1, 2)]
     led = parse({"workers": [A, keys[0] | {"fallbacks": ["w2"]}, keys[1]], "conductor": {"worker": "w1"}})
     with pytest.raises(SettingsError, match="Set one of these environment variables: KEY_1, KEY_2"):
         without_workers(led, {"w1", "w2"})
 
 
-def test_what_a_model_accepts_can_be_said_and_survives_a_patch():
+def test_accepted_parameters_can_be_configured_and_survive_a_patch():
     own = {"accepts": {"sampling": "never", "efforts": ["low"]}, "like": "gpt-5"}
     full = parse({"workers": [A, OPENAI | own]})
     assert apply_patch(full, {"limits": {"records": 3}}).worker("gpt") == full.worker("gpt")
@@ -246,7 +246,7 @@ def test_what_a_model_accepts_can_be_said_and_survives_a_patch():
         parse({"workers": [A, OPENAI | {"accepts": {"temperature": False}}]})
 
 
-def test_a_patch_changes_what_it_names_and_nothing_else():
+def test_a_patch_changes_only_the_fields_that_it_names():
     full = settings()
     patch = {
         "workers": [
@@ -269,7 +269,7 @@ def test_a_patch_changes_what_it_names_and_nothing_else():
     assert apply_patch(full, {}) == full
 
 
-def test_a_patch_can_add_an_api_worker_and_take_one_out_of_the_pool():
+def test_a_patch_can_add_an_api_worker_and_remove_one_from_the_pool():
     changed = apply_patch(
         settings(),
         {
@@ -296,18 +296,18 @@ def test_a_patch_cannot_change_an_engine(worker: dict[str, Any]):
         apply_patch(settings(), {"workers": [worker]})
 
 
-def test_a_patch_cannot_change_the_routers_size_but_what_is_meant_for_one():
+def test_a_patch_cannot_change_the_routers_scale_but_its_target():
     with pytest.raises(SettingsError, match="autoscaling_config"):
         apply_patch(settings(), {"router": {"max_replicas": 3}})
     assert apply_patch(settings(), {"router": {"target_calls": 50}}).router.target_calls == 50
 
 
-def test_a_patch_can_add_one_more_worker_of_an_engine_that_is_there():
+def test_a_patch_can_add_a_worker_of_an_existing_engine():
     new = {"name": "v3", "kind": "vllm", "deployment": "v", "system_prompt": "You are brief."}
     assert apply_patch(settings(), {"workers": [new]}).pool[-1] == "v3"
 
 
-def test_a_patch_of_a_local_workers_card_is_no_change_of_its_engine():
+def test_a_patch_of_a_local_workers_card_does_not_change_its_engine():
     assert (
         apply_patch(settings(), {"workers": [{"name": "v", "card": "fast", "temperature": 0.1}]})
         .worker("v")
@@ -316,7 +316,7 @@ def test_a_patch_of_a_local_workers_card_is_no_change_of_its_engine():
     )
 
 
-def test_a_patch_gives_workers_of_an_engine_with_room_other_adapters_and_takes_them_away():
+def test_a_patch_can_add_and_remove_adapters_if_the_engine_supports_them():
     room = settings(workers=[*FULL["workers"][:3], VLLM | {"engine": {"enable_lora": True}}, SHARED])
     one = apply_patch(room, {"workers": [{"name": "v2", "adapter": "s3://b/conductor@1a2b3c4d"}]})
     assert (room.adapters_of("v"), one.adapters_of("v")) == ([], ["s3://b/conductor@1a2b3c4d"])
@@ -344,7 +344,7 @@ def test_an_engine_on_a_cpu_that_speculates_has_no_adapters(room: dict[str, Any]
 
 
 @pytest.mark.parametrize("engine", [{}, {"enable_lora": False}])
-def test_an_adapter_for_an_engine_that_was_started_without_room_is_refused_with_the_remedy(
+def test_an_adapter_for_an_engine_without_adapter_support_is_rejected(
     engine: dict[str, Any],
 ):
     without_room = settings(workers=[*FULL["workers"][:3], VLLM | {"engine": engine}, SHARED])
@@ -364,12 +364,12 @@ def test_an_adapter_for_an_engine_that_was_started_without_room_is_refused_with_
         {"workers": ["b"]},
     ],
 )
-def test_a_patch_that_is_no_settings_is_refused(patch: dict[str, Any]):
+def test_an_invalid_patch_is_rejected(patch: dict[str, Any]):
     with pytest.raises(SettingsError, match="user_config"):
         apply_patch(settings(), patch)
 
 
-def test_a_file_is_loaded_and_what_is_wrong_with_one_is_said(tmp_path: Path):
+def test_a_file_is_loaded_and_its_faults_are_reported(tmp_path: Path):
     good, bad, odd, latin = (tmp_path / f"{name}.yaml" for name in ("good", "bad", "odd", "latin"))
     latin.write_text("workers: [{name: v, kind: scripted, card: caf\xe9}]\n", encoding="latin-1")
     good.write_text("workers:\n  - {name: v, kind: vllm, model: m}\n")
@@ -386,7 +386,7 @@ def test_a_file_is_loaded_and_what_is_wrong_with_one_is_said(tmp_path: Path):
             load(path)
 
 
-def test_reading_settings_again_takes_milliseconds():
+def test_reading_settings_again_is_fast():
     took = []
     for _ in range(5):
         began = time.perf_counter()
@@ -399,7 +399,7 @@ def test_reading_settings_again_takes_milliseconds():
     ("old", "new", "section"),
     [("to_zero_delay_s", "downscale_to_zero_delay_s", "scale"), ("look_back_s", "look_back_period_s", "scale"), ("longest_wait_s", "max_wait_s", "retry")],
 )  # fmt: skip
-def test_a_setting_s_old_name_is_refused_with_its_new_one(old: str, new: str, section: str) -> None:
+def test_a_renamed_setting_is_rejected_with_its_new_name(old: str, new: str, section: str) -> None:
     worker = {"name": "w", "kind": "vllm", "model": "m", section: {old: 5}}
     with pytest.raises(SettingsError, match=f"{section}.{old} was renamed to `{new}`"):
         parse({"workers": [worker]})

@@ -33,12 +33,12 @@ workers:
     name: c"""
 
 
-def test_there_are_shipped_files():
+def test_the_shipped_files_exist():
     assert len(SHIPPED) >= 6
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
-def test_of_a_shipped_file_every_character_stays_that_is_not_set(path: Path):
+def test_an_edit_changes_only_the_edited_fields_of_a_shipped_file(path: Path):
     text = path.read_text("utf-8")
     names = [worker.name for worker in load(path).workers if worker.tokens_per_s is None]
     edited = edit_workers(text, {name: {"tokens_per_s": 98765} for name in names})
@@ -47,7 +47,7 @@ def test_of_a_shipped_file_every_character_stays_that_is_not_set(path: Path):
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
-def test_the_cards_of_a_shipped_file_can_be_replaced_and_its_comments_stay(path: Path):
+def test_replacing_the_cards_of_a_shipped_file_keeps_its_comments(path: Path):
     text = path.read_text("utf-8")
     cards = {worker.name: f'its {number} %: "all"' for number, worker in enumerate(load(path).workers)}
     edited = edit_workers(text, {name: {"card": card} for name, card in cards.items()})
@@ -55,7 +55,7 @@ def test_the_cards_of_a_shipped_file_can_be_replaced_and_its_comments_stay(path:
     assert re.findall(r"(?:^|\s)#.*", edited) == re.findall(r"(?:^|\s)#.*", text)
 
 
-def test_values_are_replaced_and_new_ones_go_after_the_name_with_comments_kept():
+def test_values_are_replaced_and_new_fields_follow_the_name():
     fields = {"a": {"card": "new", "tokens_per_s": 80}, "b": {"card": "2"}, "c": {"card": "3"}}
     assert (
         edit_workers(BLOCK, fields)
@@ -76,7 +76,7 @@ workers:
     )
 
 
-def test_line_ends_of_windows_stay():
+def test_windows_line_ends_are_kept():
     edited = edit_workers("workers:\r\n  - name: a\r\n    kind: scripted\r\n", {"a": {"card": "x"}})
     assert edited == 'workers:\r\n  - name: a\r\n    card: "x"\r\n    kind: scripted\r\n'
 
@@ -119,6 +119,6 @@ def test_a_value_that_another_worker_inherits_is_not_changed_for_both():
         ("workers: [", "not valid YAML"),
     ],
 )
-def test_what_cannot_be_set_is_refused(text: str, message: str):
+def test_an_invalid_edit_is_rejected(text: str, message: str):
     with pytest.raises(SettingsError, match=message):
         edit_workers(text, {"a": {"card": "new"}})

@@ -13,7 +13,7 @@ from serving.settings.settings import Settings
 pytestmark = pytest.mark.usefixtures("without_collector")
 
 
-def test_every_setting_has_a_meaning() -> None:
+def test_every_setting_has_a_description() -> None:
     silent = [
         f"{title}: {name}"
         for title, model in SECTIONS
@@ -23,7 +23,7 @@ def test_every_setting_has_a_meaning() -> None:
     assert not silent, "write a docstring below the field"
 
 
-def test_no_class_of_settings_is_missing_on_the_generate() -> None:
+def test_the_page_has_every_class_of_settings() -> None:
     section_models = {model for _, model in SECTIONS}
     assert not [model for model in set(models(Settings)) - section_models if own_fields(model)]
 
@@ -38,7 +38,7 @@ def models(annotation: Any) -> Iterator[type[BaseModel]]:
         yield from models(inner)
 
 
-def test_every_link_of_the_page_leads_to_a_title() -> None:
+def test_every_link_of_the_page_points_to_a_title() -> None:
     titles = re.findall(r"^## (.+)$", generate(), re.MULTILINE)
     anchors = {re.sub(r"[^\w-]", "", title.lower().replace(" ", "-")) for title in titles}
     assert set(re.findall(r"\(#([^)]+)\)", generate())) <= anchors

@@ -73,7 +73,7 @@ IN_WORKER: list[tuple[str, str, list[str]]] = [
 
 
 @pytest.mark.parametrize(("fields", "place", "words"), IN_WORKER, ids=[each[0] for each in IN_WORKER])
-def test_a_fault_in_a_worker_names_file_line_worker_field_and_what_may_be_meant(
+def test_a_worker_fault_names_file_line_worker_field_and_a_suggestion(
     tmp_path: Path, fields: str, place: str, words: list[str]
 ) -> None:
     path = tmp_path / "settings.yaml"
@@ -121,7 +121,7 @@ WHOLE: list[tuple[str, int, str]] = [
 
 
 @pytest.mark.parametrize(("text", "line", "words"), WHOLE, ids=[each[2] for each in WHOLE])
-def test_a_fault_elsewhere_names_file_line_and_what_may_be_meant(
+def test_a_fault_elsewhere_names_file_line_and_a_suggestion(
     tmp_path: Path, text: str, line: int, words: str
 ) -> None:
     path = tmp_path / "settings.yaml"
@@ -136,7 +136,7 @@ def test_a_fault_elsewhere_names_file_line_and_what_may_be_meant(
     assert "planted" not in message
 
 
-def test_an_anchor_that_is_used_twice_is_no_key_twice(tmp_path: Path) -> None:
+def test_an_anchor_used_twice_is_not_a_repeated_key(tmp_path: Path) -> None:
     path = tmp_path / "settings.yaml"
     path.write_text(
         "workers: [&a {name: a, kind: scripted, card: x}, {<<: *a, name: b}, {<<: *a, name: c}]\n"
@@ -188,7 +188,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize(("text", "line", "words"), HERE.values(), ids=HERE.keys())
-def test_what_is_not_here_is_said_before_a_server_is_started(
+def test_missing_files_and_variables_are_reported_before_the_start(
     place: Path, text: str, line: int, words: list[str]
 ) -> None:
     place.write_text(text)
@@ -199,7 +199,7 @@ def test_what_is_not_here_is_said_before_a_server_is_started(
 
 
 @pytest.mark.parametrize(("text", "line", "expected_words"), HERE.values(), ids=HERE.keys())
-def test_what_is_not_here_is_found_by_the_doctor(
+def test_the_doctor_finds_missing_files_and_variables(
     place: Path, capsys: pytest.CaptureFixture[str], text: str, line: int, expected_words: list[str]
 ) -> None:
     place.write_text(text)
@@ -222,7 +222,7 @@ SKIPPED = [
 
 @pytest.mark.parametrize(("text", "line", "words"), HERE.values(), ids=HERE.keys())
 @pytest.mark.real_time
-async def test_a_reload_of_what_is_not_here_is_refused_in_the_same_words(
+async def test_a_reload_reports_missing_files_and_variables_in_the_same_words(
     place: Path, text: str, line: int, words: list[str]
 ) -> None:
     sound = yaml.safe_load(f"workers: [{A}]")
@@ -252,9 +252,7 @@ async def test_a_reload_of_what_is_not_here_is_refused_in_the_same_words(
         ("Dtype: float16", "Did you mean 'dtype'?"),
     ],
 )
-async def test_an_engine_argument_that_vllm_does_not_know_is_a_fault(
-    tmp_path: Path, field: str, words: str
-) -> None:
+async def test_an_unknown_engine_argument_is_a_fault(tmp_path: Path, field: str, words: str) -> None:
     path = tmp_path / "settings.yaml"
     path.write_text(
         f"workers:\n  - name: own\n    kind: vllm\n    model: m\n    engine:\n      enforce_eager: true\n      {field}\n"
@@ -266,7 +264,7 @@ async def test_an_engine_argument_that_vllm_does_not_know_is_a_fault(
 
 
 @pytest.mark.parametrize("path", ["cluster/local.yaml", "cluster/gpu.yaml"])
-def test_the_settings_that_ship_use_arguments_that_vllm_knows(path: str) -> None:
+def test_shipped_settings_use_known_engine_arguments(path: str) -> None:
     assert [
         fault
         for each in load(path).workers

@@ -27,12 +27,12 @@ def node(address: str, *, alive: bool = True) -> dict[str, Any]:
     return {"NodeManagerAddress": address, "Alive": alive}
 
 
-def test_a_file_serves_one_machine_however_many_nodes_it_has() -> None:
+def test_a_database_file_suffices_for_one_machine() -> None:
     for nodes in ([node("127.0.0.1")] * 2, [node("10.0.0.1"), node("10.0.0.2", alive=False)]):
         assert find_shared_address(StoreSettings(), {}, lambda nodes=nodes: nodes).kind == "sqlite"
 
 
-def test_several_machines_need_a_database_and_are_told_how_it_is_named() -> None:
+def test_several_machines_need_a_database_and_the_error_names_the_variable() -> None:
     def nodes() -> list[dict[str, Any]]:
         return [node("10.0.0.1"), node("10.0.0.2")]
 
@@ -42,7 +42,7 @@ def test_several_machines_need_a_database_and_are_told_how_it_is_named() -> None
 
 
 @pytest.mark.parametrize("file", CLUSTERS, ids=lambda path: path.name)
-def test_no_cluster_that_ships_is_served_from_a_file(file: Path) -> None:
+def test_no_shipped_cluster_uses_a_database_file(file: Path) -> None:
     """The head and the router are on separate nodes, even if no other node is up."""
     machines = read_machines(file)
     (router,) = [each for each in machines.workers if "router_node" in each.resources]

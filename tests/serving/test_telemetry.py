@@ -26,7 +26,7 @@ def test_every_kind_of_worker_has_a_providers_name():
     assert set(spans.PROVIDERS) == set(Kind.__args__)
 
 
-def test_names_are_the_conventions_or_ours():
+def test_span_names_follow_the_conventions_or_have_our_prefix():
     names = {
         value
         for name, value in vars(spans).items()
@@ -39,7 +39,7 @@ def test_names_are_the_conventions_or_ours():
     )
 
 
-def test_a_run_joins_the_callers_trace_and_hands_it_on():
+def test_a_run_joins_the_callers_trace_and_propagates_it():
     SPANS.clear()
     with spans.workflow("mini", "wf_1", {"traceparent": PARENT}) as span:
         assert spans.trace_id(span) == "0af7651916cd43dd8448eb211c80319c"
@@ -57,13 +57,13 @@ def test_a_run_joins_the_callers_trace_and_hands_it_on():
     assert f"{root.parent.span_id:016x}" == "b7ad6b7169203331"
 
 
-def test_without_a_callers_trace_or_with_a_garbled_one_a_run_begins_its_own():
+def test_without_a_valid_traceparent_a_run_starts_its_own_trace():
     for headers in (None, {}, {"traceparent": "nonsense"}):
         with spans.workflow("mini", "wf_1", headers) as span:
             assert re.fullmatch(r"[0-9a-f]{32}", spans.trace_id(span) or "")
 
 
-def test_a_span_that_is_there_already_is_the_parent_whatever_the_headers_say():
+def test_an_existing_span_is_the_parent_whatever_the_headers():
     with (
         spans.tracer.start_as_current_span("ray") as outer,
         spans.workflow("mini", "wf_1", {"traceparent": PARENT}) as span,
@@ -71,7 +71,7 @@ def test_a_span_that_is_there_already_is_the_parent_whatever_the_headers_say():
         assert spans.trace_id(span) == spans.trace_id(outer)
 
 
-def test_runs_do_not_see_each_others_steps():
+def test_runs_do_not_link_to_each_others_steps():
     with spans.workflow("mini", "wf_1"):
         run_spans = spans.RUN_SPANS.get()
         assert run_spans is not None
@@ -79,7 +79,7 @@ def test_runs_do_not_see_each_others_steps():
     assert spans.RUN_SPANS.get() is None
 
 
-def test_a_failure_is_marked():
+def test_a_failed_runs_span_has_an_error_status():
     SPANS.clear()
     with spans.workflow("mini", "wf_1") as span:
         spans.mark_failed(span, "WorkerBusy", "try later")
@@ -90,7 +90,7 @@ def test_a_failure_is_marked():
     )
 
 
-def test_a_run_that_breaks_ends_its_span():
+def test_a_failed_run_ends_its_span():
     SPANS.clear()
     try:
         with spans.workflow("mini", "wf_1"):
@@ -103,7 +103,7 @@ def test_a_run_that_breaks_ends_its_span():
     assert (ended.status.status_code, ended.status.description or "") == (StatusCode.ERROR, "")
 
 
-def test_spans_go_nowhere_unless_the_environment_says_where(monkeypatch):
+def test_without_an_endpoint_spans_are_not_exported(monkeypatch):
     monkeypatch.delenv("OTEL_EXPORTER_OTLP_ENDPOINT", raising=False)
     monkeypatch.delenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", raising=False)
     assert spans.span_processors() == []
@@ -114,7 +114,7 @@ def test_spans_go_nowhere_unless_the_environment_says_where(monkeypatch):
         monkeypatch.delenv(name)
 
 
-def test_no_spans_go_to_a_metadata_service_by_whatever_name(monkeypatch, caplog):
+def test_spans_are_never_sent_to_a_metadata_service(monkeypatch, caplog):
     Names(monkeypatch).lead("collector.example", ("10.0.0.1", "169.254.169.254"))
     for endpoint in (
         "http://169.254.169.254:4317",
@@ -127,6 +127,6 @@ def test_no_spans_go_to_a_metadata_service_by_whatever_name(monkeypatch, caplog)
     assert len([each for each in caplog.records if "link-local" in each.getMessage()]) == 4
 
 
-def test_the_exporters_path_is_the_function():
+def test_the_exporter_path_names_the_function():
     module, _, name = spans.EXPORTER.partition(":")
     assert getattr(importlib.import_module(module), name) is spans.span_processors

@@ -30,7 +30,7 @@ def content_ids(ids: list[int]) -> list[int]:
     return ids[ids.index(THOUGHTS_END) + 1 :] if THOUGHTS_END in ids else []
 
 
-def test_a_token_goes_out_with_the_text_that_it_begins_in_and_none_without_text() -> None:
+def test_a_token_is_sent_with_the_text_in_which_it_begins() -> None:
     reader = LogprobReader(2)
     held_back = reader.feed(piece((1, "One")), "")
     parts = reader.feed(piece((2, " two"), (3, "")), "One tw")
@@ -46,7 +46,7 @@ def test_a_token_goes_out_with_the_text_that_it_begins_in_and_none_without_text(
     assert LogprobReader(0).feed(piece((1, "a")), "a")[0].top == ()
 
 
-def test_of_thoughts_nothing_is_told() -> None:
+def test_reasoning_tokens_are_not_reported() -> None:
     reader = LogprobReader(0, content_ids)
     assert reader.feed(piece((1, "Hm"), (2, ".")), "") == ()
     parts = reader.feed(piece((3, " So"), (THOUGHTS_END, "</think>"), (4, "Blue")), "Blue")
@@ -54,7 +54,7 @@ def test_of_thoughts_nothing_is_told() -> None:
     assert [each.token for each in (*parts, *rest)] == ["Blue", "."]
 
 
-def test_a_parser_that_knows_no_ids_is_told_by_the_first_words() -> None:
+def test_without_token_ids_the_answer_starts_at_its_first_text() -> None:
     def unknown(ids: list[int]) -> list[int]:
         raise NotImplementedError
 
@@ -63,7 +63,7 @@ def test_a_parser_that_knows_no_ids_is_told_by_the_first_words() -> None:
     assert [each.token for each in reader.feed(piece((2, "Blue")), "Blue")] == ["Blue"]
 
 
-def test_pieces_that_leave_together_have_the_tokens_of_both() -> None:
+def test_joined_chunks_have_the_tokens_of_both() -> None:
     one, two = (
         Chunk(text, "", None, 1, 0, 1, 0, logprobs=LogprobReader(0).feed(piece((1, text)), text))
         for text in "ab"

@@ -68,23 +68,23 @@ def read(reader: ToolReader, text: str, size: int = 3) -> tuple[str, tuple[Chunk
 
 
 @pytest.mark.parametrize("size", [1, 3, 1000])
-def test_vllms_parser_reads_calls_and_leaves_the_words_before_them(size: int):
+def test_vllms_parser_reads_calls_and_keeps_the_text_before_them(size: int):
     text, calls = read(reader(), "Let me look. " + CALL_TEXT, size)
     assert text.strip() == "Let me look."
     assert [(call.name, json.loads(call.arguments)) for call in calls] == [("weather", {"city": "Łódź"})]
 
 
 @pytest.mark.parametrize("text", ["It is 3 < 4.", "Nearly <tool_", "<tool_call>no JSON</tool_call>"])
-def test_what_is_no_call_after_all_is_text(text: str):
+def test_an_invalid_call_is_text(text: str):
     assert read(reader(), text) == (text, ())
 
 
-def test_only_the_first_of_several_calls_counts_where_one_may_be_made():
+def test_only_the_first_call_counts_if_parallel_calls_are_off():
     assert len(read(reader(), CALL_TEXT * 2)[1]) == 2
     assert len(read(reader(parallel_calls=False), CALL_TEXT * 2)[1]) == 1
 
 
-def test_a_model_that_must_call_is_held_to_the_schemas_of_the_tools():
+def test_a_required_call_is_decoded_under_the_tools_schemas():
     forced, sampling = reader(must_call=True, parallel_calls=False), SamplingParams()
     forced.constrain(sampling)
     constraint: Any = sampling.structured_outputs
@@ -93,7 +93,7 @@ def test_a_model_that_must_call_is_held_to_the_schemas_of_the_tools():
     assert read(forced, text) == ("", (ChunkCall("weather", '{"city": "Rome"}'),))
 
 
-def test_schemas_of_tools_that_an_engine_would_compile_for_minutes_hold_their_calls_to_any_object():
+def test_tool_schemas_that_are_slow_to_compile_become_any_object():
     long = {f"p{n}": {"type": "string", "maxLength": 1000 + n} for n in range(300)}
     wide = {f"p{n}": {"type": "string"} for n in range(2000)}
     node = {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}}}
@@ -119,7 +119,7 @@ def test_the_parsers_marks_are_not_skipped_as_special_tokens():
     assert sampling.structured_outputs is None
 
 
-async def test_calls_come_back_as_the_clients_and_their_thoughts_go_back_with_them():
+async def test_calls_are_returned_as_the_client_named_them_with_their_reasoning():
     calls = (ChunkCall("weather", '{"city": "Rome"}'), ChunkCall("sql", '{"input": "select 1"}'))
     engine = Engine(Chunk("", "Hm.", None, 5, 0, 1, 1), Chunk("Look.", "", "tool_calls", 5, 0, 9, 1, calls))
     tools = Toolset((WEATHER, SQL), ToolChoice("required"), parallel=False)
@@ -142,7 +142,7 @@ async def test_calls_come_back_as_the_clients_and_their_thoughts_go_back_with_th
     ]
 
 
-async def test_no_stop_sequence_cuts_a_call_that_has_to_be_made():
+async def test_stop_sequences_do_not_apply_to_a_required_call():
     engine = Engine(Chunk("", "", "tool_calls", 5, 0, 9, 1, (ChunkCall("weather", "{}"),)))
     stops = Sampling(stop=("}", "city"))
     result = await answer(engine, Call((ASKED,), stops, tools=Toolset((WEATHER,), ToolChoice("required"))))
@@ -151,7 +151,7 @@ async def test_no_stop_sequence_cuts_a_call_that_has_to_be_made():
     assert (result.notes, free.notes) == ((STOP_NOTE,), ())
 
 
-async def test_a_worker_without_a_parser_gets_tools_as_words():
+async def test_a_worker_without_a_parser_gets_tools_as_text():
     engine = Engine(Chunk("Fine.", "", "stop", 5, 0, 1, 0))
     turn = Message("assistant", (ToolCall("1", "weather", "{}"),), Native("other", "", {}))
     gave = Message("tool", (ToolResult("1", (Text("Sun."),)),))

@@ -19,13 +19,13 @@ def called_by(*keys: str) -> Witnesses:
     return witnesses
 
 
-def test_two_keys_are_enough_and_one_is_not_where_another_calls():
+def test_two_keys_are_enough_evidence_but_one_is_not_if_others_call():
     witnesses = called_by("a", "b")
     assert not any(witnesses.tell("failed", each) for each in [A, A2] * 20)
     assert witnesses.tell("failed", B)
 
 
-def test_where_one_key_alone_calls_two_prompts_are_enough_or_one_often():
+def test_if_only_one_key_calls_two_prompts_or_many_repetitions_are_enough():
     assert [called_by("a").tell("failed", A), called_by("b").tell("failed", A)] == [False, False]
     witnesses = called_by("a")
     assert [witnesses.tell("failed", each) for each in (A, A2)] == [False, True]
@@ -33,7 +33,7 @@ def test_where_one_key_alone_calls_two_prompts_are_enough_or_one_often():
     assert [witnesses.tell("failed", A) for _ in range(OFTEN)] == [False] * (OFTEN - 1) + [True]
 
 
-def test_what_others_were_told_long_ago_does_not_make_one_prompt_evidence(monkeypatch: pytest.MonkeyPatch):
+def test_old_evidence_of_others_does_not_count(monkeypatch: pytest.MonkeyPatch):
     witnesses = called_by("a", "b")
     for prompt in range(OFTEN):
         witnesses.tell("busy", Witness("b", prompt))
@@ -44,14 +44,14 @@ def test_what_others_were_told_long_ago_does_not_make_one_prompt_evidence(monkey
     assert [witnesses.tell("busy", A) for _ in range(OFTEN - 1)] == [False] * (OFTEN - 2) + [True]
 
 
-def test_where_keys_are_off_one_is_enough_of_what_is_clear():
+def test_without_keys_one_clear_failure_is_enough():
     assert called_by("").tell("failed", Witness("", 1))
     witnesses = called_by("")
     assert not witnesses.tell("refused", Witness("", 1), is_clear=False)
     assert witnesses.tell("refused", Witness("", 2), is_clear=False)
 
 
-def test_witnesses_of_another_thing_or_of_what_is_over_say_nothing():
+def test_evidence_of_another_failure_or_an_earlier_time_does_not_count():
     witnesses = called_by("a", "b")
     witnesses.tell("failed", A)
     assert not witnesses.tell("busy", B)
@@ -59,7 +59,7 @@ def test_witnesses_of_another_thing_or_of_what_is_over_say_nothing():
     assert not witnesses.tell("failed", B)
 
 
-def test_a_flood_of_prompts_and_keys_is_not_kept():
+def test_the_memory_of_evidence_is_limited():
     witnesses = called_by(*map(str, range(10 * MOST)))
     for prompt in range(10 * MOST):
         witnesses.tell("failed", Witness("a", prompt))
@@ -74,7 +74,7 @@ def test_a_witness_is_a_key_and_a_prompt():
     assert one == again != other
 
 
-def test_two_keys_of_a_team_are_one_witness_and_keys_without_a_team_each_one():
+def test_keys_of_one_team_count_as_one_witness():
     def outcomes_of(*keys: tuple[str, str]) -> list[bool]:
         calls = [Call((Message.of("user", "x"),), terms=Terms(payer=key, team=team)) for key, team in keys]
         witnesses = called_by(*(each.terms.tenant for each in calls), "another")

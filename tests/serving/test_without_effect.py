@@ -23,7 +23,7 @@ def messages_for(*workers: Json, **more: Any) -> list[str]:
     return [f"{each.message} {each.remedy}" for each in without_effect(parse({"workers": workers} | more))]
 
 
-def test_a_hedge_that_can_never_be_made_is_told_with_its_worker():
+def test_a_hedge_that_can_never_be_sent_is_reported_with_its_worker():
     (few,) = messages_for(scripted("a"), scripted("b", hedge=True, max_concurrency=1))
     assert few.startswith("`hedge: true` of worker b (workers[1].hedge) has no effect"), few
     assert "Set `max_concurrency` of b to at least 4" in few
@@ -46,20 +46,20 @@ def test_a_hedge_that_can_never_be_made_is_told_with_its_worker():
 
 
 @pytest.mark.parametrize("n_slots", range(1, 7))
-async def test_so_few_slots_are_never_idle_enough(n_slots: int):
+async def test_hedging_needs_a_minimum_number_of_slots(n_slots: int):
     slots = Limiter("a", n_slots)
     async with slots.slot(Call((Message.of("user", "Hi"),))):
         assert slots.has_idle == (n_slots >= LEAST_SLOTS_TO_HEDGE)
 
 
-def test_an_answering_step_that_is_to_be_skipped_is_told_with_its_place():
+def test_skipping_the_answering_step_is_reported_with_its_place():
     skipped, kept = {"worker": "a", "on_failure": "skip"}, {"worker": "a", "access": "all"}
     (line,) = messages_for(scripted("a"), workflows={"fine": [skipped, kept], "duo": [kept, skipped]})
     assert "workflows.duo[1].on_failure" in line, line
     assert "Add `fallbacks` to the worker a, or remove `on_failure` from the step." in line, line
 
 
-def test_a_baseline_of_unknown_price_is_told_with_what_sets_one():
+def test_a_baseline_without_a_price_is_reported_with_the_remedy():
     (line,) = messages_for(scripted("a"), baseline="gpt-5")
     assert line.startswith("`baseline` has no effect, because the price of gpt-5 is unknown. Set `baseline: {model: gpt-5, price: {"), line  # fmt: skip
     price = {"input_usd_per_mtok": 1, "output_usd_per_mtok": 2}
@@ -69,7 +69,7 @@ def test_a_baseline_of_unknown_price_is_told_with_what_sets_one():
     assert len(messages_for(scripted("a"), unpriced, baseline="b")) == 1
 
 
-def test_the_log_tells_it_when_a_pool_is_made(caplog: pytest.LogCaptureFixture):
+def test_settings_without_effect_are_logged_when_a_pool_is_built(caplog: pytest.LogCaptureFixture):
     caplog.set_level(logging.WARNING, "podium")
     build_pool(parse({"workers": [scripted("a", hedge=True, max_concurrency=1)]}), {}, engines={})
     (record,) = [each for each in caplog.records if each.name == "podium"]

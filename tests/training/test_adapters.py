@@ -41,7 +41,7 @@ FINE = {
         ({"rank_pattern": {"q_proj": 8}}, "differs between modules"),
     ],
 )
-def test_an_adapter_that_vllm_cannot_serve_is_refused_with_the_reason(change: dict[str, Any], message: str):
+def test_an_adapter_that_vllm_cannot_serve_is_rejected_with_the_reason(change: dict[str, Any], message: str):
     assert unservable(FINE) == []
     assert any(message in why for why in unservable(FINE | change))
 
@@ -68,7 +68,7 @@ def run_at(path: Path, pool: str = POOL, *, changes: dict[str, Any] | None = Non
     return folder.path
 
 
-def test_what_is_published_is_whole_named_after_its_weights_and_says_what_it_is(tmp_path: Path):
+def test_a_published_adapter_is_complete_and_named_after_its_weights(tmp_path: Path):
     adapter = publish(run_at(tmp_path), tmp_path / "adapters", base="HuggingFaceTB/SmolLM2-135M-Instruct")
     assert [each.name for each in (tmp_path / "adapters").iterdir()] == [adapter.name]
     adapters.verify(adapter, adapter.name)  # as the server does before it serves it
@@ -96,7 +96,7 @@ def test_what_is_published_is_whole_named_after_its_weights_and_says_what_it_is(
     assert yaml.safe_load(card.split("---")[1])["base_model"] == "HuggingFaceTB/SmolLM2-135M-Instruct"
 
 
-def test_the_card_of_a_continued_adapter_names_the_one_that_it_continues(tmp_path: Path):
+def test_the_model_card_of_a_continued_adapter_names_its_start(tmp_path: Path):
     run = run_at(tmp_path)
     changed = yaml.safe_load((run / "config.yaml").read_text("utf-8"))
     changed["model"]["lora"]["start"] = "build/training/first/final"
@@ -105,7 +105,7 @@ def test_the_card_of_a_continued_adapter_names_the_one_that_it_continues(tmp_pat
     assert "**Training**: starting from build/training/first/final, then sft, then grpo;" in card
 
 
-def test_the_same_weights_have_the_same_name_and_are_there_once(tmp_path: Path):
+def test_equal_weights_are_published_once_under_one_name(tmp_path: Path):
     run = run_at(tmp_path)
     assert publish(run, tmp_path / "adapters") == publish(run, tmp_path / "adapters")
     assert len(list((tmp_path / "adapters").iterdir())) == 1
@@ -120,7 +120,7 @@ def test_the_same_weights_at_another_scale_are_another_adapter(tmp_path: Path):
     assert json.loads((other / "adapter_config.json").read_text("utf-8"))["lora_alpha"] == 99
 
 
-def test_what_cannot_be_served_is_not_published_and_leaves_nothing(tmp_path: Path):
+def test_an_adapter_that_vllm_cannot_serve_is_not_published(tmp_path: Path):
     with pytest.raises(SettingsError, match=r"rank 3 is not one of.*DoRA"):
         publish(run_at(tmp_path, r=3, use_dora=True), tmp_path / "adapters")
     assert not (tmp_path / "adapters").exists()
@@ -144,7 +144,7 @@ store: {path: /srv/PRIVATE/podium.db}
 """
 
 
-def test_what_is_private_in_the_pool_is_not_published_and_what_the_conductor_was_shown_is(tmp_path: Path):
+def test_private_settings_of_the_pool_are_not_published_but_prompts_are(tmp_path: Path):
     run = run_at(tmp_path, PRIVATE)
     assert "PRIVATE" in (run / "pool.yaml").read_text("utf-8")
     adapter = publish(run, tmp_path / "adapters")
@@ -168,9 +168,7 @@ def test_what_is_private_in_the_pool_is_not_published_and_what_the_conductor_was
         ({"warm_start": None}, ["grpo"]),
     ],
 )
-def test_the_tags_are_those_of_the_stages_that_there_were(
-    tmp_path: Path, changes: dict[str, Any], tags: list[str]
-):
+def test_the_tags_are_those_of_the_training_stages(tmp_path: Path, changes: dict[str, Any], tags: list[str]):
     card = (publish(run_at(tmp_path, changes=changes), tmp_path / "adapters") / "README.md").read_text(
         "utf-8"
     )
@@ -226,7 +224,7 @@ def a_list(run: Path) -> None:
         ),
     ],
 )
-def test_what_cannot_be_published_is_told_in_one_line_with_its_place(
+def test_an_unpublishable_run_is_reported_in_one_line(
     tmp_path: Path,
     spoil: Callable[[Path], None] | None,
     into: str,
@@ -243,7 +241,9 @@ def test_what_cannot_be_published_is_told_in_one_line_with_its_place(
     assert re.search(message, line), line
 
 
-def test_what_was_published_is_all_that_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_only_the_path_of_the_published_adapter_is_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
     assert main([str(run_at(tmp_path)), "--into", str(tmp_path / "adapters")]) == 0
     (adapter,) = (tmp_path / "adapters").iterdir()
     assert capsys.readouterr().out == f"{adapter}\n"
@@ -266,7 +266,7 @@ def base_at(folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_an_adapter_that_training_made_can_be_published_and_moves_the_base(tmp_path: Path):
+def test_a_trained_adapter_can_be_published_and_changes_the_base(tmp_path: Path):
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
@@ -280,7 +280,7 @@ def test_an_adapter_that_training_made_can_be_published_and_moves_the_base(tmp_p
 
 
 @pytest.mark.slow
-def test_a_run_that_keeps_some_of_its_start_leaves_the_mean_of_both_once_also_when_it_is_resumed(
+def test_a_run_with_a_kept_share_of_its_start_saves_the_mean_of_both(
     tmp_path: Path,
 ):
     model, stages = base_at(tmp_path), {"warm_start": {"examples": 160}, "grpo": {"steps": 0}}

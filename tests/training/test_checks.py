@@ -46,14 +46,14 @@ def with_pool(run_config: Config, **pool: Any) -> Config:
     return parse(data | {"pool": data["pool"] | pool})
 
 
-def test_an_adapter_to_go_on_from_that_is_not_there_is_told(tmp_path: Path):
+def test_a_missing_start_adapter_is_an_error(tmp_path: Path):
     lora = {"rank": 16, "start": str(tmp_path / "first" / "final")}
     run_config = config(tmp_path, model={"scratch": None, "path": "some/model", "lora": lora})
     with pytest.raises(SettingsError, match=r"model\.lora\.start: .*first/final/.* cannot be read"):
         check(tmp_path, run_config)
 
 
-def test_questions_that_are_taught_and_held_out_are_told_where_a_run_holds_none_out_too(tmp_path: Path):
+def test_questions_that_are_both_trained_and_held_out_are_an_error(tmp_path: Path):
     also = {
         "train": f"{write_recording(tmp_path)}?part=train",
         "held_out": write_recording(tmp_path),
@@ -79,7 +79,7 @@ def test_questions_that_are_taught_and_held_out_are_told_where_a_run_holds_none_
         ),
     ],
 )
-def test_a_team_or_cards_for_nobody_are_told(tmp_path: Path, pool: dict[str, Any], message: str):
+def test_a_team_or_cards_for_unknown_sources_are_an_error(tmp_path: Path, pool: dict[str, Any], message: str):
     name = write_recording(tmp_path)
     also = {"train": f"{name}?part=train", "held_out": f"{name}?part=test", "share": 0.5}
     run_config = config(tmp_path, questions={"also": [also]})
@@ -89,7 +89,7 @@ def test_a_team_or_cards_for_nobody_are_told(tmp_path: Path, pool: dict[str, Any
         check(tmp_path, with_pool(run_config, **named))
 
 
-def test_requests_bring_teams_of_their_own(tmp_path: Path):
+def test_a_pool_may_set_no_team_for_requests(tmp_path: Path):
     run_config = config(tmp_path, questions={"source": "requests", "families": None})
     with pytest.raises(SettingsError, match=r"pool\.teams\.requests: .* Sources: none"):
         check(tmp_path, with_pool(run_config, teams={"requests": ["adder"]}))

@@ -33,13 +33,13 @@ OTHER_SCHEDULES = {
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
-def test_every_config_that_ships_is_read_and_is_the_same_when_written_out_and_read_again(path: Path):
+def test_every_shipped_config_round_trips(path: Path):
     run_config = load(path)
     assert parse(yaml.safe_load(yaml.safe_dump(run_config.model_dump(mode="json")))) == run_config
     check(run_config, 2 if path.stem == "paper" else 1)
 
 
-def test_a_config_with_a_base_changes_only_what_it_names():
+def test_a_config_with_a_base_changes_only_its_own_fields():
     third, fourth = (load(f"training/configs/{name}_lesson.yaml") for name in ("third", "fourth"))
     assert third.warm_start is not None
     assert fourth.warm_start == third.warm_start.model_copy(update={"examples": 2800})
@@ -120,9 +120,7 @@ def test_a_config_with_a_base_changes_only_what_it_names():
         ),
     ],
 )
-def test_what_could_only_fail_later_is_refused_at_once_with_its_place(
-    tmp_path: Path, changes: dict[str, Any], message: str
-):
+def test_an_unusable_config_is_rejected_with_its_field(tmp_path: Path, changes: dict[str, Any], message: str):
     with pytest.raises(SettingsError, match=re.escape(message)):
         config(tmp_path, **changes)
 
@@ -138,7 +136,7 @@ def test_what_could_only_fail_later_is_refused_at_once_with_its_place(
         ),
     ],
 )
-def test_a_pool_of_nothing_and_a_team_of_nobody_or_of_one_worker_twice_are_refused(
+def test_an_empty_pool_or_team_or_a_repeated_worker_is_rejected(
     tmp_path: Path, pool: dict[str, Any], message: str
 ):
     data = config(tmp_path).model_dump(mode="json")
@@ -147,12 +145,12 @@ def test_a_pool_of_nothing_and_a_team_of_nobody_or_of_one_worker_twice_are_refus
         parse(data)
 
 
-def test_shares_that_are_one_but_for_rounding_are_one(tmp_path: Path):
+def test_shares_may_sum_to_one_within_rounding(tmp_path: Path):
     shares = {"a": 0.7, "b": 0.2, "c": 0.1}
     assert config(tmp_path, warm_start={"worker_shares": shares}).warm_start is not None
 
 
-def test_a_config_that_is_not_there_not_utf8_or_not_yaml_is_told(tmp_path: Path):
+def test_a_missing_or_invalid_config_file_is_an_error(tmp_path: Path):
     path = tmp_path / "c.yaml"
     with pytest.raises(SettingsError, match=r"c.yaml cannot be read: No such file"):
         load(path)
@@ -165,14 +163,14 @@ def test_a_config_that_is_not_there_not_utf8_or_not_yaml_is_told(tmp_path: Path)
 
 
 @pytest.mark.parametrize("base", ["base: third_lesson.yaml", "[]"])
-def test_a_base_that_has_a_base_or_is_no_mapping_is_named(tmp_path: Path, base: str):
+def test_a_base_with_a_base_or_without_fields_is_an_error(tmp_path: Path, base: str):
     (tmp_path / "base.yaml").write_text(base)
     (tmp_path / "c.yaml").write_text("base: base.yaml")
     with pytest.raises(SettingsError, match=r"base.yaml cannot be the base of .*c.yaml. A base must be"):
         load(tmp_path / "c.yaml")
 
 
-def test_the_schedules_are_those_of_transformers_that_need_nothing_else():
+def test_the_schedules_are_the_transformers_ones_without_extra_arguments():
     import torch
     from transformers import SchedulerType, get_scheduler
 
@@ -200,7 +198,7 @@ def test_the_schedules_are_those_of_transformers_that_need_nothing_else():
         ({"recursion": {}}, 2, r"grpo.recursion works with only one process, but there are 2"),
     ],
 )
-def test_a_step_that_cannot_be_divided_among_the_processes_is_refused(
+def test_a_step_must_be_divisible_among_the_processes(
     tmp_path: Path, grpo: dict[str, Any], processes: int, message: str
 ):
     run_config = config(tmp_path, grpo=grpo)
@@ -210,13 +208,13 @@ def test_a_step_that_cannot_be_divided_among_the_processes_is_refused(
         arguments(run_config, tmp_path, processes)
 
 
-def test_a_micro_batch_that_is_larger_than_a_process_s_part_is_cut_to_it(tmp_path: Path):
+def test_a_micro_batch_is_at_most_a_processs_share_of_the_batch(tmp_path: Path):
     run_config = config(tmp_path, grpo={"micro_batch": 6})
     check(run_config, 2)
     assert arguments(run_config, tmp_path, 2).per_device_train_batch_size == 4
 
 
-def test_shares_that_do_not_go_with_the_pool_are_refused():
+def test_shares_of_unknown_workers_are_rejected():
     pool = ["adder", "speller"]
     check_shares(WarmStartConfig(worker_shares={"adder": 0.5}), pool, 2)
     with pytest.raises(
@@ -230,7 +228,7 @@ def test_shares_that_do_not_go_with_the_pool_are_refused():
         check_shares(WarmStartConfig(step_shares=(0, 0, 1)), pool, 2)
 
 
-def test_a_team_without_the_workers_who_have_all_shares_is_drawn_from_alike():
+def test_workers_without_a_share_are_drawn_uniformly():
     team = [PoolMember(name, Skill(name, None), "") for name in ("b", "c")]
     run_config = WarmStartConfig(step_shares=(1.0,), names=True)
     texts = {

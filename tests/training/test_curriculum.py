@@ -53,7 +53,7 @@ def best_text(question: RequestQuestion) -> str:
     return format_plan(lesson(question)[0], "steps", FIELDS)
 
 
-def test_there_are_forty_domains_and_more_with_sixty_phrasings_each_and_fifteen_cards():
+def test_the_curriculum_has_at_least_60_domains_60_phrasings_and_15_cards():
     sides = [load("train"), load("held_out")]
     names = (sides[0].domains.keys() | sides[1].domains.keys()) - topics()
     assert len(names) >= 60
@@ -66,7 +66,7 @@ def test_there_are_forty_domains_and_more_with_sixty_phrasings_each_and_fifteen_
         assert len(cards) >= 15, role
 
 
-def test_topics_are_many_are_for_training_alone_and_each_knows_its_neighbours():
+def test_topics_are_for_training_only_and_make_up_half_of_the_domains():
     train, held_out = load("train"), load("held_out")
     assert len(topics()) >= 400
     assert not held_out.topics
@@ -85,7 +85,7 @@ def test_topics_are_many_are_for_training_alone_and_each_knows_its_neighbours():
     assert 0.35 < sum(mate.can <= topics() for mate in mates) / len(mates) < 0.65
 
 
-def test_no_topic_is_about_a_domain_that_is_held_out():
+def test_no_topic_overlaps_a_held_out_domain():
     held_out = load("held_out").domains
     words_by_domain = {name: _words(held_out[name].what) for name in HELD_OUT_DOMAINS}
     for topic in load("train").topics:
@@ -99,14 +99,14 @@ def _words(text: str) -> set[str]:
     return set(re.findall(r"[a-z]{4,}", text.lower())) - {"with", "from", "into"}
 
 
-def test_nobody_in_a_team_might_do_what_another_is_a_specialist_of():
+def test_no_team_member_can_do_another_specialists_work():
     for question in drawn(500):
         for mate in question.team.mates:
             others = [each for each in question.team.mates if each.can != mate.can]
             assert not any(mate.can & (each.can | each.might) for each in others)
 
 
-def test_nothing_that_is_held_out_is_trained_on():
+def test_held_out_domains_and_cards_are_not_trained():
     train, held_out = load("train"), load("held_out")
     assert not train.domains.keys() & HELD_OUT_DOMAINS
     assert held_out.domains.keys() >= HELD_OUT_DOMAINS
@@ -132,7 +132,7 @@ def test_nothing_that_is_held_out_is_trained_on():
         }
 
 
-def test_clauses_are_joined_in_many_ways_and_each_has_its_place_once():
+def test_clauses_are_joined_in_many_ways_and_each_appears_once():
     clauses = {"chain": "ab", "join": "abj", "check": "a", "check_subtasks": "a"}
     for side in (load("train"), load("held_out")):
         for kind, names in clauses.items():
@@ -167,7 +167,7 @@ def test_every_kind_of_request_is_drawn_for_teams_of_every_size():
 
 
 @given(st.integers(0, 2**30), st.sampled_from(["train", "held_out"]))
-def test_the_best_plan_is_judged_right_and_is_short_where_the_request_is_easy(seed: int, side: str):
+def test_the_best_plan_is_judged_right_and_is_short_for_easy_requests(seed: int, side: str):
     for question in request_questions(seed, 3, side):
         verdict = judge(question, best_text(question))
         assert verdict.is_right
@@ -214,13 +214,13 @@ def certain(questions: Sequence[RequestQuestion]) -> list[RequestQuestion]:
     ]
 
 
-def test_the_best_plans_are_right_when_the_router_runs_them(tmp_path: Path):
+def test_the_best_plans_score_right_when_they_run(tmp_path: Path):
     questions = certain(drawn(400))
     assert {question.request.kind for question in questions} == SHARES.keys()
     assert set(run_plans(tmp_path, questions, [best_text(each) for each in questions])) == {1.0}
 
 
-def test_parts_that_do_not_need_each_other_may_come_in_either_order():
+def test_independent_parts_may_be_in_either_order():
     joins = [each for each in certain(drawn(900)) if each.request.kind == "join"][:5]
     assert len(joins) == 5
     for question in joins:
@@ -234,7 +234,7 @@ def test_parts_that_do_not_need_each_other_may_come_in_either_order():
             assert not judge(question, format_plan([*vague, last], "steps", FIELDS)).is_right
 
 
-def test_every_plan_that_is_taught_can_be_written_under_the_grammar():
+def test_every_taught_plan_matches_the_grammar():
     taught = [(each, best_text(each)) for each in drawn(600)]
     foreign = [(question, plan) for question, plan in taught if not plan.isascii()]
     assert foreign
@@ -245,7 +245,7 @@ def test_every_plan_that_is_taught_can_be_written_under_the_grammar():
         assert accepts(plan_grammar, plan), plan
 
 
-def test_a_wrong_worker_a_missing_access_or_a_vague_subtask_is_a_wrong_answer(tmp_path: Path):
+def test_a_wrong_worker_missing_access_or_vague_subtask_is_a_wrong_answer(tmp_path: Path):
     chains = [each for each in certain(drawn(600)) if each.request.kind == "chain"][:10]
     wrong: list[tuple[RequestQuestion, str]] = []
     for question in chains:
@@ -262,7 +262,7 @@ def test_a_wrong_worker_a_missing_access_or_a_vague_subtask_is_a_wrong_answer(tm
     )
 
 
-def test_a_check_is_somebody_elses_who_is_asked_for_it_by_what_is_checked(tmp_path: Path):
+def test_a_check_must_be_done_by_another_worker_with_a_specific_subtask(tmp_path: Path):
     checks = [each for each in certain(drawn(900)) if each.request.kind == "check"][:8]
     wrong: list[tuple[RequestQuestion, str]] = []
     for question in checks:
@@ -278,7 +278,7 @@ def test_a_check_is_somebody_elses_who_is_asked_for_it_by_what_is_checked(tmp_pa
 
 
 @pytest.mark.parametrize("side", ["train", "held_out"])
-def test_nobody_checks_what_they_would_do_badly_themselves(side: Side):
+def test_only_a_worker_good_at_the_domain_may_check(side: Side):
     checks = [each for each in drawn(DRAWN[side], side) if each.request.kind == "check"]
     assert len(checks) > 30
     for question in checks:
@@ -287,14 +287,14 @@ def test_nobody_checks_what_they_would_do_badly_themselves(side: Side):
         assert mate.kind == "critic" or mate.quality(question.request.parts[1].domain) >= CHECKS_WELL
 
 
-def test_a_subtask_that_is_the_whole_request_names_no_part_of_it():
+def test_a_subtask_that_copies_the_request_names_no_part():
     chains = [each for each in drawn(300) if each.request.kind == "chain"]
     for question in chains:
         copied = [{**step, "subtask": question.question.text} for step in lesson(question)[0]]
         assert judge(question, format_plan(copied, "steps", FIELDS)).about == 0
 
 
-def test_small_talk_is_for_whoever_costs_least():
+def test_small_talk_goes_to_one_of_the_cheapest_workers():
     talks = [each for each in drawn(1500) if each.request.kind == "small_talk"]
     priced = [each for each in talks if each.team.shows_facts]
     assert len(priced) > 20
@@ -318,7 +318,7 @@ def test_small_talk_is_for_whoever_costs_least():
         ("", False),
     ],
 )
-def test_a_subtask_is_about_its_part_by_the_words_of_the_part(subtask: str, is_so: bool):
+def test_a_subtask_names_its_part_by_its_specific_words(subtask: str, is_so: bool):
     assert is_about(subtask, "find a recipe for lentil soup") == is_so
     assert own_words("find a recipe for lentil soup") == {"recipe", "lentil", "soup"}
 
@@ -333,13 +333,13 @@ def test_a_subtask_is_about_its_part_by_the_words_of_the_part(subtask: str, is_s
         "Check whether the answer is right and correct mistakes",
     ],
 )
-def test_a_phrase_that_fits_any_request_is_about_none(phrase: str):
+def test_a_generic_phrase_names_no_part(phrase: str):
     assert not own_words(phrase)
     for clause in ("find a joke that connects the two", "write it up for a child", "check it for mistakes"):
         assert not is_about(phrase, clause)
 
 
-def test_every_part_that_can_be_asked_for_has_words_of_its_own():
+def test_every_part_has_specific_words():
     rng = random.Random(0)
     for side in (load("train"), load("held_out")):
         clauses = [
@@ -351,7 +351,7 @@ def test_every_part_that_can_be_asked_for_has_words_of_its_own():
             assert own_words(fill(rng, last.text, side.joints.slots)), last.text
 
 
-def test_a_plan_that_cannot_run_or_has_the_wrong_shape_is_judged_so():
+def test_an_invalid_plan_or_a_wrong_shape_is_judged_as_such():
     question = next(each for each in drawn(200) if each.request.kind == "chain")
     right = best_text(question)
     assert not judge(question, "I would ask somebody.").parsed
@@ -370,6 +370,6 @@ def test_a_plan_that_cannot_run_or_has_the_wrong_shape_is_judged_so():
     assert not asked_others.is_right
 
 
-def test_every_file_of_the_curriculum_says_what_it_is():
+def test_every_file_of_the_curriculum_is_named_after_its_domain():
     for path in (FOLDER / "domains").glob("*.yaml"):
         assert path.stem in {*load("train").domains, *load("held_out").domains}

@@ -49,7 +49,7 @@ def mix(path: Path, recording: Path, **also: Any) -> Config:
     return run_config.model_copy(update={"pool": run_config.pool.model_copy(update={"teams": teams})})
 
 
-def test_further_questions_are_mixed_in_by_their_share_the_same_every_time(tmp_path: Path, recording: Path):
+def test_additional_questions_are_mixed_in_by_share_deterministically(tmp_path: Path, recording: Path):
     run_config = mix(tmp_path, recording)
     questions = training_questions(run_config.questions, 90)
     assert Counter(question.source for question in questions) == {"skills": 60, "recorded": 30}
@@ -59,9 +59,7 @@ def test_further_questions_are_mixed_in_by_their_share_the_same_every_time(tmp_p
     ]
 
 
-def test_workers_are_judged_by_the_long_questions_too_each_asked_of_its_whole_team(
-    tmp_path: Path, recording: Path
-):
+def test_workers_are_judged_on_long_questions_too(tmp_path: Path, recording: Path):
     run_config = mix(tmp_path, recording, max_chars=200)
     drawn = assign_teams(run_config, POOL, training_questions(run_config.questions, 90), "warm start")
     judged = worth_questions(run_config, POOL, drawn)
@@ -74,7 +72,7 @@ def test_workers_are_judged_by_the_long_questions_too_each_asked_of_its_whole_te
     assert len({each.question.id for each in judged["recorded"]}) == len(lengths)
 
 
-def test_a_question_is_asked_of_its_own_team(tmp_path: Path, recording: Path):
+def test_a_question_goes_to_its_own_team(tmp_path: Path, recording: Path):
     run_config = mix(tmp_path, recording)
     questions = assign_teams(
         run_config, POOL, training_questions(run_config.questions, 30), "x"
@@ -83,9 +81,7 @@ def test_a_question_is_asked_of_its_own_team(tmp_path: Path, recording: Path):
     assert teams == {("skills", ("adder", "speller")), ("recorded", ("a", "b"))}
 
 
-def test_questions_that_follow_each_other_share_a_team_and_its_cards_which_are_measured(
-    tmp_path: Path, recording: Path
-):
+def test_consecutive_questions_share_a_team_with_measured_cards(tmp_path: Path, recording: Path):
     run_config = mix(tmp_path, recording)
     settings = Path(run_config.pool.settings).read_text("utf-8")
     pool = tmp_path / "pool.yaml"
@@ -116,7 +112,7 @@ def test_questions_that_follow_each_other_share_a_team_and_its_cards_which_are_m
         assign_teams(wrong, POOL, [], "x")
 
 
-def test_what_is_held_out_was_not_taught_and_nothing_is_too_long(tmp_path: Path, recording: Path):
+def test_held_out_questions_are_not_trained_and_long_ones_are_omitted(tmp_path: Path, recording: Path):
     run_config = mix(tmp_path, recording, max_chars=200)
     taught = {question.text for question in training_questions(run_config.questions, 120)}
     questions = [each.question for each in eval_questions(run_config, POOL)]
@@ -125,7 +121,7 @@ def test_what_is_held_out_was_not_taught_and_nothing_is_too_long(tmp_path: Path,
     assert all("Think" not in text for text in taught)
 
 
-def test_it_is_said_what_is_wrong_with_a_mix(tmp_path: Path, recording: Path):
+def test_an_invalid_mix_is_an_error_with_its_field(tmp_path: Path, recording: Path):
     same = mix(tmp_path, recording, held_out=f"recorded:{recording}?part=all")
     with pytest.raises(SettingsError, match=r"is in both train and held_out"):
         eval_questions(same, POOL)
@@ -151,7 +147,7 @@ def split(path: Path, *lines: str, **changes: Any) -> Any:
     return config(path, questions=files | changes, held_out=2)
 
 
-def test_a_second_file_is_measured_by_and_may_hold_less_than_is_asked_for(tmp_path: Path):
+def test_a_held_out_file_may_have_fewer_questions_than_requested(tmp_path: Path):
     one = split(tmp_path, line(id="2", text="3 + 4?", expected="7"))
     assert [each.question.id for each in eval_questions(one, POOL)] == ["2"]
     three = split(tmp_path, *(line(id=str(number), text=f"{number} + 1?") for number in (2, 3, 4)))
@@ -159,14 +155,12 @@ def test_a_second_file_is_measured_by_and_may_hold_less_than_is_asked_for(tmp_pa
 
 
 @pytest.mark.parametrize("taught", [{"id": "2"}, {"text": "3 + 4?"}], ids=["text", "id"])
-def test_a_question_of_the_second_file_that_is_in_the_first_too_is_refused(
-    tmp_path: Path, taught: dict[str, str]
-):
+def test_a_question_in_both_files_is_rejected(tmp_path: Path, taught: dict[str, str]):
     with pytest.raises(SettingsError, match=r"is in both .*held_out\.jsonl and .*q\.jsonl"):
         eval_questions(split(tmp_path, line(**taught)), POOL)
 
 
-def test_without_a_second_file_nothing_of_a_file_can_be_held_out(tmp_path: Path):
+def test_a_file_without_a_held_out_file_permits_no_held_out_questions(tmp_path: Path):
     with pytest.raises(
         SettingsError, match=r"questions\.held_out_path to a file of such questions, or set held_out to 0"
     ):
@@ -200,7 +194,7 @@ def of_file(path: Path, *lines: str) -> list[Question]:
     return training_questions(QuestionsConfig(source="jsonl", path=str(path)), len(lines))
 
 
-def test_questions_of_a_file_are_asked_with_all_that_their_lines_say(tmp_path: Path):
+def test_questions_of_a_file_use_all_fields_of_their_lines(tmp_path: Path):
     two = {"parts": ["Add it."], "level": 3}
     questions = of_file(
         tmp_path / "q.jsonl",
@@ -242,7 +236,7 @@ def test_questions_of_a_file_are_asked_with_all_that_their_lines_say(tmp_path: P
         ({"facts": {"parts": [1]}}, "facts.parts.0: must be text, not int"),
     ],
 )
-def test_a_line_that_cannot_be_graded_is_refused_with_its_number_and_its_field(
+def test_a_line_that_cannot_be_graded_is_an_error_with_number_and_field(
     tmp_path: Path, changes: dict[str, Any], message: str
 ):
     path = tmp_path / "q.jsonl"
@@ -250,7 +244,7 @@ def test_a_line_that_cannot_be_graded_is_refused_with_its_number_and_its_field(
         of_file(path, line(), "", line(**({"id": "2"} | changes)))
 
 
-def test_a_line_that_is_no_json_object_is_refused(tmp_path: Path):
+def test_a_line_that_is_not_a_json_object_is_rejected(tmp_path: Path):
     path = tmp_path / "q.jsonl"
     with pytest.raises(
         SettingsError, match=r"line 2: invalid JSON \(.*\)\. Each line must be one JSON object"
@@ -264,7 +258,7 @@ def test_a_line_that_is_no_json_object_is_refused(tmp_path: Path):
         of_file(path, "")
 
 
-def test_a_file_that_is_not_there_or_not_utf8_is_told(tmp_path: Path):
+def test_a_missing_or_non_utf8_file_is_an_error(tmp_path: Path):
     path = tmp_path / "q.jsonl"
     source = QuestionsConfig(source="jsonl", path=str(path))
     with pytest.raises(SettingsError, match=r"cannot be read: No such file"):
@@ -274,14 +268,14 @@ def test_a_file_that_is_not_there_or_not_utf8_is_told(tmp_path: Path):
         training_questions(source, 1)
 
 
-def test_two_lines_with_one_id_are_refused_for_answers_are_graded_by_id(tmp_path: Path):
+def test_two_lines_with_one_id_are_rejected(tmp_path: Path):
     with pytest.raises(
         SettingsError, match=r"line 3: id: '1' is already used in line 1. Give each question a unique id"
     ):
         of_file(tmp_path / "q.jsonl", line(), line(id="2"), line(text="3 + 3?", expected="6"))
 
 
-def test_two_sets_with_different_questions_of_one_id_are_refused(tmp_path: Path):
+def test_two_different_questions_with_one_id_are_rejected(tmp_path: Path):
     sets: list[dict[str, Any]] = []
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
@@ -293,11 +287,11 @@ def test_two_sets_with_different_questions_of_one_id_are_refused(tmp_path: Path)
     assert Counter(question.id for question in training_questions(same.questions, 30))["q/0"] == 9
 
 
-def test_graders_whose_facts_are_checked_are_graders():
+def test_every_grader_with_checked_facts_exists():
     assert FACTS.keys() <= GRADERS.keys()
 
 
-def test_families_that_are_unknown_or_hold_too_little_are_told():
+def test_unknown_or_too_small_families_are_an_error():
     with pytest.raises(SettingsError, match=r"questions.families: unknown family 'magic'\. Choose from: "):
         training_questions(QuestionsConfig(families=("magic",)), 1)
     with pytest.raises(SettingsError, match=r"set composite_share to 0"):

@@ -14,7 +14,7 @@ TrainingRun = lazy("training.run:TrainingRun")
 
 
 @pytest.mark.slow
-def test_a_run_over_requests_goes_through_all_its_stages(tmp_path: Path):
+def test_a_run_over_requests_completes_all_stages(tmp_path: Path):
     run_config = config(
         tmp_path,
         POOL,

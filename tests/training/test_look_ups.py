@@ -22,7 +22,7 @@ def is_made_up(question: RequestQuestion) -> bool:
     return question.request.parts[0].domain not in MATERIALS.domains
 
 
-def test_somebody_is_the_best_for_every_look_up_and_in_a_made_up_team_has_the_very_word():
+def test_every_look_up_has_a_best_worker_whose_card_fits():
     for question in becoming_rare():
         (part,) = question.request.parts
         best = best_workers(part, question.team)
@@ -33,7 +33,7 @@ def test_somebody_is_the_best_for_every_look_up_and_in_a_made_up_team_has_the_ve
             assert question.request.text in question.team.mates[worker].card
 
 
-def test_look_ups_to_one_team_stand_together_and_made_up_teams_become_rare():
+def test_consecutive_look_ups_share_a_team_and_made_up_teams_become_rare():
     drawn_look_ups = becoming_rare()
     teams = [drawn_look_ups[start].team for start in range(0, COUNT, 20)]
     assert all(each.team is teams[number // 20] for number, each in enumerate(drawn_look_ups))
@@ -44,7 +44,7 @@ def test_look_ups_to_one_team_stand_together_and_made_up_teams_become_rare():
     assert one != other
 
 
-def test_fields_are_asked_for_by_name_by_card_and_by_request_and_none_is_held_out():
+def test_look_ups_use_names_cards_and_requests_but_no_held_out_domain():
     ways: Counter[str] = Counter()
     for question in look_ups(2, COUNT, 20, 0.0):
         (part,), words = question.request.parts, question.request.text

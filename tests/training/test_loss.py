@@ -34,14 +34,14 @@ def by_hand(rewards: list[float | None]) -> list[float]:
     ]
 
 
-def test_advantages_worked_out_on_paper():
+def test_advantages_match_those_calculated_by_hand():
     # 0, .5, 1, 1: mean .625, squares .390625 + .015625 + 2 * .140625 = .6875, / 3 = .229167, root .478714
     assert by_hand([0.0, 0.5, 1.0, 1.0]) == pytest.approx([-1.30531, -0.26106, 0.78318, 0.78318], abs=1e-4)
     # .5, .5, None, 1: mean 2/3, squares 2 / 36 + 1 / 9 = 1/6, / 2 = 1/12, root .288675
     assert by_hand([0.5, 0.5, None, 1.0]) == pytest.approx([-0.57715, -0.57715, 0.0, 1.15430], abs=1e-4)
 
 
-class Told:
+class FixedReward:
     """Reward function that returns fixed values and records the rows of its calls."""
 
     def __init__(self) -> None:
@@ -92,8 +92,8 @@ def loss_by_hand(
 
 
 @pytest.mark.parametrize("loss", ["grpo", "dapo", "dr_grpo"])
-def test_trls_advantages_loss_and_gradients_are_those_worked_by_hand(tmp_path: Path, loss: str):
-    reward = Told()
+def test_trls_advantages_loss_and_gradients_match_those_by_hand(tmp_path: Path, loss: str):
+    reward = FixedReward()
     trl, model = trainer(tmp_path, loss, reward)
     model.train()
     trl.current_gradient_accumulation_steps = 2
@@ -131,7 +131,7 @@ def test_trls_advantages_loss_and_gradients_are_those_worked_by_hand(tmp_path: P
 
 
 def test_there_is_no_kl_term_and_no_reference_model(tmp_path: Path):
-    trl, _ = trainer(tmp_path, "grpo", Told())
+    trl, _ = trainer(tmp_path, "grpo", FixedReward())
     assert trl.beta == 0.0
     assert trl.ref_model is None
     assert isinstance(Record("id", "m", 0.0), Record)

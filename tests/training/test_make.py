@@ -21,13 +21,13 @@ def copy_data(folder: Path, data: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["recorded.jsonl.gz", "my friend's pool.gz"])
-def test_a_recorded_pool_is_copied_to_the_recipes_place(tmp_path: Path, name: str) -> None:
+def test_a_recorded_pool_is_copied_to_the_recipes_path(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("answers")
     copy_data(tmp_path, name)
     assert (tmp_path / "build" / "recorded.jsonl.gz").read_text() == "answers"
 
 
-def test_a_recorded_pool_that_is_in_its_place_stays_there(tmp_path: Path) -> None:
+def test_an_existing_recorded_pool_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "build").mkdir()
     (tmp_path / "build" / "recorded.jsonl.gz").write_text("answers")
     copy_data(tmp_path, "build/recorded.jsonl.gz")

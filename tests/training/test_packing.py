@@ -44,7 +44,7 @@ def loss_of(probabilities: list[list[float]], labels: list[list[int]]) -> "tuple
     return loss.item(), logits.grad[0]
 
 
-def test_the_loss_is_the_weighted_mean_worked_by_hand():
+def test_the_loss_is_the_weighted_mean():
     loss, _ = loss_of(
         [[0.5, 0.25, 0.25], [0.1, 0.8, 0.1], [0.2, 0.2, 0.6]],
         [label(1, 0.3), label(1, 1), label(packing.IGNORED, 0)],
@@ -53,7 +53,7 @@ def test_the_loss_is_the_weighted_mean_worked_by_hand():
     assert loss == pytest.approx(by_hand.item(), abs=1e-6)
 
 
-def test_a_choice_loses_what_it_is_worth_less_than_the_best_in_the_mean():
+def test_the_loss_of_a_choice_is_its_expected_regret():
     # Tokens 2, 0 and 1 are the workers with worths 1, 0.5 and 0. Token 3 is not a worker's number.
     loss, gradient = loss_of([[0.2, 0.1, 0.3, 0.4]], [label(2, 1, [2, 0, 1], [1.0, 0.5, 0.0])])
     chosen = torch.tensor([0.5, 1 / 3, 1 / 6])  # normalised over the team
@@ -100,7 +100,7 @@ def learner(tmp_path_factory: pytest.TempPathFactory) -> Learner:
 
 
 @given(st.integers(0, 10_000), st.booleans())
-def test_requests_to_one_team_learn_in_one_row_what_they_learn_in_rows_of_their_own(
+def test_packed_requests_have_the_same_loss_and_gradients_as_separate_rows(
     learner: Learner, seed: int, with_rewards: bool
 ):
     examples = [
@@ -134,7 +134,7 @@ def test_requests_to_one_team_learn_in_one_row_what_they_learn_in_rows_of_their_
     assert torch.allclose(gradients[0], gradients[1], atol=1e-7)
 
 
-def test_a_token_sees_what_is_shared_and_its_own_example_up_to_itself():
+def test_a_token_attends_to_the_shared_prefix_and_its_own_example():
     branches = torch.tensor([[attention.PADDING, attention.SHARED, attention.SHARED, 0, 0, 1]])
     sees = [
         [1, 0, 0, 0, 0, 0],
@@ -147,7 +147,7 @@ def test_a_token_sees_what_is_shared_and_its_own_example_up_to_itself():
     assert attention.visible(branches).int().tolist() == [[sees]]
 
 
-def test_every_worker_of_a_plan_is_a_choice_among_the_numbers_of_its_team(tmp_path: Path):
+def test_every_worker_of_a_plan_is_a_choice_among_team_numbers(tmp_path: Path):
     run = TrainingRun(config(tmp_path), RunDir(tmp_path))
     question = request_questions(3, 1)[0]
     steps, worths = lesson(question)
@@ -164,7 +164,7 @@ def test_every_worker_of_a_plan_is_a_choice_among_the_numbers_of_its_team(tmp_pa
         assert len(set(tokens)) == len(question.team.mates)
 
 
-def test_only_the_tokens_that_choose_a_worker_count_where_the_rest_of_a_plan_has_no_weight(tmp_path: Path):
+def test_only_worker_tokens_count_if_the_plans_weight_is_zero(tmp_path: Path):
     run = TrainingRun(config(tmp_path), RunDir(tmp_path))
     question = next(each for each in request_questions(3, 50) if len(each.request.parts) == 2)
     steps, worths = lesson(question)
@@ -180,12 +180,12 @@ def test_only_the_tokens_that_choose_a_worker_count_where_the_rest_of_a_plan_has
     ]
 
 
-def test_a_pool_without_drawn_teams_has_a_row_for_each_example(tmp_path: Path):
+def test_a_pool_without_drawn_teams_has_one_example_per_row(tmp_path: Path):
     run = TrainingRun(config(tmp_path, POOL), RunDir(tmp_path))
     assert {len(row) for row in rows(run.examples()[:50], run.config.questions.requests_per_team)} == {1}
 
 
-def test_where_a_need_is_learned_its_tokens_count_beside_the_worker(tmp_path: Path):
+def test_tokens_of_a_learned_need_count_like_the_worker(tmp_path: Path):
     run = TrainingRun(config(tmp_path), RunDir.begin(tmp_path / "run", config(tmp_path), resume=False))
     tokenizer = tokenizer_for(run.config.model, [each.request.text for each in request_questions(3, 50)])
     prompt = [{"role": "user", "content": "one of the team"}]
@@ -204,7 +204,7 @@ def test_where_a_need_is_learned_its_tokens_count_beside_the_worker(tmp_path: Pa
     assert tokens_that_count("", names_need=True).rstrip() == 'stories and tales",', "nobody can do it"
 
 
-def test_of_a_plan_of_several_steps_each_need_that_is_learned_counts(tmp_path: Path):
+def test_each_need_of_a_plan_with_several_steps_counts(tmp_path: Path):
     run = TrainingRun(config(tmp_path), RunDir.begin(tmp_path / "run", config(tmp_path), resume=False))
     tokenizer = tokenizer_for(run.config.model, [each.request.text for each in request_questions(3, 50)])
     steps = [

@@ -14,7 +14,7 @@ from training.run_dir import RunDir
 TrainingRun = lazy("training.run:TrainingRun")
 
 
-def test_the_first_plan_gets_a_part_of_what_the_second_one_is_worth():
+def test_the_first_plan_gets_a_share_of_the_second_plans_reward():
     assert blend(0.5, 1.0, 0.25) == 0.625
     assert blend(1.0, 0.5, 0.25) == 0.875
     assert blend(1.0, None, 0.25) is None

@@ -23,7 +23,7 @@ from training.trl_reward import PlanReward
 DOWN = {"error": "unavailable"}
 
 
-async def test_no_plan_is_0_a_wrong_answer_a_half_and_a_right_one_1():
+async def test_an_invalid_plan_scores_0_a_wrong_answer_half_and_a_right_one_1():
     assert await rewards(reward(), NO_PLAN, WRONG, RIGHT) == [0.0, 0.5, 1.0]
 
 
@@ -42,15 +42,15 @@ async def test_no_plan_is_0_a_wrong_answer_a_half_and_a_right_one_1():
         "[1]",
     ],
 )
-async def test_what_cannot_run_or_says_more_than_the_plan_is_worth_nothing(text: str):
+async def test_an_invalid_plan_or_additional_text_scores_0(text: str):
     assert await rewards(reward(), text) == [0.0]
 
 
-async def test_blanks_around_a_plan_are_no_words():
+async def test_whitespace_around_a_plan_is_permitted():
     assert await rewards(reward(), f"\n{RIGHT} \n") == [1.0]
 
 
-async def test_a_text_that_was_cut_off_is_no_plan_even_where_what_there_is_could_run():
+async def test_a_truncated_text_scores_0_even_if_it_contains_a_plan():
     assert await rewards(reward(), RIGHT, ids=[1, 2]) == [0.0]
     assert await rewards(reward(), plan(step(0), step(0)), ids=[1, 2]) == [0.0]
     assert await rewards(reward(), plan(step(0), step(0)), ids=[1, EOS]) == [1.0]
@@ -64,25 +64,25 @@ async def test_a_text_that_was_cut_off_is_no_plan_even_where_what_there_is_could
         ('model_id = [0, 1]\nsubtasks = ["Go."]\naccess_list = [[]]', 0.0),
     ],
 )
-async def test_lists_may_think_first_and_must_end_with_the_last_list(text: str, worth: float):
+async def test_lists_may_start_with_reasoning_and_must_end_with_the_last_list(text: str, worth: float):
     assert await rewards(reward(runner(format="lists")), text) == [worth]
 
 
-async def test_a_worker_that_cannot_be_reached_is_nobodys_fault_and_one_that_refuses_is_the_plans():
+async def test_an_outage_gives_no_reward_and_a_refusal_counts_as_a_wrong_answer():
     retry = {"attempts": 1}
     down, refuses = scripted("a", DOWN, retry=retry), scripted("b", {"error": "refused"}, retry=retry)
     scorer = reward(runner(down, refuses))
     assert await rewards(scorer, plan(step(0)), plan(step(1)), NO_PLAN) == [None, 0.5, 0.0]
 
 
-async def test_an_outage_in_a_step_that_the_answer_needs_is_none_and_in_one_that_it_does_not_is_nothing():
+async def test_only_an_outage_in_a_needed_step_gives_no_reward():
     scorer = reward(runner(scripted("a", DOWN, retry={"attempts": 1}), scripted("b", "42")))
     both = plan(step(0), step(1, access=[0]))
     apart = plan(step(0), step(1))
     assert await rewards(scorer, both, apart) == [None, 1.0]
 
 
-async def test_a_cost_is_taken_from_right_answers_only_and_never_makes_them_worse_than_wrong_ones():
+async def test_costs_reduce_only_the_reward_of_right_answers():
     record = (await reward(usd_weight=0.0).score(0, [RIGHT])).record
     cost = float(record.cost_usd or 0)
     assert cost > 0
@@ -92,12 +92,12 @@ async def test_a_cost_is_taken_from_right_answers_only_and_never_makes_them_wors
     assert await rewards(reward(usd_weight=9 / cost), RIGHT) == [0.5]
 
 
-async def test_numbers_mean_the_workers_in_the_order_of_this_question():
+async def test_worker_numbers_follow_the_questions_order():
     assert await rewards(reward(workers=("b", "a")), RIGHT, WRONG) == [0.5, 1.0]
     assert await rewards(reward(workers=("a",)), plan(step(1))) == [0.0]
 
 
-async def test_the_same_call_is_made_once_and_failures_are_not_remembered():
+async def test_equal_calls_are_made_once_and_failures_are_not_cached():
     cache = CallCache()
     pool = training_pool(
         settings(
@@ -114,7 +114,7 @@ async def test_the_same_call_is_made_once_and_failures_are_not_remembered():
     assert await rewards(scorer, other) == [0.5]
 
 
-async def test_one_who_leaves_does_not_take_the_answer_from_those_who_wait_for_the_same_call():
+async def test_a_cancelled_caller_does_not_cancel_a_shared_call():
     cache = CallCache()
     scorer = reward(runner(scripted("a", "42", delay_s=0.2), scripted("b", "x"), cache=cache))
     first = asyncio.create_task(rewards(scorer, RIGHT))
@@ -125,7 +125,7 @@ async def test_one_who_leaves_does_not_take_the_answer_from_those_who_wait_for_t
     assert await second == [1.0]
 
 
-async def test_no_more_runs_at_once_than_allowed():
+async def test_the_number_of_concurrent_runs_is_limited():
     pool = training_pool(settings(scripted("a", "42", delay_s=0.02), scripted("b", "x")), {})
     most = 0
     scorer = reward(lambda: PlanRunner(pool, "m"), concurrency=3)
@@ -137,7 +137,7 @@ async def test_no_more_runs_at_once_than_allowed():
     assert most == 3
 
 
-async def test_the_curves_get_their_figures():
+async def test_rewards_are_logged_for_the_curves():
     metrics: dict[str, float] = {}
     await rewards(reward(), NO_PLAN, WRONG, RIGHT, RIGHT, row=[0, 0, 1, 1], log_metric=metrics.__setitem__)
     assert metrics.pop("plan/tokens") > 0
@@ -154,7 +154,7 @@ async def test_the_curves_get_their_figures():
     }
 
 
-def test_a_pool_that_training_cannot_use_is_told_with_the_remedy():
+def test_an_unusable_pool_is_an_error_with_the_remedy():
     from serving.settings.settings import parse
 
     vllm = {"name": "v", "kind": "vllm", "model": "some/model"}
@@ -166,7 +166,7 @@ def test_a_pool_that_training_cannot_use_is_told_with_the_remedy():
         PlanRunner(training_pool(settings(), {}), "n")
 
 
-def test_a_conductor_of_any_kind_is_replaced_with_its_price_and_limits_kept():
+def test_any_conductor_can_be_replaced_and_keeps_price_and_limits():
     data = {
         "conductor": {"worker": "v"},
         "workers": [
@@ -189,7 +189,7 @@ def test_a_conductor_of_any_kind_is_replaced_with_its_price_and_limits_kept():
     assert member.price.output_usd_per_mtok == 2
 
 
-def test_the_reward_is_what_trl_takes_for_an_async_function():
+def test_trl_accepts_the_reward_as_an_async_function():
     from trl.trainer.utils import is_async_callable
 
     assert is_async_callable(reward())

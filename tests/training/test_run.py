@@ -50,23 +50,23 @@ def weights(path: Path) -> bytes:
 
 
 @dataclass(frozen=True)
-class Whole:
+class FinishedRun:
     config: Config
     path: Path
     curve: list[dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def whole(warm: Path, tmp_path_factory: pytest.TempPathFactory) -> Whole:
+def whole(warm: Path, tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
     path = tmp_path_factory.mktemp("whole")
     shutil.copytree(warm, path / "run" / "warm")
     run_config = config(path, held_out=6)
-    return Whole(run_config, path / "run", run(path / "run", run_config))
+    return FinishedRun(run_config, path / "run", run(path / "run", run_config))
 
 
 @pytest.mark.parametrize("politely", [False, True])
 def test_a_killed_run_resumes_to_the_same_curve_and_the_same_weights(
-    tmp_path: Path, whole: Whole, politely: bool
+    tmp_path: Path, whole: FinishedRun, politely: bool
 ):
     from training.run import RunStopped
 
@@ -80,7 +80,7 @@ def test_a_killed_run_resumes_to_the_same_curve_and_the_same_weights(
 
 
 @pytest.mark.slow
-def test_another_seed_gives_another_run(tmp_path: Path, whole: Whole):
+def test_another_seed_gives_another_run(tmp_path: Path, whole: FinishedRun):
     """The test of an interrupted run covers the same seed: it makes its first two steps twice."""
     run(tmp_path / "run", whole.config.model_copy(update={"seed": 1}))
     assert weights(tmp_path / "run") != weights(whole.path)
@@ -112,7 +112,7 @@ def same(one: "list[torch.Tensor]", other: "list[torch.Tensor]") -> bool:
     return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
-def test_a_run_keeps_its_config_versions_and_report(whole: Whole):
+def test_a_run_saves_its_config_versions_and_report(whole: FinishedRun):
     names = {path.name for path in whole.path.iterdir()}
     assert {
         "config.yaml",
@@ -133,7 +133,7 @@ def test_a_run_keeps_its_config_versions_and_report(whole: Whole):
     assert "trl" in json.loads((whole.path / "versions.json").read_text("utf-8"))
 
 
-def test_a_folder_with_a_run_is_not_overwritten_and_not_resumed_with_another_config(tmp_path: Path):
+def test_a_run_is_not_overwritten_or_resumed_with_another_config(tmp_path: Path):
     run_config = config(tmp_path)
     RunDir.begin(tmp_path / "run", run_config, resume=False)
     with pytest.raises(SettingsError, match="--resume"):
@@ -142,7 +142,7 @@ def test_a_folder_with_a_run_is_not_overwritten_and_not_resumed_with_another_con
         RunDir.begin(tmp_path / "run", run_config.model_copy(update={"seed": 5}), resume=True)
 
 
-def test_a_run_whose_pool_has_changed_is_not_resumed(tmp_path: Path):
+def test_a_run_with_a_changed_pool_is_not_resumed(tmp_path: Path):
     run_config = config(tmp_path)
     RunDir.begin(tmp_path / "run", run_config, resume=False)
     config(tmp_path, POOL.replace("card: strings", "card: words"))
@@ -161,7 +161,7 @@ def write_config(folder: Path, **changes: Any) -> Path:
 
 
 @pytest.mark.slow
-def test_two_processes_make_one_run_between_them(tmp_path: Path):
+def test_two_processes_share_one_run(tmp_path: Path):
     file, out = write_config(tmp_path, **SMALL, held_out=4), tmp_path / "two"
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command = [*launch, "-m", "training.cli", "--config", str(file), "--out", str(out)]
@@ -184,7 +184,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 @pytest.mark.slow
-def test_weights_that_find_no_room_on_the_disk_end_the_run_with_a_word_and_1(tmp_path: Path):
+def test_a_full_disk_ends_the_run_with_a_message_and_1(tmp_path: Path):
     large = {"scratch": {"hidden": 128, "layers": 1, "heads": 1, "vocabulary": 400}}
     file = write_config(tmp_path, **SMALL, model=large)
     command = [sys.executable, "-c", FULL, "--config", str(file), "--out", str(tmp_path / "full")]
@@ -195,7 +195,7 @@ def test_weights_that_find_no_room_on_the_disk_end_the_run_with_a_word_and_1(tmp
 
 
 @pytest.mark.slow
-def test_ctrl_c_before_the_training_ends_the_run_with_130(tmp_path: Path):
+def test_ctrl_c_before_the_training_exits_130(tmp_path: Path):
     file, out = write_config(tmp_path), tmp_path / "stopped"
     command = [sys.executable, "-m", "training.cli", "--config", str(file), "--out", str(out)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
@@ -209,7 +209,7 @@ def test_ctrl_c_before_the_training_ends_the_run_with_130(tmp_path: Path):
     assert "Traceback" not in stderr
 
 
-def test_the_command_tells_what_cannot_be_used_and_ends_with_1(
+def test_the_command_reports_an_invalid_config_and_exits_1(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     broken = tmp_path / "broken.yaml"

@@ -29,7 +29,7 @@ def lesson(folder: Path) -> Config:
 @pytest.mark.parametrize(
     "name", ["recorded.jsonl", "first/final/adapter_config.json", "first/final/adapter_model.safetensors"]
 )
-def test_a_run_whose_start_or_whose_cards_have_changed_is_not_resumed(tmp_path: Path, name: str):
+def test_a_run_with_a_changed_start_or_cards_is_not_resumed(tmp_path: Path, name: str):
     run_config = lesson(tmp_path)
     RunDir.begin(tmp_path / "run", run_config, resume=False)
     RunDir.begin(tmp_path / "run", run_config, resume=True)
@@ -38,7 +38,7 @@ def test_a_run_whose_start_or_whose_cards_have_changed_is_not_resumed(tmp_path: 
         RunDir.begin(tmp_path / "run", run_config, resume=True)
 
 
-def test_a_run_that_was_begun_when_less_was_noted_is_resumed_by_what_was(tmp_path: Path):
+def test_an_older_run_is_resumed_by_the_inputs_that_it_recorded(tmp_path: Path):
     run_config = lesson(tmp_path)
     run_dir = RunDir.begin(tmp_path / "run", run_config, resume=False)
     run_dir.save("inputs", {run_config.pool.settings: digests(run_config)[run_config.pool.settings]})
@@ -49,7 +49,7 @@ def test_a_run_that_was_begun_when_less_was_noted_is_resumed_by_what_was(tmp_pat
         RunDir.begin(tmp_path / "run", run_config, resume=True)
 
 
-def test_what_a_run_is_made_from_and_is_not_there_is_told_with_its_field(tmp_path: Path):
+def test_a_missing_input_is_an_error_with_its_field(tmp_path: Path):
     run_config = lesson(tmp_path)
     (tmp_path / "first" / "final" / "adapter_model.safetensors").unlink()
     with pytest.raises(SettingsError, match=r"model\.lora\.start: .*first/final/.* cannot be read: No such"):
@@ -58,7 +58,7 @@ def test_what_a_run_is_made_from_and_is_not_there_is_told_with_its_field(tmp_pat
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o640, 0o644, 0o400])
-def test_the_copy_of_the_pool_may_be_read_by_those_who_may_read_the_pool(tmp_path: Path, mode: int):
+def test_the_copied_pool_has_the_permissions_of_the_original(tmp_path: Path, mode: int):
     run_config = config(tmp_path)
     Path(run_config.pool.settings).chmod(mode)
     before = os.umask(0o022)

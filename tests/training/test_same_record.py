@@ -72,7 +72,9 @@ async def through_reward(data: Json, model: str, texts: list[str], cache: CallCa
         ("lists", LISTS),
     ],
 )
-async def test_a_plan_text_gives_the_same_record(format: str, text: str, cache: CallCache | None):
+async def test_a_plan_text_gives_equal_records_in_server_and_reward(
+    format: str, text: str, cache: CallCache | None
+):
     data = settings(text, format=format)
     served_record = await through_http(data, "podium-skills")
     for _ in range(2):  # The second run comes from memory if there is one.
@@ -83,7 +85,7 @@ async def test_a_plan_text_gives_the_same_record(format: str, text: str, cache: 
 
 
 @pytest.mark.parametrize("second", [plan(ADD, ROMAN), '{"accept": true}'])
-async def test_a_second_round_gives_the_same_record(second: str):
+async def test_a_second_round_gives_equal_records_in_server_and_reward(second: str):
     texts = [plan(step(1, "Answer.")), second]
     data = settings(*texts)
     served_record = await through_http(data, "podium-skills-revised")
@@ -92,7 +94,7 @@ async def test_a_second_round_gives_the_same_record(second: str):
     assert served_record["rounds"] == 2
 
 
-async def test_the_prompt_that_is_trained_on_is_the_one_that_the_server_shows():
+async def test_training_uses_the_prompt_of_the_server():
     text = plan(ADD, ROMAN)
     record = await through_http(settings(text), "podium-skills")
     runner = PlanRunner(training_pool(parse(settings(text)), {}), "podium-skills")

@@ -18,7 +18,7 @@ from tests.states import until
 
 @pytest.mark.slow
 @pytest.mark.timeout(1400)
-def test_a_tiny_conductor_learns_whom_to_ask_and_who_has_to_read_whom(tmp_path: Path):
+def test_a_tiny_conductor_learns_routing_and_access_lists(tmp_path: Path):
     config = (ROOT / "training/configs/tiny.yaml").read_text("utf-8")
     assert "\n  steps: 50\n" in config
     (tmp_path / "tiny.yaml").write_text(config.replace("steps: 50", "steps: 30"))
@@ -33,7 +33,7 @@ def test_a_tiny_conductor_learns_whom_to_ask_and_who_has_to_read_whom(tmp_path: 
 
 
 @pytest.mark.slow
-async def test_an_interrupt_of_the_process_alone_ends_the_trainings_too(tmp_path: Path):
+async def test_interrupting_the_process_ends_its_trainings(tmp_path: Path):
     running = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "training.tiny", "--out", str(tmp_path), stdout=asyncio.subprocess.PIPE
     )

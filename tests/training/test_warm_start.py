@@ -28,7 +28,7 @@ TEAM = [
 
 
 @given(st.integers(0, 2**30), st.sampled_from(["steps", "lists"]), st.booleans(), st.integers(1, 3))
-def test_every_plan_of_the_warm_start_can_run_and_has_nothing_beside_it(
+def test_every_plan_of_the_warm_start_is_valid_without_additional_text(
     seed: int, format: Format, names: bool, most: int
 ):
     config = WarmStartConfig(names=names, subtask="Do the {card} part.", step_shares=(0.4, 0.3, 0.3))
@@ -41,13 +41,13 @@ def test_every_plan_of_the_warm_start_can_run_and_has_nothing_beside_it(
     assert is_exact_plan(format, text, ["a", "b", "c"], most)
 
 
-def test_workers_are_drawn_alike_so_that_nothing_is_said_about_who_is_right():
+def test_workers_are_drawn_uniformly():
     rng, config = random.Random(0), WarmStartConfig(step_shares=(1.0,))
     drawn = [json.loads(random_plan(rng, config, TEAM, 3, "steps"))["worker"] for _ in range(3000)]
     assert all(900 < drawn.count(worker) < 1100 for worker in range(3))
 
 
-def test_a_habit_goes_before_chance_and_the_rest_is_shared_alike():
+def test_shares_apply_first_and_the_rest_is_uniform():
     rng, config = random.Random(0), WarmStartConfig(step_shares=(1.0,))
     texts = [random_plan(rng, config, TEAM, 3, "steps", shares={"b": 0.7}) for _ in range(3000)]
     drawn = [json.loads(text)["worker"] for text in texts]
@@ -55,12 +55,12 @@ def test_a_habit_goes_before_chance_and_the_rest_is_shared_alike():
     assert all(250 < drawn.count(worker) < 350 for worker in (0, 2))
 
 
-def test_rewarded_examples_are_right_and_the_others_are_left_to_chance(tmp_path: Path):
+def test_rewarded_examples_are_right_and_others_are_random(tmp_path: Path):
     assert share_right(drawn_examples(tmp_path, rewarded_share=1.0)) == 1.0
     assert 0.5 < share_right(drawn_examples(tmp_path, rewarded_share=0.5)) < 1.0
 
 
-def test_of_the_right_plans_the_first_or_the_cheapest_is_shown_or_that_of_the_workers_who_are_right_most_often():
+def test_the_example_is_the_first_cheapest_or_surest_right_plan():
     lucky, dear, cheap = (
         DrawnPlan("lucky", ("any",), True, 0.5),
         DrawnPlan("dear", ("one",), True, 0.2),
@@ -77,7 +77,7 @@ def test_of_the_right_plans_the_first_or_the_cheapest_is_shown_or_that_of_the_wo
     assert best(unpriced, rates, "cheapest").plan == "b"
 
 
-def test_the_cheapest_of_all_draws_asks_the_specialist_also_where_another_guesses_rightly(tmp_path: Path):
+def test_the_cheapest_right_plan_uses_the_specialist(tmp_path: Path):
     """A third worker does both kinds at ten times the price and is always right: `first` shows it, `cheapest` does
     not.
     """
@@ -118,13 +118,13 @@ def share_right(examples: list[Example]) -> float:
     )
 
 
-def test_a_plan_may_restate_the_parts_of_the_question_and_have_as_many_steps():
+def test_a_plan_may_repeat_the_parts_of_the_question():
     config = WarmStartConfig(matching_share=1.0, subtask="{part}")
     text = random_plan(random.Random(1), config, TEAM, 3, "steps", ["Spell it.", "Sort it."])
     assert [json.loads(line)["subtask"] for line in text.splitlines()] == ["Spell it.", "Sort it."]
 
 
-def test_a_subtask_speaks_of_the_card_or_of_the_whole_where_there_is_none():
+def test_a_subtask_names_the_card_or_the_whole_question():
     config = WarmStartConfig(subtask="Do the {card} part.")
     assert subtask(config, "Arithmetic: sums") == "Do the arithmetic part."
     assert subtask(config, "") == "Answer the question."

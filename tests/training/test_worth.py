@@ -42,7 +42,7 @@ def answer_all(number: int, family: str, right: Sequence[bool], text: str = "how
     st.lists(st.tuples(st.sampled_from(["sums", "words"]), st.booleans(), st.booleans()), min_size=1),
     st.floats(0.01, 100),
 )
-def test_without_dollars_a_worth_is_a_share_between_its_familys_and_its_average(
+def test_without_costs_a_worth_lies_between_family_and_average_share(
     rows: list[tuple[str, bool, bool]], ridge: float
 ):
     every = [answer_all(number, family, right) for number, (family, *right) in enumerate(rows)]
@@ -54,7 +54,7 @@ def test_without_dollars_a_worth_is_a_share_between_its_familys_and_its_average(
             assert min(shares) - 1e-6 <= worth <= max(shares) + 1e-6
 
 
-def test_one_lucky_answer_does_not_outweigh_a_family_and_a_dollar_tips_the_scale():
+def test_costs_may_outweigh_accuracy_but_one_answer_does_not_outweigh_a_family():
     every = [
         AnsweredQuestion(
             question(n), "sums", {"dear": SoloAnswer(True, 0.02), "cheap": SoloAnswer(n == 0, 0.0)}
@@ -69,7 +69,7 @@ def test_one_lucky_answer_does_not_outweigh_a_family_and_a_dollar_tips_the_scale
     assert again.judge(question(0), "sums") == free.judge(question(0), "sums"), reason
 
 
-def test_who_is_right_about_short_questions_alone_is_worth_less_for_long_ones():
+def test_a_worker_right_only_on_short_questions_is_worth_less_on_long_ones():
     every = [answer_all(n, "sums", (True, n % 2 == 0), "how many? " * (1 + 9 * (n % 2))) for n in range(20)]
     worths = Worths(every, WorthConfig(usd_weight=0))
     short, long = worths.judge(every[0].question, "sums"), worths.judge(every[1].question, "sums")
@@ -78,7 +78,7 @@ def test_who_is_right_about_short_questions_alone_is_worth_less_for_long_ones():
     assert set(worths.judge(question(99), "a family that nobody has seen")) == set(NAMES)
 
 
-def test_a_worker_whose_cost_is_unknown_is_not_taken_for_free():
+def test_a_worker_with_unknown_cost_is_not_treated_as_free():
     every = [AnsweredQuestion(question(0), "sums", {"a": SoloAnswer(True, None)})]
     with pytest.raises(SettingsError, match="needs the cost of a, which is unknown"):
         Worths(every, WorthConfig())
@@ -107,7 +107,7 @@ def workers_in_examples(folder: Path, usd_weight: float) -> Counter[str]:
     return Counter(json.loads(each.plan)["worker"] for each in run.examples())
 
 
-def test_examples_ask_who_is_worth_most_and_a_dollar_moves_them_to_the_cheaper_specialist(tmp_path: Path):
+def test_examples_use_the_best_worker_or_the_cheaper_one_if_costs_count(tmp_path: Path):
     """All three are always right at their kinds. The worker for both is the surest, and 10,000 times as expensive."""
     free = workers_in_examples(tmp_path / "free", 0.0)
     assert free["both"] > 0.8 * free.total()
@@ -135,7 +135,7 @@ def save_adapter(folder: Path, rank: int) -> tuple[ModelConfig, Path]:
     return ModelConfig(path=str(folder / "base")), folder / "adapter"
 
 
-def test_a_run_goes_on_from_an_adapter_and_trains_its_weights(tmp_path: Path):
+def test_a_run_continues_from_an_adapter_and_trains_its_weights(tmp_path: Path):
     base, adapter = save_adapter(tmp_path, 16)
     model_config = base.model_copy(update={"lora": LoraConfig(rank=16, alpha=32, start=str(adapter))})
     model = model_for(model_config, tokenizer_for(model_config, []), 1)
@@ -148,7 +148,7 @@ def test_a_run_goes_on_from_an_adapter_and_trains_its_weights(tmp_path: Path):
 @pytest.mark.parametrize(
     ("start", "message"), [("adapter", "rank 8 and alpha 32"), ("nowhere", "has no adapter")]
 )
-def test_an_adapter_that_does_not_fit_is_told_by_its_field(tmp_path: Path, start: str, message: str):
+def test_an_incompatible_adapter_is_an_error_with_its_field(tmp_path: Path, start: str, message: str):
     base, _ = save_adapter(tmp_path, 8)
     model_config = base.model_copy(
         update={"lora": LoraConfig(rank=16, alpha=32, start=str(tmp_path / start))}

@@ -15,7 +15,7 @@ def published(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
 
 
-def test_the_command_prints_where_the_adapter_is_under_its_name(tmp_path: Path) -> None:
+def test_the_command_prints_the_path_of_the_published_adapter(tmp_path: Path) -> None:
     made = adapter(tmp_path / "made")
     told = published(made, "--to", tmp_path / "store", "--label", "mine")
     where = Path(told.stdout.strip())

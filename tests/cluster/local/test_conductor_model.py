@@ -31,7 +31,7 @@ def made(tmp_path: Path) -> tuple[Path, Path]:
     return tmp_path / "base", tmp_path / "conductor@12345678"
 
 
-def test_the_merged_model_says_what_the_base_says_with_the_adapter(made: tuple[Path, Path], tmp_path: Path):
+def test_the_merged_model_matches_the_base_with_its_adapter(made: tuple[Path, Path], tmp_path: Path):
     base, adapter = made
     conductor_model.make(base, adapter, tmp_path / "merged")
     ids = torch.arange(20).reshape(2, 10)
@@ -44,7 +44,7 @@ def test_the_merged_model_says_what_the_base_says_with_the_adapter(made: tuple[P
     assert (merged - without).abs().max() > 0.1
 
 
-def test_it_is_made_again_for_another_adapter_only(made: tuple[Path, Path], tmp_path: Path):
+def test_the_model_is_merged_again_only_for_another_adapter(made: tuple[Path, Path], tmp_path: Path):
     base, adapter = made
     folder = tmp_path / "merged"
     assert not conductor_model.is_ready(folder, adapter)
@@ -54,7 +54,7 @@ def test_it_is_made_again_for_another_adapter_only(made: tuple[Path, Path], tmp_
     assert [path.name for path in tmp_path.glob(".merged-*")] == []
 
 
-def test_an_adapter_of_another_model_is_refused_and_nothing_is_left(made: tuple[Path, Path], tmp_path: Path):
+def test_an_adapter_of_another_model_is_rejected_and_leaves_no_files(made: tuple[Path, Path], tmp_path: Path):
     base, adapter = made
     save_file(
         {

@@ -31,7 +31,7 @@ def no_node() -> None:
     raise SetupError("The package index cannot be reached.\nMore about it.")
 
 
-def test_without_the_registry_it_says_what_failed_and_how_to_try_again(elsewhere: Path) -> None:
+def test_without_the_registry_the_build_reports_the_cause_and_the_retry_command(elsewhere: Path) -> None:
     said = console.build()
     assert said.startswith("The web console could not be built, because `npm ci` failed. See console.log.")
     assert "Run `make console` to try again" in said
@@ -40,7 +40,7 @@ def test_without_the_registry_it_says_what_failed_and_how_to_try_again(elsewhere
     assert console.has_failed()
 
 
-def test_what_could_not_be_built_is_not_tried_again_until_it_changes(
+def test_a_failed_build_is_not_retried_until_the_source_changes(
     elsewhere: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for said in ("The package index cannot be reached. Run `make console` to try again.", "its last build failed. Run `make console` to try again."):  # fmt: skip
@@ -53,7 +53,7 @@ def test_what_could_not_be_built_is_not_tried_again_until_it_changes(
     assert not console.has_failed()
 
 
-def test_nothing_is_installed_where_no_server_shows_it_or_it_is_there() -> None:
+def test_nothing_is_installed_if_the_console_is_built_or_not_needed() -> None:
     with console.building(no_node, is_needed=False):
         pass
     console.BUILT.mkdir()
@@ -63,7 +63,7 @@ def test_nothing_is_installed_where_no_server_shows_it_or_it_is_there() -> None:
     assert not console.FAILED.exists()
 
 
-def test_what_is_built_is_of_the_source_and_of_nothing_that_npm_puts_beside_it(elsewhere: Path) -> None:
+def test_the_state_of_the_source_ignores_files_of_npm(elsewhere: Path) -> None:
     state = console.source_state()
     (elsewhere / "source" / "node_modules").mkdir()
     (elsewhere / "source" / "node_modules" / "x.js").write_text("x")
@@ -108,7 +108,7 @@ def test_clients_are_installed_without_running_the_scripts_of_packages(
 
 
 @pytest.mark.parametrize("folder", [ROOT / "console", *sorted((ROOT / "tests/clients/locks").iterdir())])
-def test_a_lock_of_npm_has_exact_versions_with_hashes_and_names_no_registry(folder: Path) -> None:
+def test_an_npm_lock_has_exact_versions_with_hashes_and_no_registry(folder: Path) -> None:
     lock = json.loads((folder / "package-lock.json").read_text())
     project = json.loads((folder / "package.json").read_text())
     for name, package in lock["packages"].items():

@@ -14,7 +14,7 @@ SCRIPTED = "cluster/scripted.yaml"
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.1.2.3"])
-def test_an_address_beyond_loopback_takes_a_key_and_the_message_says_how_one_is_made(
+def test_an_address_beyond_loopback_requires_a_key_and_names_the_command(
     host: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     url = f"sqlite:///{tmp_path / 'podium.db'}"
@@ -31,11 +31,11 @@ def test_an_address_beyond_loopback_takes_a_key_and_the_message_says_how_one_is_
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "127.0.0.2"])
-def test_loopback_takes_none(host: str, tmp_path: Path) -> None:
+def test_a_loopback_address_requires_no_key(host: str, tmp_path: Path) -> None:
     require_key(host, SCRIPTED, {"PODIUM_STORE_URL": f"sqlite:///{tmp_path / 'podium.db'}"})
 
 
 @pytest.mark.parametrize("text", ["localhost", "example.com", "10.1.2", "0"])
-def test_names_are_no_addresses(text: str) -> None:
+def test_a_host_name_is_not_an_ip_address(text: str) -> None:
     with pytest.raises(typer.BadParameter, match="not an IP address"):
         parse_address(text)

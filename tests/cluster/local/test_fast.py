@@ -30,7 +30,7 @@ listen stats
 """
 
 
-def test_haproxys_statistics_and_metrics_are_put_on_loopback_its_admin_socket_is_its_owners_and_all_else_is_passed_on(
+def test_only_haproxys_statistics_metrics_and_admin_socket_are_made_private(
     tmp_path: Path,
 ) -> None:
     config = tmp_path / "haproxy.cfg"
@@ -97,7 +97,7 @@ def rays_config(folder: Path, backend_port: int = 9) -> Path:
     return folder / "haproxy.cfg"
 
 
-def test_haproxys_statistics_and_metrics_are_on_loopback_on_a_cluster_too_unless_told_otherwise(
+def test_haproxys_statistics_and_metrics_are_on_loopback_by_default_on_clusters_too(
     tmp_path: Path,
 ) -> None:
     for told, address in ({}, "127.0.0.1"), ({"PODIUM_HAPROXY_METRICS_ADDRESS": "10.0.0.7"}, "10.0.0.7"):
@@ -112,7 +112,7 @@ def test_haproxys_statistics_and_metrics_are_on_loopback_on_a_cluster_too_unless
     ("address", "bound"),
     [("0.0.0.0", "0.0.0.0:8000 proto"), ("::", ":::8000 v4v6"), ("::1", "::1:8000 proto")],
 )
-def test_haproxy_alone_listens_at_the_address_that_is_named(address: str, bound: str, tmp_path: Path) -> None:
+def test_only_haproxy_listens_on_the_configured_address(address: str, bound: str, tmp_path: Path) -> None:
     config = tmp_path / "haproxy.cfg"
     config.write_text(CONFIG)
     text = guarded(config, PODIUM_HAPROXY_HTTP_ADDRESS=address)
@@ -120,7 +120,7 @@ def test_haproxy_alone_listens_at_the_address_that_is_named(address: str, bound:
 
 
 @pytest.mark.parametrize(("address", "bound"), [("0.0.0.0", "0.0.0.0:9091 proto"), ("::", ":::9091 v4v6")])
-def test_haproxy_lets_other_machines_read_rays_metrics_and_nothing_else(
+def test_haproxy_exposes_only_rays_metrics_to_other_machines(
     address: str, bound: str, tmp_path: Path
 ) -> None:
     plain, config = guarded(rays_config(tmp_path)), tmp_path / "haproxy.cfg"
@@ -141,7 +141,7 @@ def test_metrics_on_another_address_without_haproxy_are_an_error(capsys: pytest.
     assert "--metrics-host needs HAProxy" in capsys.readouterr().err
 
 
-def test_the_guard_does_not_start_itself_on_a_cluster_whose_environment_names_it(tmp_path: Path) -> None:
+def test_the_guard_does_not_start_itself_recursively(tmp_path: Path) -> None:
     config = tmp_path / "haproxy.cfg"
     config.write_text(CONFIG)
     environment = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "RAY_SERVE_HAPROXY_BINARY_PATH": str(GUARD)}  # fmt: skip
@@ -150,7 +150,7 @@ def test_the_guard_does_not_start_itself_on_a_cluster_whose_environment_names_it
 
 
 @pytest.mark.parametrize("variable", ["PODIUM_HAPROXY", "RAY_SERVE_HAPROXY_BINARY_PATH"])
-def test_a_program_of_ones_own_is_used_and_the_guard_is_none(
+def test_a_configured_haproxy_is_used_but_never_the_guard_itself(
     variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bundled = find_haproxy()
@@ -163,7 +163,7 @@ def test_a_program_of_ones_own_is_used_and_the_guard_is_none(
 
 
 @pytest.mark.parametrize("program", ["/bin/false", "/absent"])
-def test_where_haproxy_does_not_run_serves_own_proxy_takes_its_place_and_says_so(
+def test_serves_own_proxy_replaces_an_haproxy_that_cannot_run(
     program: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PODIUM_HAPROXY", program)
@@ -177,7 +177,7 @@ def test_where_haproxy_does_not_run_serves_own_proxy_takes_its_place_and_says_so
 
 
 @pytest.mark.parametrize("option", [["--fast"], ["--proxy", "haproxy"]])
-def test_haproxy_that_is_asked_for_and_does_not_run_is_an_error_before_anything_starts(
+def test_an_explicit_haproxy_that_cannot_run_fails_before_the_start(
     option: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PODIUM_HAPROXY", "/absent")
@@ -185,11 +185,11 @@ def test_haproxy_that_is_asked_for_and_does_not_run_is_an_error_before_anything_
     assert "HAProxy at /absent cannot run" in capsys.readouterr().err
 
 
-def test_haproxy_is_what_nobody_has_to_ask_for() -> None:
+def test_haproxy_is_the_default_proxy() -> None:
     assert proxy_environment(None) == fast_environment() == proxy_environment("haproxy")
 
 
-def test_rays_own_configuration_with_our_bounds_is_one_that_haproxy_takes(tmp_path: Path) -> None:
+def test_haproxy_accepts_rays_configuration_with_our_limits(tmp_path: Path) -> None:
     config = rays_config(tmp_path)
     text = guarded(config)
     for section, bounds in BOUNDS.items():
@@ -204,7 +204,7 @@ def test_rays_own_configuration_with_our_bounds_is_one_that_haproxy_takes(tmp_pa
     assert ran.returncode == 0, ran.stderr.decode()
 
 
-async def test_while_no_router_answers_callers_are_told_so_in_our_own_form(tmp_path: Path) -> None:
+async def test_clients_get_an_openai_error_while_no_router_responds(tmp_path: Path) -> None:
     config = rays_config(tmp_path)
     text = guarded(config)
     url = (
@@ -236,7 +236,7 @@ async def test_while_no_router_answers_callers_are_told_so_in_our_own_form(tmp_p
     "request_line",
     [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0", b"CONNECT example.com:443 HTTP/1.1\r\n\r\n"],
 )
-async def test_haproxy_speaks_no_http_2_and_connect_is_answered(tmp_path: Path, request_line: bytes) -> None:
+async def test_haproxy_rejects_http_2_and_connect(tmp_path: Path, request_line: bytes) -> None:
     """100 HTTP/2 requests share a connection, so the connection limit would have no effect."""
     file = rays_config(tmp_path)
     text = guarded(file)
@@ -263,7 +263,7 @@ async def test_haproxy_speaks_no_http_2_and_connect_is_answered(tmp_path: Path, 
     assert (b"application/json" in received) == request_line.startswith(b"CONNECT")
 
 
-def test_a_folder_with_odd_signs_in_its_name_is_no_hindrance(tmp_path: Path) -> None:
+def test_a_folder_name_may_contain_special_characters(tmp_path: Path) -> None:
     folder = tmp_path / "a|b&c"
     folder.mkdir()
     page = f"{folder}/interrupted.http"
@@ -276,7 +276,7 @@ def test_a_folder_with_odd_signs_in_its_name_is_no_hindrance(tmp_path: Path) -> 
     ]
 
 
-def test_connections_from_one_address_are_bounded_as_told_or_not_at_all(tmp_path: Path) -> None:
+def test_connections_per_address_are_limited_as_configured(tmp_path: Path) -> None:
     config = rays_config(tmp_path)
     assert "sc0_conn_cur gt 123 }" in guarded(config, PODIUM_HAPROXY_CONNECTIONS_PER_SOURCE="123")
     (tmp_path / "any").mkdir()
@@ -285,7 +285,7 @@ def test_connections_from_one_address_are_bounded_as_told_or_not_at_all(tmp_path
 
 @pytest.mark.parametrize("per_source", ["0", "100"])
 @pytest.mark.parametrize("forged", [None, "127.0.0.1", "::1, 127.0.0.1"])
-async def test_haproxy_names_who_connected_to_it_whatever_the_client_names(
+async def test_haproxy_forwards_the_real_client_address_whatever_the_client_sends(
     tmp_path: Path, per_source: str, forged: str | None
 ) -> None:
     """A second loopback address stands for another machine."""
@@ -327,7 +327,7 @@ async def test_haproxy_names_who_connected_to_it_whatever_the_client_names(
     assert named[-1] == "127.0.0.9"
 
 
-def test_rays_template_binds_as_the_script_expects() -> None:
+def test_rays_haproxy_template_has_the_expected_bind_lines() -> None:
     from ray.serve._private.haproxy_templates import HAPROXY_CONFIG_TEMPLATE
 
     bound = re.findall(r"^ *bind (.+)$", HAPROXY_CONFIG_TEMPLATE, re.MULTILINE)
@@ -338,7 +338,7 @@ def test_rays_template_binds_as_the_script_expects() -> None:
     assert "stats socket {{ config.socket_path }} mode 666 level admin" in HAPROXY_CONFIG_TEMPLATE
 
 
-def test_a_second_server_takes_other_ports_of_haproxys_and_keeps_those_that_are_named() -> None:
+def test_a_second_server_uses_other_haproxy_ports_except_for_configured_ones() -> None:
     named = {"RAY_SERVE_HAPROXY_STATS_PORT": "8404"}
     servers = [Server(port=0, env=fast_environment()), Server(port=0, env=fast_environment())]
     taken = [server.environment[name] for server in servers for name in HAPROXY_PORTS]
@@ -347,7 +347,7 @@ def test_a_second_server_takes_other_ports_of_haproxys_and_keeps_those_that_are_
     assert not HAPROXY_PORTS.keys() & Server(port=0).environment.keys()
 
 
-def test_no_port_of_rays_beside_those_is_fixed_where_haproxy_is_used() -> None:
+def test_ray_fixes_no_other_ports_if_haproxy_is_used() -> None:
     """A new version of Ray may add a fixed port, which a second server would share without an error."""
     source = Path(constants.__file__).read_text()
     fixed = set(re.findall(r'"(RAY_SERVE_\w+_PORT)", "?\d{4,5}', source))
@@ -355,7 +355,7 @@ def test_no_port_of_rays_beside_those_is_fixed_where_haproxy_is_used() -> None:
     assert fixed - ranges == HAPROXY_PORTS.keys()
 
 
-def test_a_taken_port_of_haproxys_is_told_before_anything_starts() -> None:
+def test_a_haproxy_port_in_use_is_reported_before_the_start() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         other = taken.getsockname()[1]
         ports = {

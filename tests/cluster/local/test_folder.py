@@ -58,7 +58,7 @@ def kill(process: subprocess.Popen[str]) -> None:
     assert not psutil.wait_procs(group, timeout=30)[1]
 
 
-def test_only_this_account_reads_it_and_haproxys_longest_socket_path_fits() -> None:
+def test_the_folder_is_private_and_haproxys_longest_socket_path_fits() -> None:
     folder = make_folder(new_tag())
     try:
         assert folder.path.stat().st_mode & 0o777 == 0o700
@@ -78,7 +78,7 @@ def test_a_long_temporary_folder_is_not_used(tmp_path: Path, monkeypatch: pytest
     assert not folder.path.is_relative_to(tmp_path)
 
 
-def test_shared_memory_of_its_killed_processes_goes_and_everybody_elses_stays() -> None:
+def test_only_the_servers_own_shared_memory_is_removed() -> None:
     folder = make_folder(new_tag())
     with holding_memory(folder.tag) as (ours, left), holding_memory("another") as (other, used):
         record_shared_memory(folder.path)
@@ -89,7 +89,7 @@ def test_shared_memory_of_its_killed_processes_goes_and_everybody_elses_stays() 
         assert (left.exists(), used.exists()) == (False, True)
 
 
-def test_shared_memory_that_somebody_still_uses_stays() -> None:
+def test_shared_memory_in_use_is_not_removed() -> None:
     folder = make_folder(new_tag())
     with holding_memory(folder.tag) as (_, segment):
         record_shared_memory(folder.path)
@@ -97,7 +97,7 @@ def test_shared_memory_that_somebody_still_uses_stays() -> None:
         assert segment.exists()
 
 
-def test_a_killed_servers_folder_is_swept_with_its_memory_and_a_living_ones_stays(
+def test_only_a_killed_servers_folder_and_memory_are_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(folder_module, "ROOT", tmp_path)
@@ -118,7 +118,7 @@ def test_a_killed_servers_folder_is_swept_with_its_memory_and_a_living_ones_stay
     living.remove()
 
 
-def test_logs_of_the_last_few_failed_servers_are_kept(tmp_path: Path) -> None:
+def test_the_logs_of_the_last_failed_servers_remain(tmp_path: Path) -> None:
     for port in range(folder_module.MAX_KEPT_LOGS + 2):
         folder = make_folder(new_tag(port))
         (folder.path / "ray" / "session_1" / "logs").mkdir(parents=True)
@@ -129,7 +129,7 @@ def test_logs_of_the_last_few_failed_servers_are_kept(tmp_path: Path) -> None:
     }
 
 
-def test_nothing_outside_shared_memory_is_removed_whatever_a_list_says(tmp_path: Path) -> None:
+def test_no_file_outside_shared_memory_is_removed(tmp_path: Path) -> None:
     mine = tmp_path / "mine"
     mine.touch()
     remove_unused({mine})

@@ -88,9 +88,7 @@ def converted(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_weights_are_to_the_last_bit_what_transformers_makes_of_the_file(
-    source: Path, converted: Path
-) -> None:
+def test_converted_weights_are_identical_to_those_of_transformers(source: Path, converted: Path) -> None:
     theirs = AutoModelForCausalLM.from_pretrained(
         source.parent,
         gguf_file=source.name,
@@ -117,7 +115,7 @@ def test_weights_are_to_the_last_bit_what_transformers_makes_of_the_file(
         assert getattr(ours.config, name) == getattr(theirs.config, name), name
 
 
-def test_texts_become_the_tokens_that_transformers_makes_of_them(source: Path, converted: Path) -> None:
+def test_texts_have_the_same_tokens_as_in_transformers(source: Path, converted: Path) -> None:
     theirs = AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
     ours = AutoTokenizer.from_pretrained(converted)
     text = "<|im_start|>tell the hello<|im_end|> all"
@@ -125,7 +123,7 @@ def test_texts_become_the_tokens_that_transformers_makes_of_them(source: Path, c
     assert ours.decode(ours(text).input_ids) == text
 
 
-def test_the_end_token_and_the_chat_template_are_the_models(converted: Path) -> None:
+def test_the_converted_tokenizer_has_the_models_end_token_and_chat_template(converted: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(converted)
     assert (tokenizer.eos_token, tokenizer.eos_token_id, tokenizer.pad_token_id) == ("<|im_end|>", 2, 0)
     turns = [
@@ -140,7 +138,7 @@ def test_the_end_token_and_the_chat_template_are_the_models(converted: Path) -> 
     assert model.is_ready(converted)
 
 
-def test_what_is_no_gguf_or_lacks_a_tensor_is_said(source: Path, tmp_path: Path) -> None:
+def test_an_invalid_gguf_file_or_a_missing_tensor_is_an_error(source: Path, tmp_path: Path) -> None:
     (tmp_path / "other.gguf").write_bytes(b"GGML" + bytes(60))
     with pytest.raises(ValueError, match="magic"):
         gguf.GGUFReader(tmp_path / "other.gguf")
@@ -150,7 +148,7 @@ def test_what_is_no_gguf_or_lacks_a_tensor_is_said(source: Path, tmp_path: Path)
         model.weights(cut)
 
 
-def test_bfloat16_is_rounded_as_torch_rounds(tmp_path: Path) -> None:
+def test_bfloat16_is_rounded_as_in_torch(tmp_path: Path) -> None:
     floats = torch.randn(1000) * torch.logspace(-30, 30, 1000)
     bits = bfloat16.bits_of(floats.numpy())
     bfloat16.save(tmp_path / "a.safetensors", {"a": bits.reshape(10, 100)})
@@ -161,7 +159,7 @@ def test_bfloat16_is_rounded_as_torch_rounds(tmp_path: Path) -> None:
         bfloat16.load(tmp_path / "cut.safetensors")
 
 
-def test_a_model_without_its_weights_or_with_another_end_token_is_not_ready(converted: Path) -> None:
+def test_a_model_without_weights_or_with_another_end_token_is_not_ready(converted: Path) -> None:
     assert model.is_ready(converted)
     config = converted / "generation_config.json"
     whole = config.read_text()

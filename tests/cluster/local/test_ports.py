@@ -70,7 +70,7 @@ async def asked(port: int) -> Port:
         (b"220 hello\r\n", UNKNOWN),
     ],
 )
-async def test_an_http_port_says_by_its_status_what_it_asks_for(answer: bytes, asks_for: str) -> None:
+async def test_an_http_ports_status_shows_which_credential_it_requires(answer: bytes, asks_for: str) -> None:
     async with saying(answer) as port:
         found = await asked(port)
     assert (found.asks_for, found.address, found.is_on_loopback) == (asks_for, "127.0.0.1", True)
@@ -85,7 +85,7 @@ async def test_an_http_port_says_by_its_status_what_it_asks_for(answer: bytes, a
         (grpc.StatusCode.INTERNAL, NOTHING),
     ],
 )
-async def test_a_port_of_rays_says_by_a_call_what_it_asks_for(
+async def test_a_call_to_a_ray_port_shows_which_credential_it_requires(
     method: str, code: grpc.StatusCode | None, asks_for: str
 ) -> None:
     async with rays_server(method, code) as port:
@@ -100,13 +100,13 @@ async def test_a_port_of_rays_says_by_a_call_what_it_asks_for(
         ("0.0.0.0", METRICS, True), ("::", "a token (gRPC)", True), ("10.0.0.1", "a credential (HTTP 401)", True),
     ],
 )  # fmt: skip
-def test_a_port_is_guarded_on_loopback_by_a_credential_or_if_it_has_numbers_only(
+def test_a_port_on_loopback_is_guarded_by_a_credential_or_has_only_numbers(
     address: str, asks_for: str, guarded: bool
 ) -> None:
     assert Port(1, address, 2, "x", asks_for).is_guarded == guarded
 
 
-def test_the_command_lists_every_port_and_fails_for_one_that_is_open(
+def test_the_command_lists_every_port_and_fails_for_an_open_one(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = [Port(8000, "127.0.0.1", 7, "ray::Proxy", NOTHING), Port(9101, "0.0.0.0", 8, "haproxy", NOTHING)]

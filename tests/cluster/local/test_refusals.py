@@ -34,7 +34,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_settings_that_cannot_be_used_are_refused_with_their_fault(tmp_path: Path) -> None:
+def test_invalid_settings_are_rejected_with_their_fault(tmp_path: Path) -> None:
     path = tmp_path / "bad.yaml"
     path.write_text("workers: [{name: a, kind: scripted, colour: red}]")
     with pytest.raises(SettingsError, match="colour"):
@@ -49,7 +49,7 @@ def test_settings_that_cannot_be_used_are_refused_with_their_fault(tmp_path: Pat
         ("clod", ". No worker has this name."),
     ],
 )
-def test_a_conductor_that_cannot_lead_is_refused_with_the_remedy(
+def test_an_unsuitable_conductor_is_rejected_with_the_remedy(
     name: str, told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-1")
@@ -59,7 +59,7 @@ def test_a_conductor_that_cannot_lead_is_refused_with_the_remedy(
     assert expected in refused.value.message
 
 
-def test_a_store_of_another_version_is_refused(store: Path) -> None:
+def test_a_store_with_another_schema_version_is_rejected(store: Path) -> None:
     address = sqlite_address(store)
     asyncio.run(migrate(address, to="0005"))
     with pytest.raises(StoreError, match="`podium store migrate`"):
@@ -72,14 +72,14 @@ def test_a_store_of_another_version_is_refused(store: Path) -> None:
         check(HOST, SCRIPTED)
 
 
-def test_a_port_in_use_is_named_with_the_process_that_holds_it_and_the_remedy() -> None:
+def test_a_port_in_use_is_reported_with_its_process_and_the_remedy() -> None:
     with socket.create_server((HOST, 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ServeError, match=rf"(?s)pid {os.getpid()} .*PORT={port + 1}"):
             Server(port=port).__enter__()
 
 
-def test_of_two_servers_started_at_once_on_one_port_one_is_refused() -> None:
+def test_two_servers_cannot_start_on_one_port_at_the_same_time() -> None:
     port = free_port()
     with claim(port), pytest.raises(ServeError, match=f"is using or starting on port {port}.\nServe on another port: make serve PORT={port + 1}"):  # fmt: skip
         Server(port=port).__enter__()
@@ -87,7 +87,7 @@ def test_of_two_servers_started_at_once_on_one_port_one_is_refused() -> None:
         pass
 
 
-def test_a_start_of_ray_that_takes_too_long_ends_with_a_sentence_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_slow_start_of_ray_ends_with_a_message_and_no_processes(tmp_path: Path) -> None:
     no_time = {"RAY_gcs_server_port_wait_time_s": "0"}
     server = Server(settings=f"{ROOT}/cluster/scripted.yaml", port=0, env=no_time, log=tmp_path / "serve.log")
     with pytest.raises(ServeError, match="this machine is too busy or too slow"):
@@ -96,7 +96,7 @@ def test_a_start_of_ray_that_takes_too_long_ends_with_a_sentence_and_leaves_noth
     assert processes_of(server.tag) == []
 
 
-def test_podium_serve_beyond_loopback_without_a_key_ends_before_ray_is_started(store: Path) -> None:
+def test_podium_serve_beyond_loopback_without_a_key_ends_before_ray_starts(store: Path) -> None:
     port = free_port()
     command = [PODIUM, "serve", "--settings", "cluster/scripted.yaml", "--host", "0.0.0.0", "--port", str(port)]  # fmt: skip
     ended = subprocess.run([*command, "--fast"], cwd=ROOT, capture_output=True, text=True, timeout=120)

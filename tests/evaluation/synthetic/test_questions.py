@@ -8,31 +8,31 @@ from evaluation.synthetic.operations import FAMILIES, read
 from evaluation.synthetic.questions import parts, questions, solution, split_of
 
 
-def test_the_same_seed_gives_the_same_questions_and_another_gives_others():
+def test_equal_seeds_produce_equal_questions_and_others_do_not():
     assert questions(3, 50) == questions(3, 50)
     assert {q.text for q in questions(3, 50)} != {q.text for q in questions(4, 50)}
 
 
 @given(st.integers(0, 2**40), st.integers(0, 2**40))
-def test_training_and_held_out_questions_have_no_text_in_common_whatever_the_seeds(one: int, other: int):
+def test_training_and_held_out_questions_have_no_common_text(one: int, other: int):
     trained = {q.text for q in questions(one, 40, split="train")}
     held_out = {q.text for q in questions(other, 40, split="held_out")}
     assert not trained & held_out
 
 
-def test_no_question_is_drawn_twice_and_ids_are_unique():
+def test_no_question_is_repeated_and_ids_are_unique():
     drawn = questions(1, 800, 0.5)
     assert len({q.text for q in drawn}) == len({q.id for q in drawn}) == 800
 
 
-def test_the_share_of_composite_questions_is_kept_and_each_has_two_different_families():
+def test_composite_questions_have_the_requested_share_and_two_different_families():
     drawn = questions(1, 1000, 0.4)
     chains = [q.facts["chain"] for q in drawn]
     assert 0.35 < sum(len(chain) == 2 for chain in chains) / 1000 < 0.45
     assert all(len(set(chain)) == len(chain) for chain in chains)
 
 
-def test_every_family_occurs_alone_first_and_second():
+def test_every_family_occurs_as_single_first_and_second():
     drawn = questions(1, 1500, 0.5)
     assert {q.family for q in drawn if len(q.facts["chain"]) == 1} == set(FAMILIES)
     places = Counter(
@@ -42,7 +42,7 @@ def test_every_family_occurs_alone_first_and_second():
 
 
 @given(st.integers(0, 2**40))
-def test_every_question_is_read_back_as_what_it_was_made_from(seed: int):
+def test_every_question_can_be_parsed_into_its_families(seed: int):
     for question in questions(seed, 20, 0.5):
         families = [part.operation.family for words in parts(question.text) if (part := read(words))]
         assert families == question.facts["chain"]
@@ -67,7 +67,7 @@ def test_every_question_is_read_back_as_what_it_was_made_from(seed: int):
         ),
     ],
 )
-def test_answers_are_those_worked_out_by_hand(text: str, answer: str | None):
+def test_computed_answers_match_those_calculated_by_hand(text: str, answer: str | None):
     if answer is None:
         with pytest.raises(ValueError, match="not a word"):
             solution(text)
@@ -75,7 +75,7 @@ def test_answers_are_those_worked_out_by_hand(text: str, answer: str | None):
         assert solution(text) == answer
 
 
-def test_families_that_hold_too_little_are_told():
+def test_families_with_too_few_questions_are_an_error():
     with pytest.raises(ValueError, match=r"have only .* different questions, not 9000"):
         questions(0, 9000, 0.0, ["numerals"])
     with pytest.raises(ValueError, match="unknown family 'magic'"):

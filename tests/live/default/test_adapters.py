@@ -25,7 +25,7 @@ WORKER = "conductor"
 
 
 @dataclass
-class Switched:
+class SwitchableServer:
     """Embedded default whose conductor's adapter can be changed."""
 
     url: str
@@ -49,13 +49,13 @@ class Switched:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def switched(local: Local, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Switched]:
-    switched = Switched(local.url, await make_adapters(tmp_path_factory.mktemp("adapters")))
+async def switched(local: Local, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[SwitchableServer]:
+    switched = SwitchableServer(local.url, await make_adapters(tmp_path_factory.mktemp("adapters")))
     yield switched
     await switched.use(None)
 
 
-async def test_a_switch_under_load_loses_no_request_and_every_answer_is_of_one_adapter_the_right_one(switched: Switched) -> None:  # fmt: skip
+async def test_switching_adapters_under_load_loses_no_request_and_mixes_no_answer(switched: SwitchableServer) -> None:  # fmt: skip
     a, b, a2 = WORDS
     await switched.use(switched.made[a])
 
@@ -77,8 +77,8 @@ async def test_a_switch_under_load_loses_no_request_and_every_answer_is_of_one_a
     assert not wrong(answers, switches)
 
 
-async def test_the_record_says_which_adapter_answered_and_no_cache_of_another_is_read(
-    switched: Switched,
+async def test_the_record_names_the_adapter_and_caches_are_separate(
+    switched: SwitchableServer,
 ) -> None:
     question = "In other words, and at length, what was said before? " * 20
     for word in (*WORDS, None):
@@ -110,8 +110,8 @@ FAULTY: dict[str, Callable[[Path], str]] = {
 
 
 @pytest.mark.parametrize("why", FAULTY)
-async def test_an_adapter_that_cannot_be_served_is_told_and_the_one_before_goes_on(
-    switched: Switched, why: str, tmp_path: Path
+async def test_an_invalid_adapter_is_reported_and_the_previous_one_stays(
+    switched: SwitchableServer, why: str, tmp_path: Path
 ) -> None:
     await switched.use(switched.made[WORDS[0]])
     await switched.use(FAULTY[why](tmp_path))

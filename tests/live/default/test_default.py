@@ -22,7 +22,7 @@ def client(local: Local) -> OpenAI:
     return OpenAI(base_url=f"{local.url}/v1", api_key="none", max_retries=0)
 
 
-def test_the_sdk_gets_an_answer_that_real_models_made(client: OpenAI) -> None:
+def test_the_sdk_gets_an_answer_of_real_models(client: OpenAI) -> None:
     answer = client.chat.completions.create(model="podium-mini", messages=ASK)
     assert answer.choices[0].message.content
     assert answer.choices[0].finish_reason in ("stop", "length")
@@ -58,7 +58,7 @@ async def test_the_async_sdk_works_both_ways(local: Local) -> None:
     assert text
 
 
-def test_a_client_that_sends_fields_nobody_knows_is_answered(client: OpenAI) -> None:
+def test_unknown_request_fields_are_ignored(client: OpenAI) -> None:
     answer = client.chat.completions.create(
         model="critic",
         messages=ASK,
@@ -86,7 +86,7 @@ class Capital(BaseModel):
 
 
 @pytest.mark.parametrize("model", ["writer", "podium-mini"])
-def test_a_local_models_answer_is_held_to_a_schema_while_it_is_decoded(client: OpenAI, model: str) -> None:
+def test_a_local_model_decodes_under_the_requested_schema(client: OpenAI, model: str) -> None:
     answer = client.chat.completions.parse(
         model=model, messages=ASK, response_format=Capital, extra_body={"podium": {"trace": True}}
     )
@@ -106,7 +106,7 @@ def test_the_static_prompt_is_served_from_the_prefix_cache(client: OpenAI) -> No
     assert cached > 100
 
 
-def test_a_client_that_leaves_aborts_the_request_in_vllm(local: Local) -> None:
+def test_a_client_disconnect_aborts_the_request_in_vllm(local: Local) -> None:
     endless = "Write a long essay on the history of Rome."
     body = {
         "model": "conductor",
@@ -128,7 +128,7 @@ def test_a_client_that_leaves_aborts_the_request_in_vllm(local: Local) -> None:
 
 
 @pytest.mark.parametrize("n_words", [6_000, 400_000])
-async def test_a_prompt_longer_than_the_model_reads_is_a_400_that_says_so(local: Local, n_words: int) -> None:
+async def test_a_prompt_over_the_models_context_returns_400(local: Local, n_words: int) -> None:
     body = {"model": "writer", "messages": [{"role": "user", "content": "word " * n_words}]}
     async with httpx.AsyncClient() as client:
         response = await client.post(f"{local.url}/v1/chat/completions", json=body, timeout=60)
@@ -136,7 +136,7 @@ async def test_a_prompt_longer_than_the_model_reads_is_a_400_that_says_so(local:
     assert response.json()["error"]["code"] == "context_length_exceeded"
 
 
-def test_a_local_model_says_how_probable_its_tokens_were_in_every_dialect(client: OpenAI) -> None:
+def test_a_local_model_returns_logprobs_in_every_dialect(client: OpenAI) -> None:
     chat: Any = {"model": "writer", "messages": ASK, "max_tokens": 6, "logprobs": True, "top_logprobs": 3}
     greedy: Any = {"temperature": 2, "extra_body": {"top_k": 1, "min_p": 0.1, "repetition_penalty": 1.0}}
     whole = client.chat.completions.create(**chat, **greedy).choices[0]
@@ -168,7 +168,7 @@ def test_a_local_model_says_how_probable_its_tokens_were_in_every_dialect(client
     assert len(text.logprobs.top_logprobs or []) == len(text.logprobs.token_logprobs or []) == 4
 
 
-def test_a_local_model_completes_tokens_as_it_does_their_text(client: OpenAI) -> None:
+def test_a_local_model_completes_token_prompts_like_text_prompts(client: OpenAI) -> None:
     prompts = ["The capital of France is", "Two and two is"]
     tokenizer = Tokenizer.from_file(str(ROOT / "models/smollm2-135m/tokenizer.json"))
     greedy: Any = {"model": "writer", "max_tokens": 8, "temperature": 0}
@@ -182,7 +182,7 @@ def test_a_local_model_completes_tokens_as_it_does_their_text(client: OpenAI) ->
         client.completions.create(prompt=[10**6], **greedy)
 
 
-async def test_many_at_once_are_batched_and_all_answered(local: Local) -> None:
+async def test_concurrent_requests_are_batched_and_all_answered(local: Local) -> None:
     async with AsyncOpenAI(base_url=f"{local.url}/v1", api_key="none", max_retries=0) as client:
         asked = [
             client.chat.completions.create(model="writer", messages=ASK, max_tokens=12) for _ in range(12)

@@ -68,7 +68,7 @@ def script(podium: Podium) -> None:
     podium.upstreams["c"].answers.append(Answer(text="never ends", stall_after=3))
 
 
-async def nothing_goes_on(podium: Podium, client: httpx.AsyncClient, workflow_id: str | None) -> None:
+async def check_nothing_continues(podium: Podium, client: httpx.AsyncClient, workflow_id: str | None) -> None:
     """Assert that no upstream call is open, that no run continues, and that the record has no open step."""
     async with asyncio.timeout(10):
         while podium.open_calls or (await client.get("/readyz")).json()["running"]:
@@ -81,7 +81,7 @@ async def nothing_goes_on(podium: Podium, client: httpx.AsyncClient, workflow_id
 
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("events", range(EVENTS))
-async def test_nothing_goes_on_after_a_client_that_leaves_a_stream(podium: Podium, events: int) -> None:
+async def test_nothing_continues_after_a_client_leaves_a_stream(podium: Podium, events: int) -> None:
     script(podium)
     body = {
         "model": "m",
@@ -96,12 +96,12 @@ async def test_nothing_goes_on_after_a_client_that_leaves_a_stream(podium: Podiu
                 seen += line.startswith("data: ")
                 if seen > events:
                     break
-        await nothing_goes_on(podium, client, response.headers["x-podium-workflow-id"])
+        await check_nothing_continues(podium, client, response.headers["x-podium-workflow-id"])
 
 
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("waits_for", ["conductor", "a", "c"])
-async def test_nothing_goes_on_after_a_client_that_leaves_without_a_stream(
+async def test_nothing_continues_after_a_client_leaves_without_a_stream(
     podium: Podium, waits_for: str
 ) -> None:
     script(podium)
@@ -118,4 +118,4 @@ async def test_nothing_goes_on_after_a_client_that_leaves_without_a_stream(
                 await asyncio.sleep(0.01)
         asked.cancel()
         await asyncio.wait([asked])
-        await nothing_goes_on(podium, client, None)
+        await check_nothing_continues(podium, client, None)

@@ -64,7 +64,7 @@ async def wait_until_finished(http: httpx.AsyncClient, id: str) -> dict[str, Any
         await asyncio.sleep(0.5)
 
 
-async def test_a_router_that_is_replaced_finishes_what_is_short_leaves_what_is_kept_and_says_so_to_others(
+async def test_a_replaced_router_finishes_short_runs_and_hands_over_background_runs(
     local: Local, tmp_path: Path
 ) -> None:
     await asyncio.to_thread(deploy_version, tmp_path / "old.yaml")

@@ -81,7 +81,7 @@ def known(prometheus: Prometheus) -> set[str]:
     return set(prometheus.get("label/__name__/values"))
 
 
-def test_every_panel_and_every_alert_asks_for_what_is_there(podium: str, prometheus: Prometheus) -> None:
+def test_every_panel_and_every_alert_queries_existing_metrics(podium: str, prometheus: Prometheus) -> None:
     assert [ask(podium, model) for model in ("podium-mini", "cut", "unpriced")] == [200, 400, 200]
     asked = {**expressions("overview"), **expressions("workers")} | {
         name: expression for name, expression in alerts().items() if not name.startswith("Engine")
@@ -106,7 +106,7 @@ def test_every_panel_and_every_alert_asks_for_what_is_there(podium: str, prometh
     wait_until_none(never_shown)
 
 
-def test_a_run_is_counted_once_and_by_names_alone(podium: str, prometheus: Prometheus) -> None:
+def test_a_run_is_counted_once_without_ids_or_texts_in_labels(podium: str, prometheus: Prometheus) -> None:
     def count() -> float:
         found = prometheus.query(
             'sum(ray_gen_ai_workflow_duration_seconds_count{gen_ai_workflow_name="a", podium_status="finished"})'
@@ -124,7 +124,7 @@ def test_a_run_is_counted_once_and_by_names_alone(podium: str, prometheus: Prome
     assert not any(re.search(r"wf_|sky", value) for each in series for value in each.values())
 
 
-def test_vllms_own_figures_come_through_rays_agent_too(local: Local) -> None:
+def test_vllm_metrics_are_exported_through_rays_agent(local: Local) -> None:
     long = "Which of these words is the last? " + "word " * 400  # longer than a block of the prefix cache
     body = {"model": "writer", "messages": [{"role": "user", "content": long}], "max_tokens": 8}
     for _ in range(2):

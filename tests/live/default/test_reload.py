@@ -15,7 +15,7 @@ def deploy_scripted(user_config: dict[str, Any]) -> None:
     deploy("reload", ROOT / "cluster/scripted.yaml", user_config)
 
 
-def test_a_new_price_and_a_new_limit_hold_for_new_requests_in_the_same_replica(local: Local) -> None:
+def test_a_new_price_and_limit_apply_to_new_requests_without_a_restart(local: Local) -> None:
     deploy_scripted({})
     with httpx.Client(base_url=f"{local.url}/reload", timeout=30) as client:
         before = client.post("/v1/chat/completions", json=ASK).json()
@@ -32,7 +32,7 @@ def test_a_new_price_and_a_new_limit_hold_for_new_requests_in_the_same_replica(l
         assert kept.status_code == 200, "the replica was restarted: its records are gone"
 
 
-def test_a_user_config_that_cannot_be_used_is_told_and_the_replica_goes_on(local: Local) -> None:
+def test_an_invalid_user_config_is_reported_and_the_replica_continues(local: Local) -> None:
     deploy_scripted({})
     with httpx.Client(base_url=f"{local.url}/reload", timeout=30) as client:
         before = client.post("/v1/chat/completions", json=ASK).json()

@@ -13,7 +13,7 @@ TRACE = "0af7651916cd43dd8448eb211c80319c"
 CALLER = "b7ad6b7169203331"
 
 
-def test_one_trace_joins_the_client_the_router_the_plan_the_calls_and_the_engines(local: Local) -> None:
+def test_one_trace_joins_client_router_plan_calls_and_engines(local: Local) -> None:
     body = {
         "model": "podium-ultra", "messages": [{"role": "user", "content": "Say hello."}], "max_tokens": 8,
         "podium": {"plan": [
@@ -47,7 +47,7 @@ podium-router: replica_handle_request router __call__
 """)
 
 
-def test_the_conductors_call_is_a_plan_span_with_usage_and_its_engine_below(local: Local) -> None:
+def test_the_conductors_call_is_a_plan_span_with_usage_and_an_engine_span(local: Local) -> None:
     body = {"model": "podium-mini", "messages": [{"role": "user", "content": "Say hello."}], "max_tokens": 8}
     answer = httpx.post(f"{local.url}/v1/chat/completions", json=body, timeout=120).json()
 

@@ -21,7 +21,7 @@ ASK = {"model": "quick", "messages": [{"role": "user", "content": "Why?"}]}
 HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
 
 
-async def test_a_429_comes_through_whole_with_when_to_come_back(proxied: Proxied) -> None:
+async def test_a_429_reaches_the_client_with_its_retry_after_header(proxied: Proxied) -> None:
     async with httpx2.AsyncClient(timeout=30) as http:
 
         async def ask() -> httpx2.Response:
@@ -48,7 +48,7 @@ def asked(proxied: Proxied, **headers: str) -> httpx2.Response:
     )
 
 
-def test_foreign_hosts_origins_and_content_types_are_refused_in_openais_shape(proxied: Proxied) -> None:
+def test_foreign_hosts_origins_and_content_types_are_rejected_as_openai_errors(proxied: Proxied) -> None:
     refused = [
         asked(proxied, host="evil.example"),
         asked(proxied, origin="https://evil.example"),
@@ -68,7 +68,7 @@ def sent(proxied: Proxied, data: bytes) -> socket.socket:
     return connection
 
 
-def test_what_is_never_whole_is_ended_and_never_becomes_a_run(proxied: Proxied) -> None:
+def test_an_incomplete_request_is_closed_and_never_becomes_a_run(proxied: Proxied) -> None:
     silent, half, stopped = (
         sent(proxied, b""),
         sent(proxied, HEAD),
@@ -83,7 +83,7 @@ def test_what_is_never_whole_is_ended_and_never_becomes_a_run(proxied: Proxied) 
     assert httpx2.get(f"{proxied.url}/readyz").json()["running"] == 0
 
 
-def test_a_header_without_end_is_refused_at_once(proxied: Proxied) -> None:
+def test_an_endless_header_is_rejected_immediately(proxied: Proxied) -> None:
     connection, began_s = sent(proxied, HEAD + b"x-long: "), time.monotonic()
     with pytest.raises(ConnectionError):
         connection.sendall(b"a" * 100_000_000)
@@ -97,7 +97,7 @@ def received(proxied: Proxied, request: bytes) -> bytes:
     return said
 
 
-def test_an_id_that_a_client_chooses_forges_no_line_of_a_log(proxied: Proxied) -> None:
+def test_a_clients_request_id_cannot_forge_a_log_line(proxied: Proxied) -> None:
     request = (
         b"GET /v1/models?a=%%1b HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\nx-request-id: %s\r\n\r\n"
     )
@@ -122,7 +122,7 @@ def test_an_id_that_a_client_chooses_forges_no_line_of_a_log(proxied: Proxied) -
         ] == []
 
 
-def test_trailers_are_bounded_and_no_key_is_read_from_them(proxied: Proxied) -> None:
+def test_trailers_are_limited_and_contain_no_accepted_key(proxied: Proxied) -> None:
     chunked = HEAD + b"transfer-encoding: chunked\r\nconnection: close\r\n\r\n"
     body = json.dumps(ASK).encode()
     whole = b"%x\r\n%s\r\n0\r\nhost: evil.example\r\ncontent-type: text/plain\r\n\r\n" % (len(body), body)
@@ -132,7 +132,7 @@ def test_trailers_are_bounded_and_no_key_is_read_from_them(proxied: Proxied) -> 
         connection.sendall(b"a" * 100_000_000)
 
 
-def test_a_body_of_a_get_without_end_is_refused(proxied: Proxied) -> None:
+def test_an_endless_body_of_a_get_is_rejected(proxied: Proxied) -> None:
     head = b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000000000\r\n\r\n"
     connection = sent(proxied, head + b"a" * 100_000)
     assert connection.recv(99).startswith(b"HTTP/1.1 413")
@@ -148,7 +148,7 @@ def test_neither_http_2_nor_connect_is_served(proxied: Proxied, request_line: by
     assert sent(proxied, request_line).recv(99).startswith(b"HTTP/1.1 400")
 
 
-def test_text_that_no_model_can_read_is_a_413_and_a_picture_of_the_same_size_is_not(proxied: Proxied) -> None:
+def test_a_text_too_long_for_every_model_returns_413_but_not_an_image(proxied: Proxied) -> None:
     def answer(content: object) -> httpx2.Response:
         body = {"model": "quick", "messages": [{"role": "user", "content": content}]}
         return httpx2.post(f"{proxied.url}/v1/chat/completions", json=body, timeout=60)
@@ -160,7 +160,7 @@ def test_text_that_no_model_can_read_is_a_413_and_a_picture_of_the_same_size_is_
 
 
 @asynccontextmanager
-async def nothing_left(proxied: Proxied) -> AsyncIterator[None]:
+async def without_leftovers(proxied: Proxied) -> AsyncIterator[None]:
     yield
     async with httpx2.AsyncClient() as http, asyncio.timeout(20):
         while (await http.get(f"{proxied.url}/readyz")).json()["running"]:
@@ -168,8 +168,8 @@ async def nothing_left(proxied: Proxied) -> AsyncIterator[None]:
 
 
 @pytest.mark.parametrize("kind", ["idle", "unfinished", "prompts"])
-async def test_ordinary_clients_are_served_beside_300_that_only_hold_on(proxied: Proxied, kind: str) -> None:
-    async with nothing_left(proxied):
+async def test_clients_are_served_while_300_others_hold_connections_open(proxied: Proxied, kind: str) -> None:
+    async with without_leftovers(proxied):
         result = await besiege(
             Case("", kind, addresses=2), AttackTarget(proxied.url), 300, STREAM_S, streams=10
         )

@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 WITHIN_S = 60
 
 
-async def test_an_edited_settings_file_is_served_without_a_restart_and_a_bad_one_is_told(
+async def test_an_edited_settings_file_is_applied_without_a_restart(
     behind_serves_proxy: Proxied,
 ) -> None:
     path = behind_serves_proxy.settings

@@ -12,7 +12,7 @@ from tests.live.proxies.conftest import Proxied
 pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 
 
-def test_make_serve_is_on_loopback_and_ray_asks_for_its_token_there_too(proxied: Proxied) -> None:
+def test_make_serve_listens_on_loopback_and_ray_requires_its_token(proxied: Proxied) -> None:
     server = proxied.server
     assert server.dashboard_port is not None
     ports = ports_once_open(server.tag, {server.port, server.metrics_port, server.dashboard_port})

@@ -39,7 +39,7 @@ def in_rays_usual_folder(pid: int, since_s: float) -> bool:
     return any(path.stat().st_mtime >= since_s for path in Path("/tmp/ray").glob(f"session_*_{pid}"))
 
 
-async def test_a_server_uses_its_secrets_and_leaves_them_nowhere_and_nothing_else(proxied: Proxied) -> None:
+async def test_a_server_uses_its_secrets_and_leaves_none_in_any_file(proxied: Proxied) -> None:
     server, planted, began_s = proxied.server, proxied.planted, proxied.began_s
     asked = [await ask(proxied.url, model) for model in ("gpt", "claude", "gemini", "podium-mini")]
     assert asked == [200, 502, 502, 200]

@@ -137,33 +137,33 @@ def everything() -> list[Figure]:
     ]
 
 
-def test_all_parts_together_give_every_name_of_the_catalogue_once_and_to_json() -> None:
+def test_all_parts_together_report_every_figure_of_the_catalogue_once() -> None:
     figures = json.loads(json.dumps(to_json(everything())))
     assert figures.keys() == CATALOGUE.keys()
     assert all(isinstance(value, int | float) for value in figures.values())
     assert {name for name in PROMISED if CATALOGUE[name].target is not None} == PROMISED
 
 
-def test_a_tools_round_trip_is_told_in_milliseconds_and_in_requests() -> None:
+def test_a_tool_round_trip_is_reported_in_milliseconds_and_requests() -> None:
     figures = values(everything())
     assert (figures["tool_turn_p50_ms_sqlite"], figures["tool_turn_over_request_sqlite"]) == (5.0, 2.5)
 
 
-def test_metering_is_what_is_added_to_the_same_router_without_it() -> None:
+def test_the_cost_of_metering_is_the_difference_to_the_same_router_without_it() -> None:
     figures = values(everything())
     measured = [figures[f"metering_{name}_sqlite"] for name in ("added_p50_ms", "rps_over_plain")]
     assert measured == [2.0, 0.8]
     assert figures["metering_added_p99_ms_sqlite"] > 7
 
 
-def test_a_name_that_nobody_knows_or_that_came_twice_is_not_written() -> None:
+def test_an_unknown_or_repeated_figure_is_rejected() -> None:
     with pytest.raises(ValueError, match="speed"):
         to_json([reading("speed", 1)])
     with pytest.raises(ValueError, match="twice"):
         to_json([reading("disconnects", 1), reading("disconnects", 2)])
 
 
-def test_the_ratios_of_a_plan_are_taken_pair_by_pair() -> None:
+def test_a_plans_ratios_are_calculated_per_pair() -> None:
     slow = dag.Pair({"wall_s": 1.2, "critical_path_s": 0.6}, 1.5, 1.5)
     good = dag.Pair({"wall_s": 0.63, "critical_path_s": 0.6}, 0.66, 1.32)
     assert values(dag.figures([good, slow, good])) == pytest.approx(
@@ -175,14 +175,14 @@ def test_the_ratios_of_a_plan_are_taken_pair_by_pair() -> None:
     )
 
 
-def test_the_plans_differ_only_in_what_is_read() -> None:
+def test_the_plans_differ_only_in_their_access_lists() -> None:
     workers = [step["worker"] for step in dag.PARALLEL]
     assert workers == [step["worker"] for step in dag.SEQUENTIAL]
     assert [step["access"] for step in dag.PARALLEL] == [[], [], [], [0, 1, 2]]
     assert [step["access"] for step in dag.SEQUENTIAL] == [[], [0], [1], [2]]
 
 
-def test_the_first_call_is_timed_from_its_steps_last_byte_and_to_the_plans_end() -> None:
+def test_the_first_call_is_timed_from_its_steps_last_byte_to_the_plans_end() -> None:
     assert values(first_call.figures([a_conductors_record()])) == pytest.approx(
         {
             "first_call_after_step_ms": 3,
@@ -192,7 +192,7 @@ def test_the_first_call_is_timed_from_its_steps_last_byte_and_to_the_plans_end()
     )
 
 
-def test_a_workers_own_delay_is_taken_off_the_round_trip_and_nothing_off_the_tokens_way() -> None:
+def test_a_workers_own_delay_is_subtracted_only_from_the_round_trip() -> None:
     got = values(tokens.figures([4.0, 5.0, 60.0], [110.0, 114.0, 160.0], [8.0, 9.0, 10.0]))
     assert got["answer_token_added_p50_ms"] == 5
     assert got["answer_token_added_p95_ms"] == 60
@@ -200,13 +200,13 @@ def test_a_workers_own_delay_is_taken_off_the_round_trip_and_nothing_off_the_tok
     assert got["bare_serve_p50_ms"] == 9
 
 
-def test_rounds_are_compared_within_themselves() -> None:
+def test_figures_are_ratios_within_a_round() -> None:
     busy_later = [(150.0, 200.0), (60.0, 80.0), (30.0, 40.0)]
     compared = passthrough.figures(busy_later)[0]
     assert (compared.low, compared.value, compared.high) == (0.75, 0.75, 0.75)
 
 
-def test_both_sides_of_the_engine_are_compared_round_by_round() -> None:
+def test_both_sides_of_the_engine_are_compared_per_round() -> None:
     rounds = [a_round(95.0, 100.0), a_round(45.0, 50.0), a_round(19.0, 20.0)]
     got = values(engine.figures({1: rounds, 32: rounds[1:2]}, first_tokens(112.0, 130.0, 114.0)))
     assert got["vllm_tokens_over_bare_1"] == pytest.approx(0.95)
@@ -216,18 +216,18 @@ def test_both_sides_of_the_engine_are_compared_round_by_round() -> None:
     assert (got["vllm_tokens_per_s_32"], got["vllm_bare_tokens_per_s_32"]) == (45, 50)
 
 
-def test_no_question_is_asked_twice() -> None:
+def test_no_question_is_repeated() -> None:
     questions = [question for _ in range(2) for line in engine.questions(8, 3) for question in line]
     assert len(set(questions)) == len(questions) == 48
 
 
-def test_the_streams_meant_to_be_under_way_follow_the_load() -> None:
+def test_the_target_number_of_streams_follows_the_load() -> None:
     assert [
         autoscaling.target_streams(at_s) for at_s in (0, 14.9, 15.1, 29, 37.5, 50, 69, 78, 200)
     ] == pytest.approx([1, 1, 8, 8, 12, 16, 8, 0, 0])
 
 
-def test_a_stream_cut_while_replicas_came_and_went_is_lost() -> None:
+def test_a_stream_interrupted_by_scaling_is_lost() -> None:
     whole = autoscaling.WORDS
     got = values(autoscaling.figures(a_scaled_run(whole, None, whole - 1, whole)))
     assert (got["autoscaling_lost"], got["autoscaling_streams"]) == (2, 4)
@@ -237,31 +237,31 @@ def test_a_stream_cut_while_replicas_came_and_went_is_lost() -> None:
 
 
 @pytest.mark.parametrize("replicas", [(0, 1, 1, 0), (0, 1, 2, 1)])
-def test_a_run_without_a_second_replica_or_with_one_left_gives_no_figures(replicas: tuple[int, ...]) -> None:
+def test_a_run_that_does_not_scale_up_and_down_gives_no_figures(replicas: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="did not scale up and down"):
         autoscaling.figures(a_scaled_run(replicas=replicas))
 
 
-def test_streams_and_replicas_are_drawn(tmp_path: Path) -> None:
+def test_streams_and_replicas_are_plotted(tmp_path: Path) -> None:
     for name in ("seen.svg", "seen.png"):
         autoscaling.draw(a_scaled_run().snapshots, tmp_path / name)
     assert "replicas up" in (tmp_path / "seen.svg").read_text()
     assert (tmp_path / "seen.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_less_busy_engine_is_told_by_its_cpu_time() -> None:
+def test_the_less_busy_engine_is_found_by_its_cpu_time() -> None:
     got = values(two_engines.figures([True, False, True], 31.5, {71: 3.0, 72: 9.0}))
     assert (got["two_engines_lesser_share"], got["two_engines_lost"]) == (0.25, 1)
     with pytest.raises(ValueError, match="two engines"):
         two_engines.figures([True], 1.0, {71: 3.0})
 
 
-def test_a_stream_that_broke_or_says_something_else_is_lost() -> None:
+def test_a_stream_with_missing_or_wrong_text_is_lost() -> None:
     got = values(streams.figures([streams.TEXT, None, "one two", streams.TEXT], 4, 100 * 2**20, 102 * 2**20))
     assert got == {"open_streams_lost": 2, "open_streams_peak": 4, "router_mb_per_open_stream": 0.5}
 
 
-def test_what_a_slow_reader_takes_is_what_was_added_over_the_runs_under_way() -> None:
+def test_a_slow_readers_memory_is_the_increase_divided_by_the_readers() -> None:
     assert values(slow_readers.figures(A_QUIET_SERVER, A_FULL_SERVER, 250, 3)) == {
         "slow_readers": 250,
         "slow_reader_router_mb": 0.4,
@@ -271,7 +271,7 @@ def test_what_a_slow_reader_takes_is_what_was_added_over_the_runs_under_way() ->
     }
 
 
-def test_a_call_that_stays_open_counts_as_left_and_as_slow() -> None:
+def test_a_call_that_stays_open_counts_as_slow_and_not_closed() -> None:
     calls = [disconnects.Disconnect(stage, 5.0, 0) for stage in disconnects.STAGES]
     got = values(disconnects.figures([*calls, disconnects.Disconnect("inner", 5000.0, 2)], runs_left=1))
     assert got["disconnect_to_closed_p95_ms"] == 5000
@@ -279,7 +279,7 @@ def test_a_call_that_stays_open_counts_as_left_and_as_slow() -> None:
     assert (got["disconnects"], got["disconnect_calls_left"]) == (4, 3)
 
 
-def test_noise_is_the_figure_of_each_fifth_of_the_repeats() -> None:
+def test_the_noise_is_the_range_over_fifths_of_the_repeats() -> None:
     samples = [float(number) for number in range(100)]
     assert p95(samples) == 94
     noisy = figure("disconnect_to_closed_p95_ms", samples, p95)
@@ -290,7 +290,7 @@ def test_noise_is_the_figure_of_each_fifth_of_the_repeats() -> None:
         figure("disconnects", [])
 
 
-def test_a_promise_is_kept_at_its_bound_and_missed_beyond() -> None:
+def test_a_target_is_met_at_its_bound_and_missed_beyond() -> None:
     assert FigureSpec("", 15).meets_target(15) is True
     assert FigureSpec("", 15).meets_target(15.1) is False
     assert FigureSpec("", 0.5, "at least").meets_target(0.49) is False
@@ -301,13 +301,13 @@ def test_the_table_shows_every_figure() -> None:
     assert table(everything()).row_count == len(CATALOGUE)
 
 
-def test_the_parts_are_those_that_the_command_line_names() -> None:
+def test_the_parts_are_those_of_the_command_line() -> None:
     none: Any = None
     shared = list_shared_parts(BenchClient(none, "http://127.0.0.1:9"), none, none, print)
     assert tuple(part.name for part in [*shared, *ISOLATED]) == PARTS
 
 
-def test_the_settings_say_what_the_measurements_take_for_granted() -> None:
+def test_the_settings_match_the_constants_of_the_measurements() -> None:
     settings = yaml.safe_load((BENCH / "settings.yaml").read_text())
     workers = {worker["name"]: worker for worker in settings["workers"]}
     assert [workers[name]["delay_s"] for name in "abc"] == [0.3] * 3
@@ -320,7 +320,7 @@ def test_the_settings_say_what_the_measurements_take_for_granted() -> None:
     assert {worker["model"] for worker in served} == disconnects.SCRIPTS.keys()
 
 
-async def test_the_upstream_knows_when_a_call_spoke_and_when_its_client_hung_up() -> None:
+async def test_the_upstream_records_when_a_call_answered_and_was_closed() -> None:
     ask = {"model": "answer", "messages": [{"role": "user", "content": "run-x1- what is it?"}]}
     up = FakeOpenAI(disconnects.script_of)
     async with up.running(), aiohttp.ClientSession() as session:
@@ -355,7 +355,7 @@ async def test_the_upstream_knows_when_a_call_spoke_and_when_its_client_hung_up(
         (12.5, 13.0, None, False),
     ],
 )
-def test_an_answer_is_wrong_where_its_adapter_was_not_in_use_while_it_waited_or_there_were_two(
+def test_an_answer_of_an_unused_adapter_or_of_two_is_wrong(
     asked_s: float, first_s: float, text: str | None, is_wrong: bool
 ) -> None:
     answer = adapters.AdapterAnswer(asked_s, first_s, text)
@@ -363,7 +363,7 @@ def test_an_answer_is_wrong_where_its_adapter_was_not_in_use_while_it_waited_or_
     assert bool(adapters.wrong([answer], switches)) == is_wrong
 
 
-def test_answers_that_broke_while_adapters_were_switched_are_counted_as_lost() -> None:
+def test_answers_broken_during_an_adapter_switch_count_as_lost() -> None:
     got = values(adapters.figures([*A_SWITCHED_RUN, adapters.AdapterAnswer(14.0, 15.0, None)], [A_TO_B]))
     assert (got["adapters_lost"], got["adapters_wrong"], got["adapters_answers"]) == (1, 0, 4)
     assert (got["adapters_switch_s"], got["adapters_first_word_switching_ms"]) == (2.0, 500.0)

@@ -55,7 +55,7 @@ async def url() -> AsyncIterator[str]:
         yield url
 
 
-def test_sides_are_compared_round_by_round_and_less_what_the_upstream_takes() -> None:
+def test_gateways_are_compared_per_round_without_the_upstreams_time() -> None:
     got = {each.name: each.value for each in peers.litellm_figures(ROUNDS)}
     assert got["passthrough_rps_over_litellm"] == pytest.approx(2.5)
     assert got["streams_over_litellm"] == pytest.approx(5)
@@ -65,7 +65,7 @@ def test_sides_are_compared_round_by_round_and_less_what_the_upstream_takes() ->
     assert (got["podium_rps"], got["litellm_rps"], got["upstream_rps"]) == (500, 200, 5000)
 
 
-def test_beside_smg_the_empty_ingress_says_how_much_of_its_requests_serve_can_have() -> None:
+def test_the_smg_comparison_includes_the_bare_ingress() -> None:
     got = {each.name: each.value for each in peers.smg_figures(ROUNDS)}
     assert got["metered_rps_over_ingress"] == pytest.approx(0.5)
     assert got["ingress_rps_over_smg"] == pytest.approx(5)
@@ -76,18 +76,18 @@ def test_beside_smg_the_empty_ingress_says_how_much_of_its_requests_serve_can_ha
     assert (got["metered_rps"], got["smg_rps"], got["ingress_added_p50_ms"]) == (500, 200, 1)
 
 
-def test_what_a_workflow_adds_to_the_bare_ingress_is_told_per_step() -> None:
+def test_a_workflows_overhead_over_the_bare_ingress_is_reported_per_step() -> None:
     one, three = steps.figures([(2.0, 5.0, 11.0)])
     assert (one.value, three.value) == (3, 3)
 
 
-def test_the_workflows_are_of_as_many_steps_as_they_say() -> None:
+def test_the_workflows_have_the_named_number_of_steps() -> None:
     workflows = yaml.safe_load((Path(steps.__file__).parent / "fast.yaml").read_text())["workflows"]
     assert [len(workflows[name]) for name in ("one-step", "three-steps")] == [1, 3]
     assert [step.get("access") for step in workflows["three-steps"]] == [None, [0], [1]]
 
 
-async def test_the_upstream_is_what_the_official_sdk_understands(url: str) -> None:
+async def test_the_official_sdk_can_parse_the_upstreams_answers(url: str) -> None:
     async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none") as client:
         ask = {"model": "m", "messages": [{"role": "user", "content": "What is it?"}]}
         create: Any = client.chat.completions.create
@@ -101,7 +101,7 @@ async def test_the_upstream_is_what_the_official_sdk_understands(url: str) -> No
     assert chunks[-1].usage.completion_tokens == echo_upstream.CHUNKS
 
 
-async def test_answers_are_checked_and_a_dropped_word_is_no_answer(
+async def test_answers_are_checked_and_a_missing_word_is_an_error(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with aiohttp.ClientSession() as session:
@@ -116,14 +116,14 @@ async def test_answers_are_checked_and_a_dropped_word_is_no_answer(
         assert (await client.post(CHAT, proxies.STREAMED_BODY)).endswith(b"data: [DONE]\n\n")
 
 
-async def test_a_server_that_ends_before_it_is_ready_tells_its_last_words() -> None:
+async def test_a_server_that_exits_before_it_is_ready_is_reported_with_its_output() -> None:
     with pytest.raises(RigError, match=r"(?s)broken exited before it was ready.*no such luck"):
         async with subprocess_server("broken", ["sh", "-c", "echo no such luck; exit 3"], 9):
             pass
 
 
 @pytest.mark.slow
-def test_the_environment_is_made_again_only_when_its_lock_changes(tmp_path: Path) -> None:
+def test_the_environment_is_recreated_only_when_its_lock_changes(tmp_path: Path) -> None:
     lock, venv = tmp_path / "peer.lock", tmp_path / "peer"
     lock.write_text("")
     make_environment(venv, "-r", str(lock))
@@ -136,7 +136,7 @@ def test_the_environment_is_made_again_only_when_its_lock_changes(tmp_path: Path
 
 
 @pytest.mark.slow
-def test_an_environment_that_cannot_be_made_says_so_and_is_not_kept_for_whole(tmp_path: Path) -> None:
+def test_an_environment_that_cannot_be_created_is_an_error_and_is_not_reused(tmp_path: Path) -> None:
     for _ in range(2):
         with pytest.raises(RigError, match=r"(?s)could not be created.*no-such"):
             make_environment(tmp_path / "peer", "no-such/file-1.0-py3-none-any.whl")
@@ -145,5 +145,5 @@ def test_an_environment_that_cannot_be_made_says_so_and_is_not_kept_for_whole(tm
 @pytest.mark.parametrize(
     ("peer", "package"), [(peers.LITELLM, "litellm==1.96.0"), (peers.SMG, "smg==1.13.0")]
 )
-def test_every_package_of_a_peer_is_held_at_a_version(peer: peers.Peer, package: str) -> None:
+def test_every_package_of_a_peer_is_pinned(peer: peers.Peer, package: str) -> None:
     assert f"{package} \\" in peer.lock.read_text().splitlines()

@@ -7,7 +7,7 @@ import yaml
 from loadtest.bench import schedulers as bench
 
 
-def test_the_bench_runs_plans_of_every_length_and_shape_with_workers_that_its_settings_have() -> None:
+def test_the_bench_runs_plans_of_every_length_with_workers_of_its_settings() -> None:
     plans = bench.sample_plans(bench.PLANS)
     assert bench.PLANS >= 200
     assert {len(plan) for plan in plans} == {1, 2, 3, 4, 5}
@@ -19,12 +19,12 @@ def test_the_bench_runs_plans_of_every_length_and_shape_with_workers_that_its_se
     assert json.loads(json.dumps(plans)) == bench.sample_plans(bench.PLANS)
 
 
-def test_in_sequence_every_step_also_reads_the_one_before() -> None:
+def test_in_sequence_every_step_also_reads_the_previous_one() -> None:
     plan = [{"worker": "a", "access": access} for access in ([], [], [0], [0, 1])]
     assert [each["access"] for each in bench.in_sequence(plan)] == [[], [0], [0, 1], [0, 1, 2]]
 
 
-def test_the_ratios_are_taken_plan_by_plan() -> None:
+def test_the_ratios_are_calculated_per_plan() -> None:
     walls = [bench.Walls(1.0, 1.0, 1.0), bench.Walls(1.0, 1.25, 2.0), bench.Walls(2.0, 2.5, 4.0)]
     got = {each.name: each.value for each in bench.figures(walls)}
     assert got["wall_over_sequential_p50"] == 0.5

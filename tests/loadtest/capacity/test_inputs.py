@@ -43,9 +43,7 @@ def write_inputs(tmp_path: Path, **changes: Any) -> Path:
         ({"surprise": 1}, "surprise"),
     ],
 )
-def test_inputs_that_cannot_be_are_refused_by_name(
-    tmp_path: Path, changes: dict[str, Any], message: str
-) -> None:
+def test_invalid_inputs_are_rejected_by_name(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(InputsError, match=re.escape(message)):
         load(write_inputs(tmp_path, **changes))
 
@@ -56,7 +54,7 @@ def test_the_numbers_for_autoscaling_in_older_inputs_are_ignored(tmp_path: Path)
     )
 
 
-def test_a_batch_larger_than_the_table_is_refused(tmp_path: Path) -> None:
+def test_a_batch_larger_than_the_table_is_rejected(tmp_path: Path) -> None:
     engine = yaml.safe_load(INPUTS.read_text())["engines"]["32b"] | {
         "max_num_seqs": 4096,
         "memory_seqs": 4096,
@@ -65,7 +63,7 @@ def test_a_batch_larger_than_the_table_is_refused(tmp_path: Path) -> None:
         load(write_inputs(tmp_path, engines__32b=engine))
 
 
-def test_no_file_and_no_yaml_are_told_apart(tmp_path: Path) -> None:
+def test_a_missing_file_and_invalid_yaml_have_different_errors(tmp_path: Path) -> None:
     with pytest.raises(InputsError, match="cannot be read"):
         load(tmp_path / "none.yaml")
     broken = tmp_path / "broken.yaml"
@@ -74,7 +72,7 @@ def test_no_file_and_no_yaml_are_told_apart(tmp_path: Path) -> None:
         load(broken)
 
 
-def test_every_section_with_numbers_says_its_source_and_date() -> None:
+def test_every_section_with_numbers_has_a_source_and_a_date() -> None:
     inputs = load()
     sections = [inputs.plans, inputs.router, inputs.sizing, inputs.checked]
     sections += [
@@ -87,7 +85,7 @@ def test_every_section_with_numbers_says_its_source_and_date() -> None:
     assert set(Inputs.model_fields) == set(yaml.safe_load(INPUTS.read_text()))
 
 
-def test_batches_targets_and_prices_are_those_of_the_cluster_files() -> None:
+def test_batches_targets_and_prices_come_from_the_cluster_files() -> None:
     inputs = load()
     prices = yaml.safe_load((ROOT / inputs.deployed.prices).read_text())["instances"]
     for name, machine in inputs.machines.items():
@@ -101,7 +99,7 @@ def test_batches_targets_and_prices_are_those_of_the_cluster_files() -> None:
     assert not any("usd_per_hour" in each for each in document["machines"].values())
 
 
-def test_a_number_of_the_inputs_wins_over_the_cluster_files(tmp_path: Path) -> None:
+def test_a_number_in_the_inputs_overrides_the_cluster_files(tmp_path: Path) -> None:
     inputs = load(write_inputs(tmp_path, router__replicas=5, engines__32b__max_num_seqs=12))
     assert (inputs.router.replicas, inputs.engines["32b"].max_num_seqs) == (5, 12)
 
@@ -118,14 +116,14 @@ def test_a_number_of_the_inputs_wins_over_the_cluster_files(tmp_path: Path) -> N
         ({"deployed__serve": "cluster/none.yaml"}, "cluster/none.yaml cannot be read"),
     ],
 )
-def test_what_the_cluster_files_do_not_have_is_told(
+def test_a_value_missing_in_the_cluster_files_is_an_error(
     tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(InputsError, match=re.escape(message)):
         load(write_inputs(tmp_path, **changes))
 
 
-def test_the_command_line_refuses_wrong_inputs_and_wrong_rates(
+def test_the_command_rejects_invalid_inputs_and_rates(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["--inputs", str(write_inputs(tmp_path, conductor="gpt-9"))]) == 2
@@ -135,7 +133,7 @@ def test_the_command_line_refuses_wrong_inputs_and_wrong_rates(
     assert "'many'" in capsys.readouterr().err
 
 
-def test_a_folder_that_cannot_be_made_is_named_before_the_simulations(
+def test_an_unwritable_folder_is_reported_before_the_simulations(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "a file").touch()
@@ -150,7 +148,7 @@ def test_poisson_traffic_has_its_rate_and_exponential_gaps() -> None:
     assert gaps.std() == pytest.approx(gaps.mean(), rel=0.05)
 
 
-def test_a_day_has_a_night_and_a_burst_a_middle() -> None:
+def test_daily_traffic_has_a_low_at_night_and_a_burst_a_peak() -> None:
     rng = np.random.default_rng(0)
     night, noon = np.histogram(diurnal(50, 1000, rng), bins=[0, 100, 450, 550])[0][[0, 2]]
     assert noon == pytest.approx(50 * 100, rel=0.1)
@@ -159,7 +157,7 @@ def test_a_day_has_a_night_and_a_burst_a_middle() -> None:
     assert middle == pytest.approx(3 * before, rel=0.1)
 
 
-def test_a_trace_is_read_in_order_and_a_wrong_one_refused(tmp_path: Path) -> None:
+def test_a_trace_is_sorted_and_an_invalid_one_rejected(tmp_path: Path) -> None:
     trace = tmp_path / "trace.csv"
     trace.write_text("arrival_s,who\n3.5,a\n1,b\n")
     assert traffic(str(trace), 1, 1, np.random.default_rng(0)).tolist() == [1.0, 3.5]

@@ -72,7 +72,7 @@ def erlang_c(servers: int, offered: float) -> float:
 
 
 @pytest.mark.parametrize("servers", [1, 4])
-def test_cores_wait_as_long_as_erlang_says_and_are_as_busy_as_the_utilisation_law_says(servers: int) -> None:
+def test_core_waiting_times_follow_erlang_and_the_utilisation_law(servers: int) -> None:
     rng, rate, mean_s = np.random.default_rng(5), 0.7 * servers, 1.0
     arrivals = poisson(rate, 40_000 / servers, rng)
     cores = Cores(simpy.Environment(), servers)
@@ -82,7 +82,7 @@ def test_cores_wait_as_long_as_erlang_says_and_are_as_busy_as_the_utilisation_la
     assert cores.busy_s / cores.env.now / servers == pytest.approx(0.7, rel=0.03)
 
 
-def test_a_call_alone_takes_its_prompt_and_then_a_step_for_each_token() -> None:
+def test_a_single_call_takes_its_prompt_time_and_one_step_per_token() -> None:
     env = simpy.Environment()
     engine = EngineReplica(env, an_engine(prefill_tokens_per_s=1000, chunk_tokens=100))
     first, last = engine.call(500, [1, 100])
@@ -93,7 +93,7 @@ def test_a_call_alone_takes_its_prompt_and_then_a_step_for_each_token() -> None:
     assert engine.ongoing == 0
 
 
-def test_ten_at_once_share_the_batch_and_an_eleventh_waits_for_a_place() -> None:
+def test_ten_calls_share_the_batch_and_an_eleventh_waits() -> None:
     env = simpy.Environment()
     engine = EngineReplica(env, an_engine())
     calls = [engine.call(1, [100])[0] for _ in range(11)]
@@ -104,7 +104,7 @@ def test_ten_at_once_share_the_batch_and_an_eleventh_waits_for_a_place() -> None
     assert env.now == pytest.approx(3.0, rel=1e-3)
 
 
-def test_a_prompt_that_is_read_slows_those_that_decode() -> None:
+def test_a_prompts_prefill_slows_concurrent_decoding() -> None:
     def took_s(prompt_tokens: int) -> float:
         env = simpy.Environment()
         engine = EngineReplica(env, an_engine(prefill_tokens_per_s=10_000, chunk_tokens=500))
@@ -117,7 +117,7 @@ def test_a_prompt_that_is_read_slows_those_that_decode() -> None:
     assert took_s(0) < took_s(2000) < took_s(8000)
 
 
-def test_an_api_over_its_quota_lets_calls_begin_at_the_quotas_pace() -> None:
+def test_an_api_over_its_quota_starts_calls_at_the_quotas_rate() -> None:
     env = simpy.Environment()
     spec = GIVEN.apis["gpt-5"].model_copy(
         update={"requests_per_minute": 60.0, "tokens_per_minute": None, "first_token_sigma": 0.0}
@@ -129,13 +129,13 @@ def test_an_api_over_its_quota_lets_calls_begin_at_the_quotas_pace() -> None:
     assert api.ongoing == 0
 
 
-def test_the_same_seed_gives_the_same_run_and_another_does_not() -> None:
+def test_equal_seeds_give_equal_runs_and_others_do_not() -> None:
     one, again, other = (run_simulation(seed=seed, lasts_s=30) for seed in (1, 1, 2))
     assert one.requests == again.requests
     assert ends_s(one) != ends_s(other)
 
 
-def test_twice_the_replicas_make_nobody_wait_longer_in_the_mean_or_at_the_95th_percentile() -> None:
+def test_twice_the_replicas_increase_neither_the_mean_nor_the_p95_wait() -> None:
     tight = Sizes(
         SIZES.routers, {name: max(1, count // 2) for name, count in SIZES.engines.items()}, SIZES.quotas
     )
@@ -145,7 +145,7 @@ def test_twice_the_replicas_make_nobody_wait_longer_in_the_mean_or_at_the_95th_p
     assert percentile(faster, 95) <= 1.02 * percentile(slower, 95)
 
 
-def test_engines_and_routers_are_as_busy_as_the_utilisation_law_says() -> None:
+def test_engine_and_router_utilisation_follows_the_utilisation_law() -> None:
     times = poisson(4, 900, np.random.default_rng(0))
     plans = samples(GIVEN, len(times), 1)
     busy = simulate(GIVEN, SIZES, times, plans, since_s=300).busy
@@ -157,12 +157,12 @@ def test_engines_and_routers_are_as_busy_as_the_utilisation_law_says() -> None:
     assert busy["router"] == pytest.approx(4 * router_s(GIVEN, plans) / SIZES.routers, rel=0.12)
 
 
-def test_first_tokens_come_after_the_plan_and_before_the_end() -> None:
+def test_first_tokens_arrive_after_the_plan_and_before_the_end() -> None:
     for each in run_simulation(lasts_s=60).requests:
         assert each.arrived_s < each.planned_s <= each.first_token_s <= each.end_s
 
 
-def test_a_larger_rate_needs_more_of_everything_and_its_slice_keeps_the_shape() -> None:
+def test_a_higher_rate_needs_more_machines_in_the_same_proportions() -> None:
     plans = samples(GIVEN, 3000, 0)
     small, large = size(GIVEN, 10, plans), size(GIVEN, 1000, plans)
     assert small.gpus < large.gpus
@@ -173,7 +173,7 @@ def test_a_larger_rate_needs_more_of_everything_and_its_slice_keeps_the_shape() 
     assert part.engines["32b"] == pytest.approx(large.sizes.engines["32b"] / 100, abs=0.5)
 
 
-def test_steps_that_the_last_cannot_reach_are_dead() -> None:
+def test_steps_that_the_last_step_does_not_need_are_unused() -> None:
     def a_plan(*reads: tuple[int, ...]) -> SimulatedPlan:
         return SimulatedPlan(tuple(SimulatedStep("a", read, 1, 1, 1) for read in reads), 1)
 
@@ -182,7 +182,7 @@ def test_steps_that_the_last_cannot_reach_are_dead() -> None:
     assert a_plan((), ()).reachable == {1}
 
 
-def test_the_mix_has_the_lengths_and_sizes_that_it_says() -> None:
+def test_the_mix_has_the_configured_lengths_and_sizes() -> None:
     plans = samples(GIVEN, 4000, 0)
     lengths = [len(plan.steps) for plan in plans]
     outputs = [step.output_tokens for plan in plans for step in plan.steps]
@@ -193,13 +193,13 @@ def test_the_mix_has_the_lengths_and_sizes_that_it_says() -> None:
     assert samples(GIVEN, 5, 1) == samples(GIVEN, 5, 1) != samples(GIVEN, 5, 2)
 
 
-def test_a_long_answer_is_told_of_in_pieces() -> None:
+def test_a_long_answer_is_streamed_in_chunks() -> None:
     assert chunk_ends(1, 64) == [1]
     assert chunk_ends(64, 64) == [1, 64]
     assert chunk_ends(150, 64) == [1, 64, 128, 150]
 
 
-def test_the_real_server_was_as_fast_as_its_simulation_says_until_it_was_nearly_full() -> None:
+def test_the_simulation_matches_the_measured_latency_below_saturation() -> None:
     assert GIVEN.checked is not None
     rows = [compare_rate(GIVEN, GIVEN.checked, at) for at in GIVEN.checked.rates]
     room = [row for row in rows if row["rate_rps"] * row["real_router_cpu_ms"] / 1000 < 0.7]
@@ -214,7 +214,7 @@ def test_the_real_server_was_as_fast_as_its_simulation_says_until_it_was_nearly_
         )  # at most slightly too cheap; a busy router reads more per wake-up
 
 
-def test_the_routers_cpu_for_requests_that_nothing_was_fitted_to_is_reckoned_streamed_and_not() -> None:
+def test_the_routers_cpu_is_predicted_for_requests_not_used_in_the_fit() -> None:
     assert GIVEN.checked is not None
     rows = compare_cpu(GIVEN, GIVEN.checked)
     assert {row["streamed"] for row in rows} == {True, False}
@@ -222,7 +222,7 @@ def test_the_routers_cpu_for_requests_that_nothing_was_fitted_to_is_reckoned_str
         assert abs(row["error"]) < 0.6, row  # a nearly idle router reads fewer tokens per wake-up
 
 
-def test_what_is_there_is_what_the_serve_config_says() -> None:
+def test_the_available_replicas_are_those_of_the_serve_config() -> None:
     needs = size(GIVEN, 1000, samples(GIVEN, 3000, 0)).needs
     there = {need.name: need.available for need in needs if need.setting}
     serve = yaml.safe_load((ROOT / GIVEN.deployed.serve).read_text())
@@ -235,7 +235,7 @@ def test_what_is_there_is_what_the_serve_config_says() -> None:
     assert there["32b"] == sum(of_32b)
 
 
-def test_a_second_look_costs_the_conductor_a_call_and_keeps_the_answer_back_until_it_has_read_it() -> None:
+def test_a_second_look_adds_a_conductor_call_and_delays_the_answer() -> None:
     def looking(share: float) -> inputs.Inputs:
         look = GIVEN.plans.second_look.model_copy(update={"share": share})
         return GIVEN.model_copy(update={"plans": GIVEN.plans.model_copy(update={"second_look": look})})
@@ -259,7 +259,7 @@ def test_a_second_look_costs_the_conductor_a_call_and_keeps_the_answer_back_unti
     )
 
 
-def test_a_batch_is_no_larger_than_the_engines_memory_or_its_setting() -> None:
+def test_a_batch_is_limited_by_the_engines_memory_and_its_setting() -> None:
     assert an_engine(max_num_seqs=8).batch == 8
     assert an_engine(memory_seqs=6).batch == 6
 

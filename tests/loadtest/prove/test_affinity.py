@@ -9,20 +9,20 @@ def turn(sent_s: float, *, stayed: bool = True, lost: int = 0) -> AffinityTurn:
     return AffinityTurn(sent_s, stayed, 1000, lost)
 
 
-def test_the_return_is_the_time_after_which_nearly_all_turns_stayed():
+def test_the_return_time_is_when_nearly_all_turns_have_stayed():
     turns = [turn(20 + n / 10, stayed=n >= 30) for n in range(200)]
     assert find_return(turns, 20) == 3.0
     turns.append(turn(60, stayed=False))
     assert find_return(turns, 20) == 3.0  # one of 171 may move
 
 
-def test_turns_that_go_anywhere_never_return():
+def test_turns_on_random_workers_never_return():
     turns = [turn(20 + n, stayed=n % 3 == 0) for n in range(1, 31)]
     assert find_return(turns, 20) is None
     assert find_return([], 20) is None
 
 
-def test_phases_are_told_apart_by_when_their_turns_were_sent():
+def test_phases_are_separated_by_when_their_turns_were_sent():
     turns = [turn(1), turn(5, stayed=False, lost=900), turn(6), turn(7), *[turn(11, lost=100)] * 20]
     before, during, after = summarize(turns, Counter(), 5, 10)
     assert [each.turns for each in (before, during, after)] == [1, 3, 20]

@@ -39,7 +39,7 @@ async def spend(ledgers: Ledgers) -> None:
     await change(ledgers, RUN, body=b"")
 
 
-async def test_where_all_is_right_nothing_is_found(store_address: Address) -> None:
+async def test_a_correct_ledger_has_no_audit_faults(store_address: Address) -> None:
     async with open_ledgers(store_address) as ledgers:
         await spend(ledgers)
         assert await wait_until_settled(ledgers.database, within_s=5)
@@ -50,21 +50,21 @@ async def test_where_all_is_right_nothing_is_found(store_address: Address) -> No
 
 
 @pytest.mark.parametrize("what", WRONG)
-async def test_whatever_is_wrong_is_found(store_address: Address, what: str) -> None:
+async def test_every_kind_of_fault_is_detected(store_address: Address, what: str) -> None:
     async with open_ledgers(store_address) as ledgers:
         await spend(ledgers)
         await change(ledgers, WRONG[what])
         assert (await audit_fields(ledgers, "wf_1"))[what] > 0
 
 
-async def test_what_a_client_was_told_of_and_is_not_there_is_lost(store_address: Address) -> None:
+async def test_a_run_that_a_client_saw_but_the_store_lacks_is_lost(store_address: Address) -> None:
     async with open_ledgers(store_address) as ledgers:
         await spend(ledgers)
         assert (await audit_fields(ledgers, "wf_1", "wf_2"))["not_entered"] == 1
         assert await count_lost_records(ledgers.database, ["wf_1", "wf_2"]) == 1
 
 
-async def test_what_stays_held_is_not_waited_for_without_end(store_address: Address) -> None:
+async def test_the_wait_for_open_holds_has_a_limit(store_address: Address) -> None:
     async with open_ledgers(store_address) as ledgers:
         assert await ledgers.store.hold(ledgers.request(1)) is None
         assert not await wait_until_settled(ledgers.database, within_s=0.3)

@@ -14,13 +14,13 @@ from tests.conftest import ROOT
 
 
 @pytest.mark.parametrize("worker", [STAND_IN, engine_settings()], ids=["stand-in", "real"])
-def test_what_is_served_among_the_kills_are_valid_settings_with_an_engine(worker: Json) -> None:
+def test_the_settings_of_the_chaos_proof_are_valid_and_have_an_engine(worker: Json) -> None:
     settings = Settings.model_validate(settings_with(worker))
     assert f"vllm-{settings.worker('engine').name}" == ENGINE
     assert replicas_of(settings_with(worker))[ENGINE] == (2 if worker is STAND_IN else 1)
 
 
-def test_a_real_engine_and_haproxy_can_be_killed_only_where_they_are_and_the_head_only_with_redis() -> None:
+def test_faults_are_available_only_for_existing_processes() -> None:
     assert {"engine", "manager", "head"} & set(kinds_of(has_haproxy=False, has_engine=False)) == set()
     assert {"engine", "manager", "node"} <= set(kinds_of(has_haproxy=True, has_engine=True))
     assert "head" in kinds_of(has_haproxy=True, has_engine=False, has_redis=True)
@@ -40,13 +40,13 @@ def test_a_real_engine_and_haproxy_can_be_killed_only_where_they_are_and_the_hea
         (ChaosResult(broken_connections=1, records_of_broken_runs=Counter({"no record": 1})), False),
     ],
 )
-def test_a_round_is_wrong_where_a_cut_looked_whole_or_a_kept_run_did_not_finish(
+def test_a_round_fails_if_an_incomplete_answer_or_background_run_is_missed(
     result: ChaosResult, is_right: bool
 ) -> None:
     assert result.is_right() == is_right
 
 
-def test_what_broke_with_its_router_is_lost_and_nothing_that_a_client_left() -> None:
+def test_runs_broken_with_their_router_are_lost_unless_the_client_left() -> None:
     assert ChaosResult(broken_connections=2, records_of_broken_runs=Counter(lost=1, finished=1)).is_right(
         LOST
     )
@@ -57,7 +57,7 @@ def test_what_broke_with_its_router_is_lost_and_nothing_that_a_client_left() -> 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_router_that_is_killed_among_200_workflows_loses_no_record() -> None:
+def test_killing_a_router_during_200_workflows_loses_no_record() -> None:
     command = [sys.executable, "-m", "podium.cli", "prove", "chaos", "--rounds", "1", "--kinds", "router"]
     process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500)
     assert process.returncode == 0, process.stdout + process.stderr

@@ -15,18 +15,18 @@ OVERLOAD = HedgingRow("overload", OpenLoopResult(60, 10, took_s=[0.5] * 1000, re
 DEAD = HedgingRow("worker down", OpenLoopResult(30, 10, took_s=[0.1] * 1000), 10, 10)
 
 
-def test_not_one_call_may_be_added_under_overload():
+def test_no_call_may_be_added_under_overload():
     assert faults([WITHOUT, WITH, OVERLOAD], DEAD) == []
     rows = [WITHOUT, WITH, replace(OVERLOAD, calls=1001)]
     assert faults(rows, DEAD) == ["hedges were sent under overload"]
 
 
-def test_a_worker_that_is_down_may_be_asked_ten_times():
+def test_a_worker_that_is_down_may_be_called_ten_times():
     rows = [WITHOUT, WITH, OVERLOAD]
     assert faults(rows, replace(DEAD, calls=11)) == ["a worker that is down got too many calls"]
 
 
-def test_requests_that_were_refused_before_their_first_call_hide_no_hedge():
+def test_rejected_requests_do_not_hide_hedges():
     load = OpenLoopResult(60, 10, took_s=[0.5] * 900, refused=500, others=Counter(line_too_long=100))
     assert faults([WITHOUT, WITH, HedgingRow("overload", load, 900, 900)], DEAD) == []
     hedged = HedgingRow("overload", load, 901, 900)
@@ -36,7 +36,7 @@ def test_requests_that_were_refused_before_their_first_call_hide_no_hedge():
     )
 
 
-async def test_the_calls_of_one_request_are_told_from_those_of_others():
+async def test_the_calls_of_one_request_are_distinguished_from_others():
     upstream = FakeOpenAI(slow_tail(0, 0, 0))
     async with upstream.running() as url, ClientSession() as session:
         for prompt in ("Why 1?", "Why 2?", "Why 2?"):

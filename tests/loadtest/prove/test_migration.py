@@ -8,7 +8,7 @@ from serving.database.address import Address
 
 @pytest.mark.slow
 @pytest.mark.postgresql
-async def test_a_migration_that_is_killed_anywhere_leaves_no_half_schema_and_loses_no_row(
+async def test_a_migration_killed_at_any_statement_loses_no_row(
     empty_address: Address,
 ) -> None:
     killed, half, n_lost = await kill_migrations(empty_address)

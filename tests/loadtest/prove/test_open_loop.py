@@ -45,7 +45,7 @@ async def url() -> AsyncGenerator[str]:
     await runner.cleanup()
 
 
-async def _what_comes_of(url: str, *models: str) -> OpenLoopResult:
+async def _load_of(url: str, *models: str) -> OpenLoopResult:
     load = OpenLoopResult(rate=1, seconds=1)
     async with ClientSession() as session:
         for model in models:
@@ -53,14 +53,14 @@ async def _what_comes_of(url: str, *models: str) -> OpenLoopResult:
     return load
 
 
-async def test_a_stream_that_ends_with_an_error_event_is_that_error_and_no_answer(url: str) -> None:
-    load = await _what_comes_of(url, "whole", "refused late", "broken after words", "cut", "speaks of errors")
+async def test_a_stream_that_ends_with_an_error_event_counts_as_that_error(url: str) -> None:
+    load = await _load_of(url, "whole", "refused late", "broken after words", "cut", "speaks of errors")
     assert (len(load.took_s), load.goodput) == (2, 2)
     assert load.others == Counter(line_too_long=1, worker_unavailable=1, cut=1)
 
 
-async def test_a_status_is_named_with_its_code_and_a_429_is_a_refusal(url: str) -> None:
-    load = await _what_comes_of(url, "refused", "busy", "a proxy's page")
+async def test_errors_are_counted_by_status_and_code_and_a_429_is_a_rejection(url: str) -> None:
+    load = await _load_of(url, "refused", "busy", "a proxy's page")
     assert (load.refused, load.n_with_retry_after, load.others) == (
         1,
         1,
@@ -68,12 +68,12 @@ async def test_a_status_is_named_with_its_code_and_a_429_is_a_refusal(url: str) 
     )
 
 
-async def test_a_request_that_is_refused_after_it_was_let_in_is_no_oddity(url: str) -> None:
-    load = await _what_comes_of(url, "whole", "refused", "refused late", "cut")
+async def test_a_rejection_after_admission_is_not_an_unexpected_fault(url: str) -> None:
+    load = await _load_of(url, "whole", "refused", "refused late", "cut")
     assert (load.n, load.odd, load.others_text) == (4, Counter(cut=1), "1 line_too_long, 1 cut")
 
 
-async def test_a_stream_that_ends_early_is_no_clear_error_even_inside_an_event(url: str) -> None:
+async def test_a_stream_that_ends_early_is_not_a_clear_error(url: str) -> None:
     async with ClientSession() as session:
         answers = {each: await ask(session, url, each, stream=True) for each in STREAMS}
     assert {each for each, answer in answers.items() if answer.is_whole} == {"whole", "speaks of errors"}

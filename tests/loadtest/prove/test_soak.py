@@ -9,7 +9,7 @@ from loadtest.prove.soak import growth, soak
 
 
 @pytest.mark.slow
-async def test_after_mixed_load_a_router_holds_what_it_held_before(tmp_path: Path) -> None:
+async def test_a_router_leaks_nothing_under_mixed_load(tmp_path: Path) -> None:
     result = await soak(tmp_path, lasts_s=6, rounds=4)
     assert result.faults(most_growth=math.inf) == [], (
         "memory says nothing yet: a fake keeps its newest 1,000 calls"
@@ -27,5 +27,5 @@ async def test_after_mixed_load_a_router_holds_what_it_held_before(tmp_path: Pat
         ([0] * 12, 1.0),
     ],
 )
-def test_growth_is_a_slope_or_a_step_and_no_noise(series: list[float], grew: float) -> None:
+def test_a_slope_or_a_step_counts_as_growth_but_noise_does_not(series: list[float], grew: float) -> None:
     assert growth(series) == pytest.approx(grew, abs=0.05)

@@ -59,7 +59,7 @@ async def settled(ledgers: Ledgers) -> tuple[int, int]:
     return await ledgers.cents()
 
 
-async def test_a_call_is_held_at_its_worst_and_settled_to_its_bill(ledgers: Ledgers) -> None:
+async def test_a_call_is_held_at_its_maximum_and_settled_at_its_cost(ledgers: Ledgers) -> None:
     ledger = drawn_on(ledgers)
     async with ledger.hold(A_CENT_A_TOKEN, 100, 200, "dear") as hold:
         assert hold.max_output_tokens == 200
@@ -70,7 +70,7 @@ async def test_a_call_is_held_at_its_worst_and_settled_to_its_bill(ledgers: Ledg
 
 
 @pytest.mark.parametrize("cost_usd", ABSURD, ids=str)
-async def test_a_cost_that_is_none_is_all_that_was_held(ledgers: Ledgers, cost_usd: Decimal | None) -> None:
+async def test_an_unknown_cost_settles_at_the_held_amount(ledgers: Ledgers, cost_usd: Decimal | None) -> None:
     ledger = drawn_on(ledgers)
     async with ledger.hold(A_CENT_A_TOKEN, 100, 200, "dear") as hold:
         await ledger.settle(hold, cost_usd, Usage(-5, 10**30))
@@ -78,7 +78,7 @@ async def test_a_cost_that_is_none_is_all_that_was_held(ledgers: Ledgers, cost_u
     assert await ledgers.entries() == [("call", 300, 0, 0)]
 
 
-async def test_what_is_not_settled_is_spent_in_full_and_a_higher_bill_is_never_cut(ledgers: Ledgers) -> None:
+async def test_an_unsettled_call_is_spent_in_full_and_a_higher_bill_is_not_reduced(ledgers: Ledgers) -> None:
     ledger = drawn_on(ledgers)
     with pytest.raises(ValueError, match="cut"):
         async with ledger.hold(A_CENT_A_TOKEN, 100, 200, "dear"):
@@ -89,7 +89,7 @@ async def test_what_is_not_settled_is_spent_in_full_and_a_higher_bill_is_never_c
     assert await ledgers.entries() == [("call", 300, 0, 0), ("call", 720, 1, 1)]
 
 
-async def test_where_nobody_holds_anything_the_answer_is_cut_to_what_is_left_or_refused(
+async def test_an_answer_is_limited_to_the_remaining_budget_or_rejected(
     ledgers: Ledgers,
 ) -> None:
     await ledgers.set_caps(1000, 250)
@@ -111,7 +111,7 @@ async def test_where_nobody_holds_anything_the_answer_is_cut_to_what_is_left_or_
         assert hold.max_output_tokens == 60, "a short answer was all that was asked for"
 
 
-async def test_a_call_waits_for_another_runs_and_is_told_to_come_back_if_that_takes_long(
+async def test_a_call_waits_for_another_runs_hold_and_then_fails_as_retryable(
     ledgers: Ledgers,
 ) -> None:
     await ledgers.set_caps(300)
@@ -129,7 +129,7 @@ async def test_a_call_waits_for_another_runs_and_is_told_to_come_back_if_that_ta
     assert (await waiting).max_output_tokens == 100
 
 
-async def test_steps_of_one_run_wait_for_one_another_as_long_as_it_takes(ledgers: Ledgers) -> None:
+async def test_steps_of_one_run_wait_for_each_other_without_a_limit(ledgers: Ledgers) -> None:
     await ledgers.set_caps(300)
     ledger = drawn_on(ledgers, wait_s=0)
     async with ledger.hold(A_CENT_A_TOKEN, 100, 200, "dear") as hold:
@@ -142,7 +142,7 @@ async def test_steps_of_one_run_wait_for_one_another_as_long_as_it_takes(ledgers
     await second.__aexit__(None, None, None)
 
 
-async def test_a_wait_that_is_left_holds_nothing(ledgers: Ledgers) -> None:
+async def test_a_cancelled_wait_holds_nothing(ledgers: Ledgers) -> None:
     await ledgers.set_caps(100)
     ledger = drawn_on(ledgers, 60)
     async with ledger.hold(A_CENT_A_TOKEN, 0, 100, "dear") as hold:
@@ -157,7 +157,7 @@ async def test_a_wait_that_is_left_holds_nothing(ledgers: Ledgers) -> None:
     assert await settled(ledgers) == (0, 0)
 
 
-async def test_a_call_that_is_left_while_the_store_writes_its_hold_gives_it_back(ledgers: Ledgers) -> None:
+async def test_a_call_cancelled_during_its_hold_releases_it(ledgers: Ledgers) -> None:
     ledger = drawn_on(ledgers)
     await ledgers.store.hold(ledgers.request(0))
     async with ledgers.windows_locked():
@@ -169,7 +169,9 @@ async def test_a_call_that_is_left_while_the_store_writes_its_hold_gives_it_back
     assert await ledgers.states() == ["open", "voided", "voided"]
 
 
-async def test_no_price_is_refused_under_a_budget_and_entered_as_unknown_without(ledgers: Ledgers) -> None:
+async def test_an_unknown_price_is_rejected_under_a_budget_and_otherwise_entered_as_unknown(
+    ledgers: Ledgers,
+) -> None:
     ledger = drawn_on(ledgers)
     async with ledger.hold(None, 100, 200, "odd") as hold:
         assert hold.max_output_tokens == 200
@@ -184,7 +186,7 @@ async def test_no_price_is_refused_under_a_budget_and_entered_as_unknown_without
             raise AssertionError("not under a budget")
 
 
-async def test_a_call_that_costs_nothing_does_not_ask_the_store() -> None:
+async def test_a_free_call_does_not_query_the_store() -> None:
     away = LedgerStore(Address("postgresql", "away", "postgresql://x@127.0.0.1:1/x"))
     ledger = AccountLedger(away, "k", None, "wf")
     async with ledger.hold(FREE, 100, 200, "own") as hold:
@@ -194,7 +196,7 @@ async def test_a_call_that_costs_nothing_does_not_ask_the_store() -> None:
             raise AssertionError("its spending would be known to nobody")
 
 
-async def test_what_a_free_workers_server_says_that_a_call_cost_is_entered_past_any_budget(
+async def test_a_free_workers_reported_cost_is_entered_even_over_the_budget(
     ledgers: Ledgers,
 ) -> None:
     await ledgers.set_caps(100)
@@ -207,7 +209,7 @@ async def test_what_a_free_workers_server_says_that_a_call_cost_is_entered_past_
     assert await ledgers.entries() == [("call", 250, 1, 1)]
 
 
-async def test_while_the_store_is_away_calls_can_go_on_and_are_entered_when_it_is_back(
+async def test_calls_can_continue_without_the_store_and_are_entered_later(
     ledgers: Ledgers, store_address: Address
 ) -> None:
     await ledgers.set_caps(50)
@@ -221,7 +223,7 @@ async def test_while_the_store_is_away_calls_can_go_on_and_are_entered_when_it_i
     assert await ledgers.entries() == [("call", 70, 1, 0), ("call", 100, 0, 0)]
 
 
-async def test_a_run_draws_on_its_own_budget_and_on_its_accounts(ledgers: Ledgers) -> None:
+async def test_a_run_is_limited_by_its_own_budget_and_its_accounts(ledgers: Ledgers) -> None:
     """One plan and two workers, one of which fails. The costs of the record equal those of the ledger."""
     await ledgers.set_caps(10_000)
     price = Price(Decimal(10), Decimal(100))
@@ -252,7 +254,7 @@ async def read(ledgers: Ledgers) -> list[Spending]:
 
 
 @dataclass(frozen=True)
-class Asks:
+class WantedCall:
     """A call of a step, and how it ends."""
 
     run: int
@@ -265,7 +267,7 @@ class Asks:
 
 
 ASKS = st.builds(
-    Asks,
+    WantedCall,
     run=st.integers(0, 2),
     price=st.sampled_from(PRICES),
     input_tokens=st.integers(0, 200),
@@ -285,8 +287,12 @@ def one_address(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
 
 @given(st.lists(ASKS, max_size=8), CAPS, CAPS, CAPS)
 @settings(phases=[Phase.generate])  # an example takes 0.1 s, so do not shrink
-def test_whatever_calls_do_no_cap_is_passed_and_everything_is_entered_once(
-    one_address: Address, calls: list[Asks], key_cap: int | None, team_cap: int | None, run_cap: int | None
+def test_no_cap_is_exceeded_and_every_call_is_entered_once(
+    one_address: Address,
+    calls: list[WantedCall],
+    key_cap: int | None,
+    team_cap: int | None,
+    run_cap: int | None,
 ) -> None:
     async def everyone() -> None:
         async with open_ledgers(one_address) as ledgers:
@@ -309,7 +315,7 @@ def test_whatever_calls_do_no_cap_is_passed_and_everything_is_entered_once(
     asyncio.run(everyone())
 
 
-async def make(one: Asks, ledger: BudgetLedger, inside: Callable[[], Awaitable[None]]) -> Decimal:
+async def make(one: WantedCall, ledger: BudgetLedger, inside: Callable[[], Awaitable[None]]) -> Decimal:
     async def call() -> None:
         async with ledger.hold(one.price, one.input_tokens, one.max_output_tokens, "dear") as hold:
             await inside()

@@ -47,14 +47,14 @@ settings = parse(
 
 
 @given(policies, policies, policies)
-def test_what_several_allow_does_not_depend_on_their_order(one: AccountPolicy, two: AccountPolicy, three: AccountPolicy) -> None:  # fmt: skip
+def test_joining_policies_does_not_depend_on_their_order(one: AccountPolicy, two: AccountPolicy, three: AccountPolicy) -> None:  # fmt: skip
     assert one.narrow(two) == two.narrow(one)
     assert one.narrow(two).narrow(three) == one.narrow(two.narrow(three))
     assert one.narrow(one) == one == one.narrow(ANY_POLICY)
 
 
 @given(policies, policies)
-def test_nothing_is_allowed_that_one_of_them_forbids(one: AccountPolicy, two: AccountPolicy) -> None:
+def test_a_joined_policy_permits_nothing_that_one_forbids(one: AccountPolicy, two: AccountPolicy) -> None:
     both, permit = one.narrow(two), permit_of(Policies(one, two), settings)
     for worker in settings.workers:
         allowed = one.allows_worker(worker) and two.allows_worker(worker)
@@ -66,7 +66,7 @@ def test_nothing_is_allowed_that_one_of_them_forbids(one: AccountPolicy, two: Ac
 
 
 @given(policies)
-def test_a_policy_is_read_as_it_was_written(policy: AccountPolicy) -> None:
+def test_a_policy_round_trips(policy: AccountPolicy) -> None:
     assert AccountPolicy.model_validate(policy.stated()) == policy
     assert overlay(ANY_POLICY, policy) == policy
     assert overlay(policy, AccountPolicy()) == policy
@@ -77,7 +77,7 @@ permits = st.builds(Permit, names, st.none() | st.sampled_from(EFFORTS), st.bool
 
 
 @given(permits, permits)
-def test_a_permit_that_is_narrowed_allows_what_both_do(one: Permit, two: Permit) -> None:
+def test_a_joined_permit_allows_what_both_allow(one: Permit, two: Permit) -> None:
     both = one.narrow(two)
     assert all(both.allows(name) == (one.allows(name) and two.allows(name)) for name in "abcd")
     assert both.max_effort == lowest_effort(one.max_effort, two.max_effort)
@@ -95,7 +95,7 @@ def test_a_permit_that_is_narrowed_allows_what_both_do(one: Permit, two: Permit)
         ("ultra", "max", "none", "max"),  # not a level
     ],
 )
-def test_a_worker_thinks_no_longer_than_is_allowed(asked: str | None, most: str, default: str, sent: str | None) -> None:  # fmt: skip
+def test_a_policy_limits_the_reasoning_effort(asked: str | None, most: str, default: str, sent: str | None) -> None:  # fmt: skip
     assert limit_effort(asked, most, default) == sent
 
 
@@ -110,16 +110,16 @@ def test_a_worker_thinks_no_longer_than_is_allowed(asked: str | None, most: str,
         {"workers": [""]},
     ],
 )
-def test_a_policy_with_a_fault_is_refused(wrong: dict[str, object]) -> None:
+def test_an_invalid_policy_is_rejected(wrong: dict[str, object]) -> None:
     with pytest.raises(ValidationError, match=next(iter(wrong))):
         AccountPolicy.model_validate(wrong)
 
 
-def test_money_in_a_policy_is_exact() -> None:
+def test_amounts_in_a_policy_are_exact() -> None:
     assert AccountPolicy.model_validate_json('{"max_cost_usd": "0.10"}').max_cost_usd == Decimal("0.10")
 
 
-def test_a_worker_is_allowed_only_where_every_place_that_it_is_reached_at_is() -> None:
+def test_a_worker_is_allowed_only_if_all_its_deployments_are() -> None:
     here = {"name": "here", "base_url": "http://127.0.0.1:1/v1", "region": "eu"}
     there = {"name": "there", "base_url": "https://api.example.com/v1", "region": "us", "provider": "p"}
     gpt = {"name": "gpt", "kind": "openai", "model": "gpt-5"}

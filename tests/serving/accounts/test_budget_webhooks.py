@@ -96,7 +96,7 @@ async def store_and_hooks(
 
 
 @pytest.mark.postgresql
-async def test_each_part_of_a_budget_is_told_once_in_its_window_whatever_the_replicas(
+async def test_each_budget_threshold_is_sent_once_per_window_from_all_replicas(
     store_address: Address,
 ) -> None:
     async with receiving() as receiver, keyed(store_address, team(workers=[WORKER], workflows={})) as it:
@@ -141,7 +141,7 @@ async def spend(store: ReplicaStore, key_id: str, usd: str, cap: str = "1") -> N
 
 
 @pytest.mark.parametrize("status", [500, 302, 429])
-async def test_what_is_not_taken_is_sent_again_under_the_same_id(status: int, store_address: Address) -> None:
+async def test_a_failed_webhook_is_sent_again_with_the_same_id(status: int, store_address: Address) -> None:
     async with (
         receiving(status, status) as receiver,
         store_and_hooks(store_address, receiver.url) as (hooks,),
@@ -154,7 +154,7 @@ async def test_what_is_not_taken_is_sent_again_under_the_same_id(status: int, st
         assert len({json.dumps(message, sort_keys=True) for message in receiver.messages}) == 1
 
 
-async def test_a_receiver_that_never_takes_it_is_given_up_and_one_that_is_gone_at_once(
+async def test_a_failing_receiver_is_retried_and_a_removed_one_is_not(
     store_address: Address,
 ) -> None:
     async with receiving(*[500] * 9) as receiver, store_and_hooks(store_address, receiver.url) as (hooks,):
@@ -178,7 +178,7 @@ async def until_done(hooks: BudgetWebhooks, n: int) -> None:
         await asyncio.sleep(0.02)
 
 
-async def test_a_call_that_finds_too_little_left_tells_of_the_whole_budget(store_address: Address) -> None:
+async def test_a_call_over_the_remaining_budget_sends_the_last_threshold(store_address: Address) -> None:
     async with (
         receiving() as receiver,
         store_and_hooks(store_address, receiver.url, budget_percent=(100,)) as (hooks,),
@@ -210,7 +210,7 @@ async def test_no_request_waits_for_a_receiver_that_does_not_answer(store_addres
                 await asyncio.sleep(0.02)
 
 
-async def test_two_secrets_sign_each_so_that_either_receiver_believes_it() -> None:
+async def test_with_two_secrets_a_webhook_has_both_signatures() -> None:
     signing = [Webhook(SECRET), Webhook(OLD_SECRET)]
     sent = headers("msg_1", '{"a": 1}', signing)
     for each in signing:
@@ -228,16 +228,14 @@ async def test_two_secrets_sign_each_so_that_either_receiver_believes_it() -> No
         ("whsec_c2hvcnQ=", "at least 24 bytes"),
     ],
 )
-def test_settings_without_a_secret_that_signs_are_refused_and_the_secret_is_not_told(
-    secret: str | None, fault: str
-) -> None:
+def test_an_invalid_webhook_secret_is_rejected_and_not_shown(secret: str | None, fault: str) -> None:
     settings = parse({"workers": [scripted("w")], "webhooks": {"url": "https://hooks.example/x"}})
     with pytest.raises(SettingsError, match=fault) as caught:
         build_pool(settings, {} if secret is None else {"PODIUM_WEBHOOK_SECRET": secret}, {})
     assert "***" not in str(caught.value)
 
 
-async def test_a_receiver_that_answers_without_end_fills_no_memory_and_has_taken_it(
+async def test_an_endless_response_of_a_receiver_is_not_buffered(
     store_address: Address,
 ) -> None:
     sent = 0

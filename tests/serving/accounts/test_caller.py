@@ -16,7 +16,7 @@ TENANTS = st.builds(Caller, KEYED, SCOPES.filter(lambda scopes: Scope.ADMIN not 
 
 
 @given(TENANTS, ACCOUNTS)
-def test_nobody_but_an_administrator_sees_a_run_of_another_team_or_of_nobody(
+def test_only_administrators_see_runs_of_other_teams_or_without_an_account(
     caller: Caller, account: Account
 ) -> None:
     if caller.sees(account):
@@ -27,7 +27,7 @@ def test_nobody_but_an_administrator_sees_a_run_of_another_team_or_of_nobody(
 
 
 @given(KEYED, SCOPES, ACCOUNTS)
-def test_everybody_sees_their_own_and_administrators_everything(
+def test_a_caller_sees_its_own_runs_and_an_administrator_all(
     account: Account, scopes: frozenset[Scope], other: Account
 ) -> None:
     assert Caller(account, scopes).sees(account)
@@ -35,12 +35,12 @@ def test_everybody_sees_their_own_and_administrators_everything(
 
 
 @given(TENANTS, TENANTS)
-def test_whoever_sees_is_seen(one: Caller, other: Caller) -> None:
+def test_visibility_is_symmetric(one: Caller, other: Caller) -> None:
     assert one.sees(other.account) == other.sees(one.account)
 
 
 @given(KEYED, SCOPES, st.sampled_from(Scope))
-def test_a_scope_that_is_not_there_is_refused_by_name(
+def test_a_missing_scope_is_named_in_the_error(
     account: Account, scopes: frozenset[Scope], scope: Scope
 ) -> None:
     caller = Caller(account, scopes)
@@ -52,6 +52,6 @@ def test_a_scope_that_is_not_there_is_refused_by_name(
             caller.require(scope)
 
 
-def test_while_there_is_no_key_this_machine_may_everything_and_is_nobody() -> None:
+def test_without_keys_a_local_caller_has_all_scopes_and_no_account() -> None:
     assert all(ANONYMOUS.may(scope) for scope in Scope)
     assert not ANONYMOUS.has_key

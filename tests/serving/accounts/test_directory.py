@@ -40,7 +40,7 @@ async def test_a_key_is_found_by_its_hash_with_its_team_and_scopes(store_address
         assert await directory.find(ApiKey.make().hash) is None
 
 
-async def test_of_a_key_the_store_has_neither_the_text_nor_what_it_could_be_made_of(
+async def test_the_store_contains_no_part_of_a_keys_secret(
     store_address: Address,
 ) -> None:
     async with opened(store_address) as directory:
@@ -52,7 +52,7 @@ async def test_of_a_key_the_store_has_neither_the_text_nor_what_it_could_be_made
     assert key.reveal()[3:-6] not in row
 
 
-async def test_looking_something_up_makes_no_file_and_the_first_key_does(tmp_path: Path) -> None:
+async def test_only_the_first_key_creates_the_file(tmp_path: Path) -> None:
     path = tmp_path / "data" / "podium.db"
     async with opened(sqlite_address(path)) as directory:
         assert not await directory.has_keys()
@@ -66,7 +66,7 @@ async def test_looking_something_up_makes_no_file_and_the_first_key_does(tmp_pat
         assert (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) == (0o600, 0o700)
 
 
-async def test_what_another_process_makes_is_found_and_so_is_its_end(store_address: Address) -> None:
+async def test_another_process_sees_created_and_revoked_keys(store_address: Address) -> None:
     async with opened(store_address) as server, opened(store_address) as operator:
         assert not await server.has_keys()
         key, made = await operator.create_key("app")
@@ -79,7 +79,7 @@ async def test_what_another_process_makes_is_found_and_so_is_its_end(store_addre
         assert await server.has_keys(), "a server that had a key never asks for none again"
 
 
-async def test_a_rotated_key_keeps_all_but_its_secret_and_the_one_before_works_for_a_while(
+async def test_a_rotated_key_changes_only_its_secret_and_the_old_one_expires(
     store_address: Address,
 ) -> None:
     clock = Clock()
@@ -96,7 +96,7 @@ async def test_a_rotated_key_keeps_all_but_its_secret_and_the_one_before_works_f
         assert await directory.find(third.hash) is not None
 
 
-async def test_neither_secret_of_a_key_that_was_rotated_and_then_revoked_works(
+async def test_both_secrets_of_a_revoked_rotated_key_are_invalid(
     store_address: Address,
 ) -> None:
     clock = Clock()
@@ -114,7 +114,7 @@ async def test_neither_secret_of_a_key_that_was_rotated_and_then_revoked_works(
         assert await directory.revoke(made.id) == revoked, "when it was first"
 
 
-async def test_a_key_expires_and_a_team_that_is_switched_off_takes_its_keys_with_it(
+async def test_a_key_expires_and_is_inactive_while_its_team_is_disabled(
     store_address: Address,
 ) -> None:
     clock = Clock()
@@ -129,7 +129,7 @@ async def test_a_key_expires_and_a_team_that_is_switched_off_takes_its_keys_with
         assert (await directory.key(made.id)).state(now_us) == "active"
 
 
-async def test_lists_are_the_newest_first_page_by_page_and_of_one_team(store_address: Address) -> None:
+async def test_lists_are_newest_first_paged_and_filtered_by_team(store_address: Address) -> None:
     clock = Clock()
     async with opened(store_address, clock) as directory:
         await directory.create_team("search")
@@ -147,7 +147,7 @@ async def test_lists_are_the_newest_first_page_by_page_and_of_one_team(store_add
         assert {key.name for key in await directory.keys("search")} == {"k1", "k3", "k5"}
 
 
-async def test_names_that_say_nothing_twice_or_for_several_are_refused(store_address: Address) -> None:
+async def test_unknown_ambiguous_and_repeated_names_are_rejected(store_address: Address) -> None:
     async with opened(store_address) as directory:
         await directory.create_team("search")
         for name in ("search", "", " x", "x\n", "x" * 101):
@@ -166,7 +166,7 @@ async def test_names_that_say_nothing_twice_or_for_several_are_refused(store_add
             await directory.create_key("app", expires_us=1)
 
 
-async def test_an_id_means_its_team_or_key_also_where_another_is_called_so(store_address: Address) -> None:
+async def test_an_id_takes_precedence_over_an_equal_name(store_address: Address) -> None:
     async with opened(store_address) as directory:
         team = await directory.create_team("search")
         _, key = await directory.create_key("app")
@@ -176,7 +176,7 @@ async def test_an_id_means_its_team_or_key_also_where_another_is_called_so(store
         assert await directory.key(key.id) == key
 
 
-async def test_of_two_that_make_the_same_team_at_once_one_does(store_address: Address) -> None:
+async def test_two_concurrent_creations_of_one_team_create_it_once(store_address: Address) -> None:
     async with opened(store_address) as one, opened(store_address) as other:
         made = await asyncio.gather(
             *(each.create_team("search") for each in (one, other)), return_exceptions=True

@@ -24,7 +24,7 @@ def asked(draw: st.DrawFn) -> tuple[list[HoldRequest], dict[object, Window]]:
 
 
 @given(asked())
-def test_what_is_held_fits_and_what_is_refused_did_not(
+def test_a_hold_succeeds_exactly_if_it_fits_every_window(
     case: tuple[list[HoldRequest], dict[object, Window]],
 ) -> None:
     requests, windows = case
@@ -40,7 +40,7 @@ def test_what_is_held_fits_and_what_is_refused_did_not(
             assert rooms[refusal.id] == min(rooms.values()) == refusal.window.room
 
 
-def test_days_and_months_are_utc_and_count_from_1970() -> None:
+def test_days_and_months_are_counted_in_utc_from_1970() -> None:
     day_us = 86_400_000_000
     assert days_and_months(0) == (0, 0)
     assert days_and_months(31 * day_us - 1) == (30, 0)

@@ -15,7 +15,7 @@ CHARACTERS = ALPHABET + "_-. ä"
 
 
 @given(SECRETS)
-def test_a_key_is_read_back_as_it_was_made_and_all_of_them_look_alike(secret: bytes) -> None:
+def test_a_key_round_trips_and_has_a_fixed_format(secret: bytes) -> None:
     text = ApiKey.of(secret).reveal()
     assert ApiKey(text) == ApiKey.of(secret)
     assert (len(text), text[:3]) == (52, "pk_")
@@ -23,13 +23,15 @@ def test_a_key_is_read_back_as_it_was_made_and_all_of_them_look_alike(secret: by
 
 
 @given(SECRETS, SECRETS)
-def test_two_secrets_are_two_keys_with_two_hashes(one: bytes, other: bytes) -> None:
+def test_different_secrets_have_different_keys_and_hashes(one: bytes, other: bytes) -> None:
     first, second = ApiKey.of(one), ApiKey.of(other)
     assert (first == second) == (one == other) == (first.hash == second.hash)
 
 
 @given(SECRETS, st.integers(0, 51), st.sampled_from(CHARACTERS))
-def test_one_wrong_character_is_seen_without_a_database(secret: bytes, place: int, character: str) -> None:
+def test_one_wrong_character_is_detected_without_a_database(
+    secret: bytes, place: int, character: str
+) -> None:
     text = ApiKey.of(secret).reveal()
     wrong = text[:place] + character + text[place + 1 :]
     if wrong != text:
@@ -38,7 +40,7 @@ def test_one_wrong_character_is_seen_without_a_database(secret: bytes, place: in
 
 
 @given(SECRETS, st.integers(3, 50))
-def test_two_characters_in_the_wrong_order_are_seen(secret: bytes, place: int) -> None:
+def test_two_swapped_characters_are_detected(secret: bytes, place: int) -> None:
     text = ApiKey.of(secret).reveal()
     wrong = text[:place] + text[place + 1] + text[place] + text[place + 2 :]
     if wrong != text:
@@ -47,7 +49,7 @@ def test_two_characters_in_the_wrong_order_are_seen(secret: bytes, place: int) -
 
 
 @given(SECRETS, st.integers(0, 51))
-def test_a_key_that_was_not_copied_whole_is_seen(secret: bytes, length: int) -> None:
+def test_a_truncated_key_is_detected(secret: bytes, length: int) -> None:
     with pytest.raises(KeyFormError):
         ApiKey(ApiKey.of(secret).reveal()[:length])
 
@@ -57,7 +59,7 @@ def test_a_key_that_was_not_copied_whole_is_seen(secret: bytes, length: int) -> 
         st.text(st.characters(max_codepoint=1000)), st.from_regex(r"pk_[0-9A-Za-z]{49}\n?", fullmatch=True)
     )
 )
-def test_any_text_is_a_key_or_a_clear_error_that_does_not_show_it(text: str) -> None:
+def test_an_invalid_key_is_an_error_that_does_not_show_it(text: str) -> None:
     try:
         key = ApiKey(text)
     except KeyFormError as error:
@@ -69,7 +71,7 @@ def test_any_text_is_a_key_or_a_clear_error_that_does_not_show_it(text: str) -> 
 
 
 @given(SECRETS)
-def test_a_key_shows_its_end_only_however_it_is_written(secret: bytes) -> None:
+def test_only_a_keys_last_characters_are_shown(secret: bytes) -> None:
     key = ApiKey.of(secret)
     line = logging.makeLogRecord({"msg": "%s %r", "args": (key, key)}).getMessage()
     for shown in (repr(key), str(key), f"{key}", repr([key]), repr({"key": key}), line):
@@ -79,7 +81,7 @@ def test_a_key_shows_its_end_only_however_it_is_written(secret: bytes) -> None:
     assert repr(key) == f"pk_…{key.hint}"
 
 
-def test_keys_are_random_and_their_form_never_changes() -> None:
+def test_keys_are_random_and_their_format_is_fixed() -> None:
     assert len({ApiKey.make().reveal() for _ in range(100)}) == 100
     zero = ApiKey.of(bytes(32))
     assert zero.reveal() == "pk_" + "0" * 43 + "1zqVSB"
@@ -87,13 +89,13 @@ def test_keys_are_random_and_their_form_never_changes() -> None:
 
 
 @given(st.sets(st.sampled_from(Scope), min_size=1))
-def test_scopes_are_read_back_as_they_were_written(scopes: set[Scope]) -> None:
+def test_scopes_round_trip(scopes: set[Scope]) -> None:
     assert parse_scopes(join(scopes)) == scopes
 
 
 @pytest.mark.parametrize(
     ("text", "said"), [("run,fly", "'fly'"), ("", "at least one scope"), (" , ", "at least one scope")]
 )
-def test_scopes_that_are_not_known_are_named(text: str, said: str) -> None:
+def test_unknown_scopes_are_named_in_the_error(text: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         parse_scopes(text)

@@ -39,7 +39,7 @@ async def test_a_hold_is_replaced_by_its_bill_once(ledgers: Ledgers) -> None:
     assert await ledgers.entries() == [("call", 12, 1, 0)]
 
 
-async def test_a_hold_that_is_refused_while_a_bill_is_on_its_way_is_asked_again(ledgers: Ledgers) -> None:
+async def test_a_hold_refused_while_a_bill_is_in_progress_is_retried(ledgers: Ledgers) -> None:
     await ledgers.set_caps(100)
     request = ledgers.request(80)
     assert await ledgers.store.hold(request) is None
@@ -50,7 +50,7 @@ async def test_a_hold_that_is_refused_while_a_bill_is_on_its_way_is_asked_again(
     assert [refusal is None for refusal in await asyncio.gather(*asking)] == [True, False]
 
 
-async def test_a_hold_that_is_refused_is_asked_again_after_the_bills_that_wait(ledgers: Ledgers) -> None:
+async def test_a_refused_hold_is_retried_after_the_queued_bills(ledgers: Ledgers) -> None:
     await ledgers.set_caps(100)
     request = ledgers.request(80)
     assert await ledgers.store.hold(request) is None
@@ -60,7 +60,7 @@ async def test_a_hold_that_is_refused_is_asked_again_after_the_bills_that_wait(l
     assert await ledgers.cents() == (1, 80)
 
 
-async def test_an_unknown_cost_is_all_that_was_held_and_a_higher_one_is_posted_in_full(
+async def test_an_unknown_cost_is_posted_as_held_and_a_higher_one_in_full(
     ledgers: Ledgers,
 ) -> None:
     requests = [ledgers.request(30) for _ in range(2)]
@@ -71,7 +71,7 @@ async def test_an_unknown_cost_is_all_that_was_held_and_a_higher_one_is_posted_i
     assert await ledgers.cents() == (70, 0)
 
 
-async def test_a_batch_holds_all_that_fits_in_its_turn_whoever_else_is_refused(ledgers: Ledgers) -> None:
+async def test_a_batch_of_holds_admits_each_that_still_fits(ledgers: Ledgers) -> None:
     await ledgers.set_caps(100)
     cents = [90, 60, 30, 20, 10]
     refusals = await asyncio.gather(*(ledgers.store.hold(ledgers.request(each)) for each in cents))
@@ -83,7 +83,7 @@ async def test_a_batch_holds_all_that_fits_in_its_turn_whoever_else_is_refused(l
 
 
 @pytest.mark.parametrize("path", ["at once", "exactly"])
-async def test_a_hold_that_waited_for_another_sees_what_that_one_took(
+async def test_a_hold_that_waited_sees_the_amounts_of_the_previous_one(
     ledgers: Ledgers, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await ledgers.set_caps(100)
@@ -103,7 +103,7 @@ async def test_a_hold_that_waited_for_another_sees_what_that_one_took(
         pass
 
 
-async def test_replicas_that_hold_one_by_one_at_the_same_time_use_the_cap_up_and_no_more(
+async def test_concurrent_holds_of_several_replicas_use_exactly_the_cap(
     ledgers: Ledgers, store_address: Address
 ) -> None:
     await ledgers.set_caps(30)
@@ -117,7 +117,7 @@ async def test_replicas_that_hold_one_by_one_at_the_same_time_use_the_cap_up_and
     assert await ledgers.cents() == (0, 30)
 
 
-async def test_every_window_limits_and_a_cap_holds_from_the_moment_that_it_is_set(ledgers: Ledgers) -> None:
+async def test_every_window_limits_holds_and_a_new_cap_applies_immediately(ledgers: Ledgers) -> None:
     first = ledgers.request(50)
     assert await ledgers.store.hold(first) is None
     await ledgers.set_caps(None, 60)
@@ -129,14 +129,14 @@ async def test_every_window_limits_and_a_cap_holds_from_the_moment_that_it_is_se
     assert await ledgers.store.hold(ledgers.request(1000)) is None
 
 
-async def test_what_has_no_price_is_refused_under_a_cap_only(ledgers: Ledgers) -> None:
+async def test_an_unknown_price_is_rejected_only_under_a_cap(ledgers: Ledgers) -> None:
     assert await ledgers.store.hold(ledgers.request(0, is_unpriced=True)) is None
     await ledgers.set_caps(1)
     assert await ledgers.store.hold(ledgers.request(0, is_unpriced=True)) is not None
     assert await ledgers.store.hold(ledgers.request(1)) is None
 
 
-async def test_a_void_gives_back_and_bars_a_hold_that_is_on_its_way(ledgers: Ledgers) -> None:
+async def test_a_void_releases_a_hold_and_prevents_a_late_one(ledgers: Ledgers) -> None:
     held, late = ledgers.request(5), ledgers.request(7)
     await ledgers.store.hold(held)
     await asyncio.gather(ledgers.store.void(held), ledgers.store.void(late))
@@ -147,7 +147,7 @@ async def test_a_void_gives_back_and_bars_a_hold_that_is_on_its_way(ledgers: Led
     assert await ledgers.entries() == []
 
 
-async def test_what_was_adjusted_is_not_corrected_once_more_by_a_replica_that_was_only_frozen(
+async def test_an_adjusted_entry_is_not_corrected_again_by_a_frozen_replica(
     ledgers: Ledgers, store_address: Address
 ) -> None:
     frozen = ledgers.request(30)
@@ -165,7 +165,7 @@ async def test_what_was_adjusted_is_not_corrected_once_more_by_a_replica_that_wa
     await ledgers.see_no_fault()
 
 
-async def test_holds_of_a_dead_replica_are_posted_in_full_and_corrected_if_it_was_only_frozen(
+async def test_a_dead_replicas_holds_are_posted_in_full_and_corrected_later(
     ledgers: Ledgers, store_address: Address
 ) -> None:
     frozen = [ledgers.request(30) for _ in range(4)]
@@ -189,7 +189,7 @@ async def test_holds_of_a_dead_replica_are_posted_in_full_and_corrected_if_it_wa
     assert await ledgers.cents() == (75, 0), "corrected once"
 
 
-async def test_a_call_that_was_made_without_a_hold_is_entered_once_whatever_the_cap(ledgers: Ledgers) -> None:
+async def test_a_call_without_a_hold_is_entered_once_even_over_the_cap(ledgers: Ledgers) -> None:
     await ledgers.set_caps(1)
     request = ledgers.request(30)
     for _ in range(2):
@@ -205,7 +205,7 @@ async def _end_lease(ledgers: Ledgers) -> None:
         )
 
 
-async def test_a_replica_that_closes_gives_its_lease_back_and_writes_what_waits(
+async def test_a_closing_replica_releases_its_lease_and_writes_queued_bills(
     store_address: Address,
 ) -> None:
     async with open_ledgers(store_address) as ledgers:
@@ -222,14 +222,14 @@ async def test_a_replica_that_closes_gives_its_lease_back_and_writes_what_waits(
         assert left == [ledgers.store.owner]
 
 
-async def test_a_replica_without_a_lease_holds_nothing(store_address: Address) -> None:
+async def test_a_replica_without_a_lease_cannot_hold(store_address: Address) -> None:
     store = LedgerStore(store_address)
     async with open_ledgers(store_address) as ledgers:
         with pytest.raises(StoreUnavailable):
             await store.hold(ledgers.request(1))
 
 
-async def test_a_cancelled_hold_leaves_nothing_once_it_is_voided(ledgers: Ledgers) -> None:
+async def test_a_cancelled_hold_is_released_when_it_is_voided(ledgers: Ledgers) -> None:
     requests = [ledgers.request(1) for _ in range(8)]
     for turns, request in enumerate(requests):
         task = asyncio.create_task(ledgers.store.hold(request))

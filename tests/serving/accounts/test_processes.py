@@ -32,7 +32,7 @@ def start(ledgers: Ledgers, calls: int, dies_after: int | None = None) -> subpro
     return process
 
 
-async def test_routers_that_draw_at_once_spend_the_budget_and_no_more_though_one_is_killed(
+async def test_concurrent_routers_spend_exactly_the_budget_although_one_is_killed(
     store_address: Address,
 ) -> None:
     async with open_ledgers(store_address) as ledgers:

@@ -74,7 +74,7 @@ async def is_admitted(
     return (await rates.reserve(account, policies, tokens)).refusal is None
 
 
-async def test_a_key_is_let_in_so_often_and_told_when_to_come_back(rates: RateCounter) -> None:
+async def test_a_key_over_its_rate_limit_gets_a_retry_after(rates: RateCounter) -> None:
     assert [await is_admitted(rates, limits(key=3)) for _ in range(5)] == [True] * 3 + [False] * 2
     told = await rates.reserve(ME, limits(key=3), 10)
     assert told.refusal is not None
@@ -86,7 +86,7 @@ async def test_a_key_is_let_in_so_often_and_told_when_to_come_back(rates: RateCo
     assert await is_admitted(rates, limits(key=3), TEAMMATE)
 
 
-async def test_all_keys_of_a_team_share_its_limit_and_a_refusal_takes_nothing(rates: RateCounter) -> None:
+async def test_a_teams_keys_share_its_limit_and_a_rejection_consumes_nothing(rates: RateCounter) -> None:
     policies = limits(team=3, key=2)
     assert [await is_admitted(rates, policies) for _ in range(6)] == [True] * 2 + [False] * 4
     assert [await is_admitted(rates, policies, TEAMMATE) for _ in range(2)] == [True, False]
@@ -94,7 +94,7 @@ async def test_all_keys_of_a_team_share_its_limit_and_a_refusal_takes_nothing(ra
     assert await is_admitted(rates, UNLIMITED)
 
 
-async def test_tokens_are_estimated_at_the_door_and_corrected_at_the_end(rates: RateCounter) -> None:
+async def test_tokens_are_estimated_at_admission_and_corrected_at_the_end(rates: RateCounter) -> None:
     policies = limits(key_tokens=1000)
 
     async def left() -> int:
@@ -112,7 +112,7 @@ async def test_tokens_are_estimated_at_the_door_and_corrected_at_the_end(rates: 
     await rates.settle(second, records(2000))  # settling once is enough
 
 
-async def test_a_request_that_is_not_run_gives_its_tokens_back(rates: RateCounter) -> None:
+async def test_a_request_that_does_not_run_returns_its_tokens(rates: RateCounter) -> None:
     policies = limits(key_tokens=100)
     for _ in range(5):
         # More tokens than the limit: reserves all of them.
@@ -129,7 +129,7 @@ async def test_routers_that_share_a_redis_share_the_limits(redis_url: str) -> No
     assert asked == [True] * 4 + [False] * 2
 
 
-async def test_while_redis_is_away_everybody_is_let_in_and_the_log_says_so_without_the_password(
+async def test_without_redis_requests_are_admitted_and_the_outage_is_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.ERROR, "podium")
@@ -144,7 +144,7 @@ async def test_while_redis_is_away_everybody_is_let_in_and_the_log_says_so_witho
 @given(
     st.integers(0, 99), st.floats(0, 60), st.integers(0, 99), st.floats(60, 120), st.integers(1, 100), st.data()
 )  # fmt: skip
-def test_after_the_wait_there_is_room_and_not_long_before(
+def test_the_retry_after_is_neither_too_short_nor_too_long(
     before: int, before_s: float, count: int, count_s: float, limit: int, data: st.DataObject
 ) -> None:
     amount = data.draw(st.integers(1, limit))
@@ -163,6 +163,6 @@ def test_after_the_wait_there_is_room_and_not_long_before(
         assert not fits(wait_s - 0.02)
 
 
-def test_a_redis_of_tests_is_gone_afterwards(tmp_path: Path) -> None:
+def test_a_test_redis_is_removed_afterwards(tmp_path: Path) -> None:
     with running_redis() as url:
         assert url.startswith("redis://127.0.0.1:")

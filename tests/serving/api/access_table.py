@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tests.serving.api.test_who_may import Asked
+    from tests.serving.api.test_who_may import AccessCase
 
 NO_KEY = 0
 """Index of the status without a key. The next one, for an unknown key, is always the same."""
@@ -47,7 +47,7 @@ def _callers() -> list[str]:
     return ["no or unknown key", *map(str, WHO[2:])]
 
 
-def _statuses(route: "Asked") -> tuple[str, ...]:
+def _statuses(route: "AccessCase") -> tuple[str, ...]:
     assert route.statuses[NO_KEY] == route.statuses[NO_KEY + 1], "one column shows both"
     return tuple(map(_in_words, route.statuses[NO_KEY + 1 :]))
 
@@ -57,7 +57,7 @@ def _in_words(status: int) -> str:
     return "yes" if status <= 400 else str(status)
 
 
-def _request(route: "Asked") -> str:
+def _request(route: "AccessCase") -> str:
     note = " (in a conversation)" if "conversation" in (route.body or {}) else ""
     return f"`{route.method} {route.path}`{note}"
 

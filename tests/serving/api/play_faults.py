@@ -102,7 +102,7 @@ LIMITS = {"first_byte_s": 2 * PATIENCE_S}
 """Errors before the first word must become statuses, even on a busy machine."""
 
 
-async def see_no_call_left(pool: Pool, within_s: float = 10.0) -> None:
+async def wait_until_no_call_is_open(pool: Pool, within_s: float = 10.0) -> None:
     """Fail if a call of a worker or the conductor stays open or queued."""
 
     def busy_workers() -> list[str]:
@@ -123,7 +123,7 @@ async def api_of(settings: Json) -> AsyncGenerator[tuple[httpx2.AsyncClient, Ser
         httpx2.AsyncClient(base_url=url, timeout=2 * PATIENCE_S) as http,
     ):
         yield http, service
-        await see_no_call_left(service.pool)
+        await wait_until_no_call_is_open(service.pool)
     await service.pool.aclose()
 
 
@@ -181,7 +181,7 @@ async def see_conductors(cases: dict[str, Case], at: Places, *, half: bool, lane
                             await see(http, Place(name, "conductor", stream, "mini", played), case)
                         )
                         # While the server still runs, because stopping it would end a call.
-                        await see_no_call_left(pool)
+                        await wait_until_no_call_is_open(pool)
         return outcomes
 
     lists = await asyncio.gather(*(lane(list(cases)[n::lanes]) for n in range(lanes)))

@@ -45,7 +45,7 @@ def refusal(answer: httpx2.Response) -> tuple[int, str, str]:
 
 
 @asynccontextmanager
-async def run_under_way(it: Keyed, who: str) -> AsyncGenerator[str]:
+async def running_run(it: Keyed, who: str) -> AsyncGenerator[str]:
     ask = ASK | {"model": "a", "stream": True}
     path = "/v1/chat/completions"
     async with it.api.http.stream("POST", path, json=ask, headers=it.headers(who)) as answer:
@@ -60,13 +60,13 @@ async def watch(stack: AsyncExitStack, it: Keyed, who: str, id: str) -> httpx2.R
     return answer
 
 
-async def test_one_key_holds_a_quarter_of_the_open_reads_and_everyone_else_is_answered(
+async def test_one_key_may_have_a_quarter_of_the_open_reads(
     tmp_path: Path,
 ) -> None:
     async with (
         keyed(tmp_path, stalling(max_reads=16)) as it,
-        run_under_way(it, "mine") as id,
-        run_under_way(it, "other team") as theirs,
+        running_run(it, "mine") as id,
+        running_run(it, "other team") as theirs,
         AsyncExitStack() as stack,
     ):
         for _ in range(4):
@@ -83,8 +83,8 @@ async def test_one_key_holds_a_quarter_of_the_open_reads_and_everyone_else_is_an
     # Closing the streams releases everything.
 
 
-async def test_one_team_holds_half_of_the_open_reads_and_gives_them_back(tmp_path: Path) -> None:
-    async with keyed(tmp_path, stalling(max_reads=16)) as it, run_under_way(it, "mine") as id:
+async def test_one_team_may_have_half_of_the_open_reads(tmp_path: Path) -> None:
+    async with keyed(tmp_path, stalling(max_reads=16)) as it, running_run(it, "mine") as id:
         async with AsyncExitStack() as stack:
             for who in ("mine", "only read"):
                 for _ in range(4):
@@ -98,10 +98,10 @@ async def test_one_team_holds_half_of_the_open_reads_and_gives_them_back(tmp_pat
         assert (await it.ask("third", "GET", "/v1/workflows")).status_code == 200
 
 
-async def test_a_key_at_its_limit_of_reads_is_refused_before_its_route_is_looked_up(tmp_path: Path) -> None:
+async def test_a_key_at_its_read_limit_is_rejected_before_routing(tmp_path: Path) -> None:
     async with (
         keyed(tmp_path, stalling(max_reads=16)) as it,
-        run_under_way(it, "mine") as id,
+        running_run(it, "mine") as id,
         AsyncExitStack() as stack,
     ):
         assert (await it.ask("only read", "GET", "/v1/nothing")).status_code == 404
@@ -116,7 +116,7 @@ async def test_a_key_at_its_limit_of_reads_is_refused_before_its_route_is_looked
     assert {access.cost.counted for access in of_keys} == {"reads"}
 
 
-async def test_a_router_refuses_before_serve_has_given_it_all_it_may_and_probes_are_answered() -> None:
+async def test_a_router_rejects_requests_below_serves_limit_and_still_answers_probes() -> None:
     settings = stalling() | {"router": {"max_ongoing_requests": 16, "target_ongoing_requests": 8}}
     async with served(settings) as api, AsyncExitStack() as stack:
         ask = ASK | {"model": "a", "stream": True}
@@ -134,7 +134,7 @@ async def test_a_router_refuses_before_serve_has_given_it_all_it_may_and_probes_
             assert (await api.http.get(path)).status_code == 200
 
 
-async def test_requests_whose_bodies_are_not_whole_count_as_open_and_make_room_for_others() -> None:
+async def test_unfinished_requests_count_as_open_and_are_closed_for_others() -> None:
     settings = stalling() | {"router": {"max_ongoing_requests": 16, "target_ongoing_requests": 8}}
     async with served(settings) as api:
         address = api.url.removeprefix("http://").split(":")
@@ -154,7 +154,7 @@ async def test_requests_whose_bodies_are_not_whole_count_as_open_and_make_room_f
             writer.close()
 
 
-async def test_constant_documents_are_made_once_and_not_sent_to_who_has_them(
+async def test_constant_documents_are_built_once_and_cached_by_clients(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from serving.api import admin, openapi
@@ -182,7 +182,7 @@ async def test_constant_documents_are_made_once_and_not_sent_to_who_has_them(
 
 
 @pytest.mark.parametrize("n_keys", [1, 6])
-async def test_reads_of_one_team_take_turns_with_those_of_another(tmp_path: Path, n_keys: int) -> None:
+async def test_reads_of_different_teams_take_turns(tmp_path: Path, n_keys: int) -> None:
     async with keyed(tmp_path) as it:
         for n in range(n_keys):
             secret, info = await it.directory.create_key(f"key {n}", "search")
@@ -267,7 +267,7 @@ async def test_large_bodies_are_parsed_in_turns(path: str, tmp_path: Path) -> No
         assert (await asking).status_code in (200, 400, 422)
 
 
-async def test_a_long_list_leaves_turns_to_everything_else() -> None:
+async def test_a_long_list_does_not_block_the_event_loop() -> None:
     def work() -> int:
         return sum(range(40_000))
 
@@ -287,7 +287,7 @@ async def test_a_long_list_leaves_turns_to_everything_else() -> None:
     assert turns > 10
 
 
-async def test_a_list_of_runs_is_whole_and_in_order_though_it_is_made_in_slices() -> None:
+async def test_a_list_of_runs_built_in_slices_is_complete_and_ordered() -> None:
     async with served(team(workers=[scripted("a", delay_s=0.01)], workflows={})) as api:
         ids = [(await api.ok({"model": "a"}))["podium"]["workflow_id"] for _ in range(30)]
         listed = (await api.http.get("/v1/workflows?limit=20")).json()
@@ -307,7 +307,7 @@ async def keep_file(it: Keyed, name: str, n_bytes: int) -> str:
 
 
 @pytest.mark.real_time
-async def test_unread_downloads_have_one_budget_in_bytes_and_give_it_back(tmp_path: Path) -> None:
+async def test_unread_downloads_share_a_limit_in_bytes_and_release_it(tmp_path: Path) -> None:
     async with keyed(tmp_path, stalling(max_unread_bytes=8 * MB, unread_s=60)) as it:
         path = f"/v1/files/{await keep_file(it, '1', 20 * MB)}/content"
         room = it.api.feeds.room
@@ -349,7 +349,7 @@ async def read_events(reader: asyncio.StreamReader) -> str:
 
 
 @pytest.mark.real_time
-async def test_a_watcher_that_reads_nothing_holds_a_window_and_gets_everything_once_it_reads() -> None:
+async def test_a_watcher_that_stops_reading_buffers_one_window_and_loses_nothing() -> None:
     async with served(talkative(1_000)) as api:
         asking = asyncio.create_task(api.ok())
         await until(lambda: api.service.sessions.running, "it has begun")
@@ -371,7 +371,7 @@ async def test_a_watcher_that_reads_nothing_holds_a_window_and_gets_everything_o
 
 
 @pytest.mark.real_time
-async def test_watchers_of_runs_with_large_events_share_the_bytes_of_all_answers(tmp_path: Path) -> None:
+async def test_watchers_of_large_events_share_the_limit_of_unread_bytes(tmp_path: Path) -> None:
     workers = [scripted("a", "x" * 300_000)]
     settings = team(workers=workers, workflows={}, limits={"max_unread_bytes": 12 * MB})
     async with keyed(tmp_path, settings) as it:
@@ -391,7 +391,7 @@ async def test_watchers_of_runs_with_large_events_share_the_bytes_of_all_answers
         assert (await it.ask("mine", "GET", path)).text.count("event: end") == 1
 
 
-async def test_uploads_under_way_have_a_part_of_the_bytes_of_requests() -> None:
+async def test_uploads_in_progress_count_towards_the_request_memory() -> None:
     async with served(stalling(max_running_bytes=400_000)) as api:
         form: Any = {"data": {"purpose": "user_data"}, "files": {"file": ("a.txt", b"x" * 100_000)}}
         with api.service.sessions.admission.memory.occupy(Account(), 150_000):
@@ -408,7 +408,7 @@ BODIES: dict[str, Json] = {
 
 
 @pytest.mark.parametrize("path", BODIES)
-async def test_bodies_of_requests_that_are_no_runs_are_held_in_the_bytes_of_requests(path: str) -> None:
+async def test_bodies_of_other_requests_count_towards_the_request_memory(path: str) -> None:
     async with served(stalling(max_running_bytes=MB)) as api:
         memory = api.service.sessions.admission.memory
         with memory.hold(Account(), MB // 2, "interactive"):
@@ -419,7 +419,9 @@ async def test_bodies_of_requests_that_are_no_runs_are_held_in_the_bytes_of_requ
         memory.check(Account(), 2 * MB, "interactive")  # fits, so nothing is held any more
 
 
-async def test_a_key_that_may_only_run_sees_no_batch_of_a_teammate_by_cancelling_it(tmp_path: Path) -> None:
+async def test_a_key_without_read_scope_cannot_read_a_teammates_batch_by_cancelling_it(
+    tmp_path: Path,
+) -> None:
     async with keyed(tmp_path) as it:
         for who, id in (("mine", "batch_1"), ("only run", "batch_2")):
             account = Account(it.ids[who], it.ids["search"])
@@ -435,7 +437,7 @@ async def test_a_key_that_may_only_run_sees_no_batch_of_a_teammate_by_cancelling
         assert reader.json()["metadata"] == {"a": "b"}
 
 
-async def test_tokens_are_counted_for_models_that_the_key_may_ask_and_for_no_other_name(
+async def test_tokens_are_counted_only_for_permitted_models(
     tmp_path: Path,
 ) -> None:
     async with keyed(tmp_path) as it:
@@ -462,7 +464,7 @@ async def test_tokens_are_counted_for_models_that_the_key_may_ask_and_for_no_oth
 A, B, ALONE, NO_KEY = Account("a1", "a"), Account("b1", "b"), Account("c1"), Account()
 
 
-def test_a_room_keeps_its_last_part_for_who_has_less_than_the_others() -> None:
+def test_the_last_part_of_a_limit_is_reserved_for_keys_below_their_share() -> None:
     room = Room("limits.max_reads", lambda: 100, "reads")
     for team_id in ("a", "b"):
         room.take(Account(f"{team_id}1", team_id), 25)
@@ -481,7 +483,7 @@ def test_a_room_keeps_its_last_part_for_who_has_less_than_the_others() -> None:
         room.take(Account("d1"))
 
 
-def test_a_room_lets_in_anything_where_nobody_has_any_and_knows_no_share_without_keys() -> None:
+def test_an_unused_limit_admits_any_size_and_has_no_shares_without_keys() -> None:
     room = Room("limits.max_unread_bytes", lambda: 10, "bytes")
     with room.holding(A, 1000), pytest.raises(Overloaded):
         room.take(B, 1)
@@ -524,7 +526,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.parametrize("what", LONG_TEXTS)
-async def test_no_long_text_of_a_request_is_looked_through_at_once(
+async def test_a_long_text_of_a_request_is_redacted_in_slices(
     what: str, tmp_path: Path, at_once: list[str]
 ) -> None:
     path, body = LONG_TEXTS[what]
@@ -553,7 +555,7 @@ LONG_ANSWERS: dict[str, Json] = {
 
 
 @pytest.mark.parametrize("what", LONG_ANSWERS)
-async def test_no_long_answer_and_no_prompt_in_a_span_is_looked_through_at_once(
+async def test_a_long_answer_and_prompts_in_spans_are_redacted_in_slices(
     what: str, tmp_path: Path, at_once: list[str]
 ) -> None:
     texts = {"much": LONG_ANSWER, "one-word": ONE_WORD, "json": json.dumps({"a": LONG}), "brief": "No."}
@@ -577,7 +579,7 @@ async def test_no_long_answer_and_no_prompt_in_a_span_is_looked_through_at_once(
     assert not at_once
 
 
-async def test_tools_and_the_form_of_an_answer_are_counted_with_the_bytes_of_a_run() -> None:
+async def test_tools_and_the_answer_format_count_towards_the_request_memory() -> None:
     large = {"type": "object", "properties": {"a": {"description": "x" * 60_000}}, "x": ["y"] * 20_000}
     tool = {"type": "function", "function": {"name": "f", "parameters": large}}
     body = {"model": "a", "messages": ASK["messages"], "stream": True, "tools": [tool]}

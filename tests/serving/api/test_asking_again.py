@@ -88,7 +88,7 @@ async def account(fault: Answer, *plans: str, conductor: str = "", **settings: A
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("fault", LASTING.values(), ids=LASTING)
-async def test_a_worker_that_refuses_is_asked_once(fault: Answer, stream: bool) -> None:
+async def test_a_worker_that_refuses_is_called_once(fault: Answer, stream: bool) -> None:
     async with account(fault) as it:
         assert await it.ask("faulty", stream=stream) == "worker_refused"
     assert (it.calls, it.requests) == ({"faulty": 1}, 1)
@@ -96,7 +96,7 @@ async def test_a_worker_that_refuses_is_asked_once(fault: Answer, stream: bool) 
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("fault", LASTING.values(), ids=LASTING)
-async def test_a_plans_paid_steps_are_not_paid_again(fault: Answer, stream: bool) -> None:
+async def test_completed_steps_of_a_plan_are_not_repeated(fault: Answer, stream: bool) -> None:
     paid = plan(step("paid"), step("faulty", "Conclude.", [0]))
     async with account(fault, paid) as it:
         assert await it.ask(stream=stream) == "worker_refused"
@@ -105,7 +105,7 @@ async def test_a_plans_paid_steps_are_not_paid_again(fault: Answer, stream: bool
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_step_after_one_that_was_refused_goes_to_the_fallback_at_once(stream: bool) -> None:
+async def test_a_step_after_a_refused_one_uses_the_fallback_immediately(stream: bool) -> None:
     twice = plan(step("faulty", "Draft."), step("faulty", "Polish.", [0]))
     async with account(BAD_KEY, twice, fallbacks=["paid"]) as it:
         assert await it.ask(stream=stream) == "A reason."
@@ -116,14 +116,14 @@ async def test_a_step_after_one_that_was_refused_goes_to_the_fallback_at_once(st
     assert (passed_by["worker"], passed_by["outcome"]) == ("faulty", "left_alone")
 
 
-async def test_a_declared_fallback_may_refuse_too_once() -> None:
+async def test_a_fallback_that_refuses_is_called_once() -> None:
     async with account(BAD_KEY, plan(step("faulty")), fallbacks=["sibling"]) as it:
         assert await it.ask() == "worker_refused"
     assert (it.calls, it.requests) == ({"faulty": 1, "sibling": 1}, 1)
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_conductor_and_the_workers_of_its_account_are_asked_once_each(stream: bool) -> None:
+async def test_a_conductor_and_workers_of_one_account_are_called_once_each(stream: bool) -> None:
     async with account(BAD_KEY, conductor="leader") as it:
         assert await it.ask(stream=stream, rounds=3) == "A reason."
     assert (it.calls, it.requests) == ({"leader": 1, "faulty": 1}, 1)
@@ -132,13 +132,13 @@ async def test_a_conductor_and_the_workers_of_its_account_are_asked_once_each(st
     assert (it.calls, it.requests) == ({"leader": 1, "faulty": 1, "sibling": 1}, 1)
 
 
-async def test_a_conductor_that_is_in_the_pool_is_not_asked_as_a_worker_where_its_key_is_bad() -> None:
+async def test_a_conductor_with_a_bad_key_is_not_called_as_a_worker() -> None:
     async with account(BAD_KEY, conductor="faulty") as it:
         assert await it.ask(workers=["faulty"]) == "worker_refused"
     assert (it.calls, it.requests) == ({"faulty": 1}, 1)
 
 
-async def test_a_conductor_that_may_not_plan_may_still_answer() -> None:
+async def test_a_conductor_that_refuses_to_plan_may_still_answer() -> None:
     async with account(BAD_PARAMETER, conductor="faulty") as it:
         it.upstream.answers.clear()
         it.upstream.answers.append(BAD_PARAMETER)
@@ -146,7 +146,7 @@ async def test_a_conductor_that_may_not_plan_may_still_answer() -> None:
     assert (it.calls, it.requests) == ({"faulty": 2}, 1)
 
 
-async def test_a_new_run_asks_again() -> None:
+async def test_a_new_run_calls_a_worker_that_refused_before() -> None:
     async with account(BAD_KEY) as it:
         it.upstream.answers.clear()
         it.upstream.answers.append(BAD_KEY)
@@ -154,7 +154,7 @@ async def test_a_new_run_asks_again() -> None:
         assert await it.ask("faulty") == "It is four."
 
 
-async def test_what_may_pass_is_still_asked_again_by_the_sdk() -> None:
+async def test_the_sdk_still_retries_temporary_faults() -> None:
     async with account(Answer(status=500), retry={"attempts": 1}) as it:
         it.upstream.answers.clear()
         it.upstream.answers.append(Answer(status=500))

@@ -18,7 +18,7 @@ def base64_of(content: bytes) -> str:
 
 
 @given(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1), st.text())
-def test_text_is_what_was_sent_and_its_name_is_one_line(text: str, name: str) -> None:
+def test_an_attached_text_is_unchanged_and_its_name_is_one_line(text: str, name: str) -> None:
     file = to_file(name, f"data:text/plain;base64,{base64_of(b'.' + text.encode())}")
     assert (file.text, file.url) == (f".{text}", "")
     assert file.name == file.name.strip()
@@ -27,7 +27,7 @@ def test_text_is_what_was_sent_and_its_name_is_one_line(text: str, name: str) ->
 
 
 @given(st.binary())
-def test_a_pdf_is_its_bytes_and_its_hold_is_bounded(content: bytes) -> None:
+def test_a_pdf_keeps_its_bytes_and_has_a_limited_token_estimate(content: bytes) -> None:
     pdf = b"\n%PDF-1.4" + content
     for given_as in (base64_of(pdf), f"data:application/octet-stream;base64,{base64_of(pdf)}"):
         file = to_file("a.pdf", given_as)
@@ -37,7 +37,7 @@ def test_a_pdf_is_its_bytes_and_its_hold_is_bounded(content: bytes) -> None:
     assert Message("user", (Text("What?"), file)).has_pdf
 
 
-def test_forms_of_a_file() -> None:
+def test_files_may_be_text_pdf_or_unnamed() -> None:
     assert to_file(None, "data:,a%20b") == File("document.txt", text="a b")
     assert file_of("notes", b"\xef\xbb\xbfWords") == File("notes", text="Words")
     assert file_of("notes", b"It begins with %PDF-1.7.").text
@@ -48,7 +48,7 @@ def test_forms_of_a_file() -> None:
 @pytest.mark.parametrize(
     "content", [b"", b"PK\x03\x04\xff", b"\x89PNG\r\n\x1a\n", "UTF-16".encode("utf-16"), b"a\0b"]
 )
-def test_what_no_model_could_read_is_refused(content: bytes) -> None:
+def test_an_unreadable_file_is_rejected(content: bytes) -> None:
     with pytest.raises(ValueError, match=r"file (is|must be)"):
         file_of("a", content)
 
@@ -66,6 +66,6 @@ WORKERS = [
 ]
 
 
-def test_who_reads_pdfs_where_nothing_is_said() -> None:
+def test_pdf_support_has_a_default_per_provider_and_model() -> None:
     settings = parse({"workers": [{"name": f"w{n}"} | given for n, (given, _) in enumerate(WORKERS)]})
     assert [reads_pdfs(worker) for worker in settings.workers] == [known for _, known in WORKERS]

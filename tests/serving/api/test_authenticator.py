@@ -45,12 +45,12 @@ class Keys:
 
 
 @dataclass
-class It:
+class AuthenticatorUnderTest:
     keys: Keys
     clock: Clock
     subject: Authenticator
 
-    async def is_let_in(self, key: ApiKey = KEY) -> bool:
+    async def is_admitted(self, key: ApiKey = KEY) -> bool:
         try:
             return (await self.subject.caller(key.reveal())).account.key_id == "key_1"
         except Unauthenticated:
@@ -58,89 +58,95 @@ class It:
 
 
 @pytest.fixture
-def it() -> It:
+def it() -> AuthenticatorUnderTest:
     keys, clock = Keys(), Clock()
-    return It(keys, clock, Authenticator(keys, clock, clock))
+    return AuthenticatorUnderTest(keys, clock, Authenticator(keys, clock, clock))
 
 
-async def test_a_key_is_looked_up_once_for_many_requests_and_again_after_seconds(it: It) -> None:
+async def test_a_key_is_looked_up_again_only_after_some_seconds(it: AuthenticatorUnderTest) -> None:
     for _ in range(20):
-        assert await it.is_let_in()
+        assert await it.is_admitted()
     assert it.keys.lookups == 1
     it.clock.now_s += FRESH_S
-    assert await it.is_let_in()
+    assert await it.is_admitted()
     assert it.keys.lookups == 2
 
 
-async def test_a_key_that_is_used_is_looked_up_again_before_anybody_has_to_wait_for_it(it: It) -> None:
-    assert await it.is_let_in()
+async def test_a_key_in_use_is_refreshed_in_the_background(it: AuthenticatorUnderTest) -> None:
+    assert await it.is_admitted()
     it.keys.waiting = answered = asyncio.Event()
     it.clock.now_s += RENEWED_S
     async with asyncio.timeout(1):
-        assert await it.is_let_in(), "without the answer"
+        assert await it.is_admitted(), "without the answer"
     answered.set()
     await until(lambda: it.keys.lookups == 2, "it was looked up again")
     await asyncio.sleep(0.01)
     it.keys.waiting = asyncio.Event()
     it.clock.now_s += FRESH_S - RENEWED_S
     async with asyncio.timeout(1):
-        assert await it.is_let_in(), "what was looked up the second time is believed"
+        assert await it.is_admitted(), "what was looked up the second time is believed"
 
 
-async def test_a_revoked_key_is_refused_within_ten_seconds_also_when_it_is_used_all_the_time(it: It) -> None:
-    assert await it.is_let_in()
+async def test_a_revoked_key_in_use_is_rejected_within_ten_seconds(it: AuthenticatorUnderTest) -> None:
+    assert await it.is_admitted()
     it.keys.known[KEY.hash] = replace(INFO, revoked_us=1)
     let_in_s = 0.0
     for tenths in range(120):
         it.clock.now_s += 0.1
-        if await it.is_let_in():
+        if await it.is_admitted():
             let_in_s = tenths / 10
     assert 0 < let_in_s < FRESH_S < 10
 
 
-async def test_within_ten_seconds_also_while_the_database_comes_and_goes(it: It) -> None:
-    assert await it.is_let_in()
+async def test_a_revoked_key_is_rejected_in_time_although_the_database_is_intermittent(
+    it: AuthenticatorUnderTest,
+) -> None:
+    assert await it.is_admitted()
     it.keys.known[KEY.hash], it.keys.failure = replace(INFO, revoked_us=1), AWAY
     it.clock.now_s += KEPT_S - 0.1
-    assert await it.is_let_in(), "the database is away for a moment"
+    assert await it.is_admitted(), "the database is away for a moment"
     it.clock.now_s += 0.2
     with pytest.raises(StoreUnavailable):
-        await it.is_let_in()
+        await it.is_admitted()
     it.keys.failure = None
-    assert not await it.is_let_in()
+    assert not await it.is_admitted()
 
 
-async def test_where_settings_say_so_a_key_is_believed_for_an_hour_while_the_database_is_away(it: It) -> None:
+async def test_with_the_setting_a_key_stays_valid_for_an_hour_without_the_database(
+    it: AuthenticatorUnderTest,
+) -> None:
     it.subject = Authenticator(it.keys, it.clock, it.clock, KEPT_AWAY_S)
-    assert await it.is_let_in()
+    assert await it.is_admitted()
     it.keys.failure = AWAY
     it.clock.now_s += KEPT_AWAY_S - 1
-    assert await it.is_let_in()
+    assert await it.is_admitted()
     with pytest.raises(StoreUnavailable):
-        await it.is_let_in(ApiKey.make())
+        await it.is_admitted(ApiKey.make())
     it.keys.known[KEY.hash], it.keys.failure = replace(INFO, revoked_us=1), None
-    assert not await it.is_let_in(), "once it answers, its word counts"
+    assert not await it.is_admitted(), "once it answers, its word counts"
     it.keys.failure = AWAY
     it.clock.now_s += KEPT_AWAY_S + 1
     with pytest.raises(StoreUnavailable):
-        await it.is_let_in()
+        await it.is_admitted()
 
 
-async def test_an_answer_is_as_old_as_its_question(it: It) -> None:
+async def test_a_look_ups_age_counts_from_its_start(it: AuthenticatorUnderTest) -> None:
     it.keys.waiting = asyncio.Event()
-    first = asyncio.create_task(it.is_let_in())
+    first = asyncio.create_task(it.is_admitted())
     await until(lambda: it.keys.lookups == 1)
     it.clock.now_s += FRESH_S - 0.5
     it.keys.waiting.set()
     assert await first
     it.clock.now_s += 1
-    await it.is_let_in()
+    await it.is_admitted()
     assert it.keys.lookups == 2
 
 
-async def test_those_who_ask_at_once_share_one_question_and_one_that_leaves_does_not_end_it(it: It) -> None:
+async def test_concurrent_requests_share_one_look_up_that_a_cancellation_does_not_end(
+    it: AuthenticatorUnderTest,
+) -> None:
     it.keys.waiting = asyncio.Event()
-    asking = [asyncio.create_task(it.is_let_in()) for _ in range(50)]
+    asking = [asyncio.create_task(it.is_admitted()) for _ in range(50)]
     await until(lambda: it.keys.lookups == 1)
     asking[0].cancel()
     await asyncio.sleep(0)
@@ -149,18 +155,20 @@ async def test_those_who_ask_at_once_share_one_question_and_one_that_leaves_does
     assert it.keys.lookups == 1
 
 
-async def test_what_this_replica_changes_holds_at_once_also_for_an_answer_under_way(it: It) -> None:
-    assert await it.is_let_in()
+async def test_a_local_change_applies_immediately_even_to_a_look_up_in_progress(
+    it: AuthenticatorUnderTest,
+) -> None:
+    assert await it.is_admitted()
     it.clock.now_s += FRESH_S
     it.keys.waiting = asyncio.Event()
-    under_way = asyncio.create_task(it.is_let_in())
+    under_way = asyncio.create_task(it.is_admitted())
     await until(lambda: it.keys.lookups == 2)
     it.keys.known[KEY.hash] = replace(INFO, revoked_us=1)
     it.clock.now_s += 0.1
     it.subject.forget()
     it.keys.waiting.set()
     await under_way
-    assert not await it.is_let_in()
+    assert not await it.is_admitted()
 
 
 @pytest.mark.parametrize(
@@ -172,37 +180,39 @@ async def test_what_this_replica_changes_holds_at_once_also_for_an_answer_under_
         (replace(INFO, team=TeamInfo("team_1", "search", 0, off_us=1)), "is disabled"),
     ],
 )
-async def test_why_a_key_is_refused_is_told_to_who_has_it(it: It, info: KeyInfo | None, said: str) -> None:
+async def test_a_rejected_keys_holder_gets_the_reason(
+    it: AuthenticatorUnderTest, info: KeyInfo | None, said: str
+) -> None:
     it.keys.known = {KEY.hash: info} if info else {}
     with pytest.raises(Unauthenticated, match=said) as refused:
         await it.subject.caller(KEY.reveal())
     assert KEY.reveal() not in str(refused.value)
 
 
-async def test_a_key_ends_when_it_expires_and_not_when_it_is_looked_up_again(it: It) -> None:
+async def test_a_cached_key_expires_on_time(it: AuthenticatorUnderTest) -> None:
     it.keys.known[KEY.hash] = replace(INFO, expires_us=int((it.clock.now_s + 1) * 1e6))
-    assert await it.is_let_in()
+    assert await it.is_admitted()
     it.clock.now_s += 1
-    assert not await it.is_let_in()
+    assert not await it.is_admitted()
     assert it.keys.lookups == 1
 
 
-async def test_a_typing_error_asks_no_database(it: It) -> None:
+async def test_a_mistyped_key_needs_no_database_query(it: AuthenticatorUnderTest) -> None:
     with pytest.raises(Unauthenticated):
         await it.subject.caller(KEY.reveal()[:-1] + "!")
     assert it.keys.lookups == 0
 
 
-async def test_many_keys_that_do_not_exist_take_a_bounded_memory(
-    it: It, monkeypatch: pytest.MonkeyPatch
+async def test_unknown_keys_use_limited_memory(
+    it: AuthenticatorUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(authentication, "MOST_KEYS", 10)
     for _ in range(50):
-        assert not await it.is_let_in(ApiKey.make())
+        assert not await it.is_admitted(ApiKey.make())
     assert len(it.subject._keys) == 10
 
 
-async def test_no_key_means_open_until_one_is_made_and_never_again_after(it: It) -> None:
+async def test_a_server_is_open_until_its_first_key_and_never_again(it: AuthenticatorUnderTest) -> None:
     it.keys.known = {}
     assert await it.subject.is_open()
     it.keys.known = {KEY.hash: INFO}
@@ -214,8 +224,8 @@ async def test_no_key_means_open_until_one_is_made_and_never_again_after(it: It)
 
 
 @pytest.mark.parametrize("failure", [AWAY, StoreError("The store rejects the password.")])
-async def test_while_nobody_can_say_whether_there_are_keys_nobody_is_let_in(
-    it: It, failure: Exception, caplog: pytest.LogCaptureFixture
+async def test_no_request_is_admitted_while_it_is_unknown_whether_keys_exist(
+    it: AuthenticatorUnderTest, failure: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     it.keys.failure = failure
     with caplog.at_level(logging.ERROR, "podium"):
@@ -229,15 +239,17 @@ async def test_while_nobody_can_say_whether_there_are_keys_nobody_is_let_in(
     assert KEY.hash not in caplog.text
 
 
-async def test_a_database_that_hangs_does_not_answer(it: It, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_hanging_database_counts_as_unavailable(
+    it: AuthenticatorUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(authentication, "LOOKUP_S", 0.05)
     it.keys.waiting = asyncio.Event()
     with pytest.raises(StoreUnavailable):
         await it.subject.caller(KEY.reveal())
 
 
-async def test_an_answer_that_nobody_waited_for_is_remembered(
-    it: It, monkeypatch: pytest.MonkeyPatch
+async def test_the_result_of_a_look_up_that_timed_out_is_cached(
+    it: AuthenticatorUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(authentication, "LOOKUP_S", 0.05)
     it.keys.waiting = answered = asyncio.Event()
@@ -249,5 +261,5 @@ async def test_an_answer_that_nobody_waited_for_is_remembered(
     assert (await it.subject.caller(KEY.reveal())).account.key_id
 
 
-async def test_without_a_place_for_keys_there_is_none() -> None:
+async def test_a_server_without_a_key_store_is_open() -> None:
     assert await Authenticator().is_open()

@@ -168,7 +168,7 @@ def since(began: tuple[float, float]) -> float:
     return max(now - then for now, then in zip(times_s(), began, strict=True))
 
 
-async def test_bad_input_is_a_4xx_that_names_the_field_at_once():
+async def test_invalid_input_returns_a_fast_4xx_that_names_the_field():
     """One warm server handles all requests. Times are medians of three."""
     slow: dict[str, float] = {}
     async with served(team()) as api:
@@ -192,14 +192,14 @@ async def test_bad_input_is_a_4xx_that_names_the_field_at_once():
     assert max(slow.values()) < QUICK_S, sorted(slow.items(), key=lambda item: -item[1])[:3]
 
 
-async def test_plans_refuses_the_same_in_the_same_words():
+async def test_the_plans_endpoint_returns_the_same_errors_as_chat():
     async with served(team()) as api:
         for name, (content, _) in REQUESTS.items():
             chat, planned = await post(api, content), await post(api, content, "/v1/plans")
             assert (planned.status_code, planned.json()) == (chat.status_code, chat.json()), name
 
 
-async def test_the_sdk_raises_bad_input_as_its_own_errors():
+async def test_the_sdk_raises_its_own_errors_for_invalid_input():
     async with served(team()) as api, api.sdk as sdk:
         with pytest.raises(openai.BadRequestError) as bad:
             await sdk.chat.completions.create(
@@ -212,7 +212,7 @@ async def test_the_sdk_raises_bad_input_as_its_own_errors():
     assert "mini" in unknown.value.message, "it says which there are"
 
 
-async def test_a_body_that_is_nested_too_deeply_is_told_so():
+async def test_a_deeply_nested_body_is_rejected_with_that_reason():
     schema: dict[str, Any] = {}
     for _ in range(150):
         schema = {"type": "object", "properties": {"a": schema}}
@@ -224,7 +224,7 @@ async def test_a_body_that_is_nested_too_deeply_is_told_so():
 
 
 @pytest.mark.parametrize(("part", "n"), [({}, 700_000), ({"type": "text", "text": "x"}, 80_000)])
-async def test_a_body_of_very_many_parts_keeps_nobody_waiting(part: dict[str, Any], n: int):
+async def test_a_body_with_too_many_values_is_rejected_quickly(part: dict[str, Any], n: int):
     content = json.dumps(ASK | {"messages": [{"role": "user", "content": [part] * n}]}).encode()
     async with served(team()) as api:
         answer = await post(api, content)
@@ -244,7 +244,7 @@ BATCH = {"input_file_id": "file-1", "endpoint": "/v1/chat/completions", "complet
     ],
 )
 @pytest.mark.parametrize("times", [1, 2])
-async def test_very_many_fields_are_refused_without_naming_one(path: str, body: dict[str, Any], times: int):
+async def test_too_many_fields_are_rejected_without_naming_one(path: str, body: dict[str, Any], times: int):
     """Few enough to be parsed, but too many to report one by one."""
     content = json.dumps(body).replace('"a', '"b": 1, "a' if times == 2 else '"a').encode()
     async with served(team()) as api:
@@ -252,7 +252,7 @@ async def test_very_many_fields_are_refused_without_naming_one(path: str, body: 
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "body")
 
 
-async def test_a_body_for_administrators_has_no_more_parts_than_others():
+async def test_an_admin_body_has_the_same_limit_of_values():
     content = json.dumps({"name": ["x"] * 200_001}).encode()
     async with served(team()) as api:
         answer = await api.http.post(
@@ -261,13 +261,13 @@ async def test_a_body_for_administrators_has_no_more_parts_than_others():
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "body")
 
 
-async def test_sound_is_said_to_be_not_served_yet():
+async def test_audio_input_is_rejected_as_not_supported():
     async with served(team()) as api:
         error = (await api.post(parts({"type": "input_audio", "input_audio": {}}))).json()["error"]
         assert error["message"].startswith("messages[0].content[0].input_audio is not supported."), error
 
 
-async def test_a_picture_without_a_detail_and_an_answer_that_is_a_refusal_are_taken():
+async def test_an_image_without_detail_and_a_refusal_in_the_history_are_accepted():
     image = {"url": "data:image/png;base64,AAAA", "detail": None}
     refusal = {"role": "assistant", "content": [{"type": "refusal", "refusal": "I would rather not."}]}
     message = {"role": "user", "content": [{"type": "image_url", "image_url": image}]}
@@ -309,7 +309,7 @@ async def first_line(api: Served, head: bytes, body: list[bytes]) -> tuple[bytes
     return line, took_s
 
 
-async def test_a_body_of_50_mb_is_refused_before_it_is_read():
+async def test_a_body_of_50_mb_is_rejected_before_it_is_read():
     piece = b"x" * 65_536
     async with served(team()) as api:
         await api.ok()
@@ -321,14 +321,14 @@ async def test_a_body_of_50_mb_is_refused_before_it_is_read():
     assert statistics.median(took) < QUICK_S
 
 
-async def test_a_body_without_a_length_is_refused_once_it_is_too_long():
+async def test_a_body_without_content_length_is_rejected_when_it_is_too_long():
     chunk = b"10000\r\n" + b"x" * 65_536 + b"\r\n"
     async with served(team(limits={"max_body_bytes": 200_000})) as api:
         line, _ = await first_line(api, b"transfer-encoding: chunked", [chunk] * 1000)
     assert b" 413 " in line
 
 
-async def test_a_50_mb_body_sent_whole_by_an_ordinary_client_is_a_413():
+async def test_a_50_mb_body_of_an_ordinary_client_returns_413():
     async with served(team()) as api:
         body = json.dumps(ASK | {"messages": [{"role": "user", "content": "x" * 50_000_000}]}).encode()
         answer = await post(api, body)
@@ -337,7 +337,7 @@ async def test_a_50_mb_body_sent_whole_by_an_ordinary_client_is_a_413():
         assert (await api.post()).status_code == 200
 
 
-async def test_what_is_not_served_is_said_in_the_same_shape():
+async def test_unknown_routes_and_methods_return_openai_errors():
     async with served(team()) as api:
         nowhere = await api.http.get("/v1/nowhere")
         wrong = await api.http.get("/v1/chat/completions")
@@ -395,16 +395,16 @@ async def warm():
         yield api
 
 
-def is_no_defect(answer: Any) -> bool:
+def has_expected_status(answer: Any) -> bool:
     """Accept a 504, which a tight deadline in the request causes."""
     return answer.status_code < 500 or answer.status_code == 504
 
 
 @ONE_SERVER
 @given(body=BODY | JSON, path=st.sampled_from(["/v1/chat/completions", "/v1/plans"]))
-async def test_no_json_is_a_5xx(warm: Served, body: Any, path: str):
+async def test_no_json_body_causes_a_5xx(warm: Served, body: Any, path: str):
     answer = await post(warm, json.dumps(body).encode(), path)
-    assert is_no_defect(answer), answer.text
+    assert has_expected_status(answer), answer.text
     assert '"error":{' not in answer.text or answer.status_code != 200, answer.text
 
 
@@ -414,16 +414,16 @@ async def test_no_json_is_a_5xx(warm: Served, body: Any, path: str):
     model=st.sampled_from(["mini", "ultra", "duo", "a"]),
     path=st.sampled_from(["/v1/chat/completions", "/v1/plans"]),
 )
-async def test_no_podium_object_is_a_5xx(warm: Served, podium: Any, model: str, path: str):
+async def test_no_podium_field_causes_a_5xx(warm: Served, podium: Any, model: str, path: str):
     answer = await post(warm, json.dumps(ASK | {"model": model, "podium": podium}).encode(), path)
-    assert is_no_defect(answer), answer.text
+    assert has_expected_status(answer), answer.text
     if answer.status_code == 400:
         assert answer.json()["error"]["param"].startswith(("podium", "body")), answer.text
 
 
 @ONE_SERVER
 @given(content=st.binary(max_size=200), path=st.sampled_from(["/v1/chat/completions", "/v1/plans"]))
-async def test_no_bytes_are_a_5xx(warm: Served, content: bytes, path: str):
+async def test_no_byte_sequence_causes_a_5xx(warm: Served, content: bytes, path: str):
     answer = await post(warm, content, path)
     assert 400 <= answer.status_code < 500
     assert answer.json()["error"]["param"]
@@ -431,7 +431,7 @@ async def test_no_bytes_are_a_5xx(warm: Served, content: bytes, path: str):
 
 @ONE_SERVER
 @given(id=st.text(min_size=1, max_size=20), limit=st.text(max_size=9))
-async def test_no_look_up_is_a_5xx(warm: Served, id: str, limit: str):
+async def test_no_look_up_request_causes_a_5xx(warm: Served, id: str, limit: str):
     from urllib.parse import quote
 
     name = quote(id, safe="", errors="surrogatepass")
@@ -453,7 +453,7 @@ async def test_no_look_up_is_a_5xx(warm: Served, id: str, limit: str):
         {"messages": [USER], "podium": {"plan": [{}] * 100_000}},
     ],
 )
-def test_of_a_hundred_thousand_faults_only_the_first_few_are_collected(body: dict[str, Any]) -> None:
+def test_only_the_first_faults_of_a_body_are_collected(body: dict[str, Any]) -> None:
     with pytest.raises(ValidationError) as error:
         ChatRequest.model_validate_json(json.dumps({"model": "a"} | body))
     assert error.value.error_count() < 10
@@ -465,7 +465,7 @@ def numbers(n: int) -> bytes:
     return body.replace('"N"', ",".join("1" * n)).encode()
 
 
-async def test_a_body_has_no_more_numbers_than_can_be_read_at_once() -> None:
+async def test_a_body_with_too_many_numbers_is_rejected() -> None:
     async with served(team()) as api:
         headers = {"content-type": "application/json"}
         for n, status in ((400_000, 400), (1_000, 200)):
@@ -477,18 +477,18 @@ async def test_a_body_has_no_more_numbers_than_can_be_read_at_once() -> None:
 
 
 @pytest.mark.parametrize("text", ["1, " * 400_000, '"1\\", ' * 190_000], ids=["commas", "quotes"])
-async def test_commas_in_a_text_are_no_parts_of_its_body(text: str) -> None:
+async def test_commas_in_a_text_do_not_count_as_values(text: str) -> None:
     async with served(team()) as api:
         await api.ok({"model": "a", "messages": [{"role": "user", "content": text}]})
 
 
-def test_a_body_whose_last_string_has_no_end_is_counted_once() -> None:
+def test_an_unterminated_string_is_scanned_once() -> None:
     with pytest.raises(BadTask, match="Split it into several requests"):
         check_parts(b"," * 400_000 + b'"' + b'\\"' * 500_000)
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages", "/v1/responses"])
-async def test_a_conversation_has_no_more_parts_than_can_be_worked_on_at_once(path: str) -> None:
+async def test_a_conversation_with_too_many_messages_and_parts_is_rejected(path: str) -> None:
     kind = "input_text" if path == "/v1/responses" else "text"
     messages = [{"role": "user", "content": [{"type": kind, "text": "x"}] * 2000}] * 11
     body = {"model": "a", "max_tokens": 9, "messages": messages, "input": messages}
@@ -498,7 +498,7 @@ async def test_a_conversation_has_no_more_parts_than_can_be_worked_on_at_once(pa
         assert not api.worker("a").calls
 
 
-async def test_a_probe_is_answered_between_the_beginnings_of_several_answers() -> None:
+async def test_a_probe_is_answered_between_the_starts_of_several_answers() -> None:
     turns = list[int]()
     n_turns = 0
 

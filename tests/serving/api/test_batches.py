@@ -86,7 +86,7 @@ async def api() -> AsyncGenerator[Served]:
         yield running
 
 
-async def test_a_file_is_kept_listed_read_and_deleted(api: Served) -> None:
+async def test_a_file_is_created_listed_read_and_deleted(api: Served) -> None:
     sdk = api.sdk
     content = jsonl(line("1"))
     file = await sdk.files.create(file=("in.jsonl", content), purpose="batch")
@@ -101,7 +101,7 @@ async def test_a_file_is_kept_listed_read_and_deleted(api: Served) -> None:
         await sdk.files.retrieve(file.id)
 
 
-async def test_the_lines_of_a_batch_are_runs_and_their_answers_are_a_file(api: Served) -> None:
+async def test_each_line_of_a_batch_is_a_run_and_answers_become_a_file(api: Served) -> None:
     sdk = api.sdk
     lines = [line("one"), line("two", model="duo"), line("nobody", model="absent"), line("bad", temperature="hot"), line("streams", stream=True)]  # fmt: skip
     file = await upload(sdk, *lines)
@@ -139,7 +139,7 @@ async def test_the_lines_of_a_batch_are_runs_and_their_answers_are_a_file(api: S
         (jsonl(line("\u202e1")), "invalid_request"),
     ],
 )
-async def test_a_file_that_is_no_list_of_requests_fails_its_batch_and_runs_nothing(content: bytes, code: str) -> None:  # fmt: skip
+async def test_an_invalid_file_fails_its_batch_and_runs_nothing(content: bytes, code: str) -> None:  # fmt: skip
     async with served(team(batches={"max_lines": 3})) as api:
         file = await api.sdk.files.create(file=("in.jsonl", content), purpose="batch")
         new_batch = await api.sdk.batches.create(
@@ -150,7 +150,7 @@ async def test_a_file_that_is_no_list_of_requests_fails_its_batch_and_runs_nothi
         assert not api.worker("a").calls
 
 
-async def test_what_cannot_be_taken_is_told_by_the_field(api: Served) -> None:
+async def test_an_invalid_batch_request_is_an_error_with_its_field(api: Served) -> None:
     sdk = api.sdk
     with pytest.raises(openai.BadRequestError, match="purpose"):
         await sdk.files.create(file=("in.jsonl", b"{}"), purpose="fine-tune")
@@ -169,7 +169,7 @@ async def test_what_cannot_be_taken_is_told_by_the_field(api: Served) -> None:
     assert await upload(sdk, line("1")), "a form that breaks off holds no turn"
 
 
-async def test_a_file_may_be_longer_than_a_request_but_not_than_the_settings_say() -> None:
+async def test_a_batch_file_may_exceed_the_body_limit_but_not_its_own() -> None:
     settings = team(limits={"max_body_bytes": 1000, "max_text_bytes": 1000}, batches={"max_file_bytes": 5000})
     async with served(settings) as api:
         await api.sdk.files.create(file=("in.jsonl", (b"x" * 399 + b"\n") * 10), purpose="batch")
@@ -180,9 +180,7 @@ async def test_a_file_may_be_longer_than_a_request_but_not_than_the_settings_say
             assert "batches.max_file_bytes" in caught.value.message
 
 
-async def test_the_files_of_a_team_take_no_more_room_than_the_settings_say_also_where_many_come_at_once() -> (
-    None
-):
+async def test_a_teams_files_are_limited_in_bytes_even_if_uploaded_concurrently() -> None:
     async with served(team(batches={"max_bytes_per_team": 1000})) as api:
         uploads = [api.sdk.files.create(file=("in.jsonl", b"x" * 600), purpose="batch") for _ in range(5)]
         answers = await asyncio.gather(*uploads, return_exceptions=True)
@@ -194,7 +192,7 @@ async def test_the_files_of_a_team_take_no_more_room_than_the_settings_say_also_
         await api.sdk.files.create(file=("in.jsonl", b"x" * 900), purpose="batch")
 
 
-async def test_a_client_may_have_its_files_forgotten_sooner_and_unknown_fields_are_no_error(
+async def test_a_client_may_set_an_earlier_expiry_of_files(
     api: Served,
 ) -> None:
     sdk, hour = api.sdk, {"anchor": "created_at", "seconds": 3_600}
@@ -214,7 +212,7 @@ async def test_a_client_may_have_its_files_forgotten_sooner_and_unknown_fields_a
             await sdk.files.create(file=lines, purpose="batch", expires_after=wrong)  # type: ignore[arg-type]
 
 
-async def test_a_line_that_was_not_let_in_is_sent_again_and_its_answer_is_the_second_one(api: Served) -> None:
+async def test_a_line_that_was_not_admitted_is_sent_again(api: Served) -> None:
     served_by, refused = api.batches.send, Counter[str]()
 
     async def send(path: str, body: bytes, caller: Caller, key: str) -> LineAnswer:
@@ -245,7 +243,7 @@ async def test_a_line_of_responses_cannot_be_in_the_background(api: Served) -> N
     assert bad["leaves"]["error"]["message"].startswith("background is not supported")
 
 
-async def test_a_cancelled_batch_begins_no_more_lines_and_keeps_what_there_is() -> None:
+async def test_a_cancelled_batch_starts_no_lines_and_keeps_its_results() -> None:
     slow = [scripted("a", "Done.", delay_s=0.3, price=PRICE), scripted("b"), scripted("c")]
     async with served(team(workers=slow, batches={"lines_at_once": 1})) as api:
         id = await begin(api.sdk, *(line(str(n)) for n in range(50)))
@@ -258,7 +256,7 @@ async def test_a_cancelled_batch_begins_no_more_lines_and_keeps_what_there_is() 
         assert (await api.sdk.batches.cancel(id)).status == "cancelled"
 
 
-async def test_lines_that_have_not_begun_in_time_are_in_the_error_file() -> None:
+async def test_lines_that_did_not_start_in_time_are_in_the_error_file() -> None:
     late_us = 0
     slow = [scripted("a", "Done.", delay_s=0.3, price=PRICE), scripted("b"), scripted("c")]
     settings = team(workers=slow, batches={"lines_at_once": 1})
@@ -277,7 +275,7 @@ async def test_lines_that_have_not_begun_in_time_are_in_the_error_file() -> None
 SLOW = [scripted("a", "Done.", delay_s=0.1, price=PRICE), scripted("b"), scripted("c")]
 
 
-async def test_a_batch_beyond_those_worked_on_has_not_begun_until_it_is_its_turn() -> None:
+async def test_a_batch_over_the_concurrency_limit_starts_later() -> None:
     async with served(team(workers=SLOW, batches={"at_once": 1})) as api:
         first = await begin(api.sdk, *(line(str(n)) for n in range(20)))
         waiting = await begin(api.sdk, line("1"))
@@ -309,7 +307,7 @@ async def test_a_batch_that_waits_can_be_cancelled_and_expires(monkeypatch: pyte
         await api.http.post(f"/v1/workflows/{run}/cancel")
 
 
-async def test_a_batch_that_has_been_worked_on_for_long_lets_another_go_on_and_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+async def test_a_long_batch_yields_to_another_one_and_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
     monkeypatch.setattr("serving.batches.runner.TURN_S", 0.2)
     async with keyed(tmp_path, team(workers=SLOW, batches={"at_once": 1, "lines_at_once": 2})) as it:
         mine, other = sdk_of(it, "mine"), sdk_of(it, "other team")
@@ -324,7 +322,7 @@ async def test_a_batch_that_has_been_worked_on_for_long_lets_another_go_on_and_c
         assert len(it.api.worker("a").calls) == 61, "no line is run twice"
 
 
-async def test_of_a_batch_whose_file_is_deleted_before_its_next_turn_the_answers_are_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+async def test_a_batch_whose_file_was_deleted_keeps_its_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
     monkeypatch.setattr("serving.batches.runner.TURN_S", 0.2)
     async with keyed(tmp_path, team(workers=SLOW, batches={"at_once": 1, "lines_at_once": 2})) as it:
         mine, other = sdk_of(it, "mine"), sdk_of(it, "other team")
@@ -339,7 +337,7 @@ async def test_of_a_batch_whose_file_is_deleted_before_its_next_turn_the_answers
         assert len(await rows(mine, batch.output_file_id)) == batch.request_counts.completed > 0
 
 
-async def test_a_team_may_have_so_many_open_batches_and_is_told_what_to_do(tmp_path: Path) -> None:
+async def test_a_team_has_a_limit_of_open_batches_and_gets_the_remedy(tmp_path: Path) -> None:
     async with keyed(tmp_path, team(workers=SLOW, batches={"max_open_per_team": 2})) as it:
         mine, other = sdk_of(it, "mine"), sdk_of(it, "other team")
         file = await upload(mine, *(line(str(n)) for n in range(100)))
@@ -365,7 +363,7 @@ async def batch_of(content: bytes) -> tuple[MemoryBatchStore, Batch]:
     return store, Batch("batch_1", NO_ACCOUNT, "", "validating", "file-1", CHAT, {}, now_us(), 2**60, 2**60)
 
 
-async def test_the_lines_of_a_file_take_the_memory_of_one_piece_of_it() -> None:
+async def test_reading_a_files_lines_uses_memory_for_one_piece() -> None:
     content = jsonl(*(line(str(n), "x" * 2_000) for n in range(7_000)))
     assert len(content) > 3 * PIECE_BYTES
     store, batch = await batch_of(content)
@@ -392,7 +390,7 @@ class LargestRead(ReplicaStore):
         return rows
 
 
-async def test_a_batch_reads_its_file_in_pieces_and_its_results_are_joined_in_the_database(
+async def test_a_batch_reads_its_file_in_pieces_and_joins_its_results_in_the_database(
     store_address: Address,
 ) -> None:
     store, long = LargestRead(store_address, renew_s=60), "x" * 120_000
@@ -419,7 +417,7 @@ class FullBatches(MemoryBatchStore):
         return MOST_RESULT_BYTES
 
 
-async def test_a_batch_whose_results_are_too_large_sends_no_more_lines_and_says_so() -> None:
+async def test_a_batch_with_too_large_results_stops_with_a_reason() -> None:
     async with served(team(), batch_store=FullBatches()) as api:
         batch = await end(api.sdk, await begin(api.sdk, line("1"), line("2")))
         assert (batch.status, batch.request_counts.failed) == ("completed", 2)
@@ -428,7 +426,7 @@ async def test_a_batch_whose_results_are_too_large_sends_no_more_lines_and_says_
         assert not api.worker("a").calls
 
 
-async def test_secrets_in_a_file_are_not_kept(api: Served) -> None:
+async def test_secrets_in_a_file_are_not_stored(api: Served) -> None:
     secret = "sk-proj-" + "a1B2c3D4" * 5
     file = await upload(api.sdk, line("1", f"My key is {secret}, what is it?"), line("2"))
     content = (await api.sdk.files.content(file)).text
@@ -445,7 +443,7 @@ async def limit(it: Keyed, what: str, **fields: Any) -> None:
     assert answer.status_code == 200, answer.text
 
 
-async def test_files_and_batches_of_another_team_are_as_if_they_were_not_there(tmp_path: Path) -> None:
+async def test_files_and_batches_of_another_team_return_404(tmp_path: Path) -> None:
     async with keyed(tmp_path) as it:
         mine, other = sdk_of(it, "mine"), sdk_of(it, "other team")
         id = await begin(mine, line("1"))
@@ -466,7 +464,7 @@ async def test_files_and_batches_of_another_team_are_as_if_they_were_not_there(t
         assert [each.id async for each in other.batches.list()] == []
 
 
-async def test_lines_are_paid_by_the_key_and_held_to_its_policy_and_budget(tmp_path: Path) -> None:
+async def test_lines_are_billed_to_the_key_and_follow_its_policy_and_budget(tmp_path: Path) -> None:
     async with keyed(tmp_path) as it:
         await limit(it, "policy", exclude_workers=["b"])
         mine = sdk_of(it, "mine")
@@ -479,7 +477,7 @@ async def test_lines_are_paid_by_the_key_and_held_to_its_policy_and_budget(tmp_p
         assert [row["response"]["status_code"] for row in bad.values()] == [402, 402]
 
 
-async def test_lines_wait_while_their_siblings_hold_the_budget(tmp_path: Path) -> None:
+async def test_lines_wait_while_other_lines_of_the_batch_hold_the_budget(tmp_path: Path) -> None:
     slow = [scripted("a", "Done.", delay_s=1.5 * WAIT_S, price=PRICE), scripted("b"), scripted("c")]
     async with keyed(tmp_path, team(workers=slow)) as it:
         await limit(it, "budget", day_usd=ONE_CALL_USD)
@@ -490,7 +488,7 @@ async def test_lines_wait_while_their_siblings_hold_the_budget(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("path", DIALECTS.by_path)
-async def test_a_line_is_sent_again_if_others_hold_its_budget_but_not_if_it_is_spent(path: str) -> None:
+async def test_a_line_is_retried_if_its_budget_is_held_but_not_if_spent(path: str) -> None:
     held, spent = BudgetExceeded("Held.", retryable=True, retry_after_s=2.0), BudgetExceeded("Spent.")
     for error, later_s in ((held, 2.0), (spent, None)):
         exchange = Exchange(b"")
@@ -498,7 +496,7 @@ async def test_a_line_is_sent_again_if_others_hold_its_budget_but_not_if_it_is_s
         assert exchange.answer().later_s == later_s
 
 
-async def test_a_key_that_is_revoked_ends_lines_that_have_not_begun_and_what_was_paid_is_kept(tmp_path: Path) -> None:  # fmt: skip
+async def test_a_revoked_key_fails_lines_that_have_not_started(tmp_path: Path) -> None:  # fmt: skip
     slow = [scripted("a", "Done.", delay_s=0.2, price=PRICE), scripted("b"), scripted("c")]
     async with keyed(tmp_path, team(workers=slow, batches={"lines_at_once": 1})) as it:
         id = await begin(sdk_of(it, "mine"), *(line(str(n)) for n in range(20)))
@@ -513,7 +511,7 @@ async def test_a_key_that_is_revoked_ends_lines_that_have_not_begun_and_what_was
         assert {row["error"]["code"] for row in bad.values()} == {"invalid_api_key"}
 
 
-async def test_a_long_batch_of_one_key_lets_the_lines_of_another_pass(tmp_path: Path) -> None:
+async def test_a_long_batch_of_one_key_does_not_delay_another_key(tmp_path: Path) -> None:
     slow = [scripted("a", "Done.", delay_s=0.1, price=PRICE), scripted("b"), scripted("c")]
     async with keyed(tmp_path, team(workers=slow, batches={"lines_at_once": 2})) as it:
         long = await begin(sdk_of(it, "mine"), *(line(str(n)) for n in range(100)))
@@ -525,7 +523,7 @@ async def test_a_long_batch_of_one_key_lets_the_lines_of_another_pass(tmp_path: 
         await end(sdk_of(it, "mine"), long)
 
 
-async def test_lines_that_are_not_let_in_hold_no_place(tmp_path: Path) -> None:
+async def test_lines_that_are_not_admitted_use_no_slot(tmp_path: Path) -> None:
     async with keyed(tmp_path, team(batches={"lines_at_once": 2})) as it:
         served_by, refused = it.api.batches.send, list[str]()
 
@@ -546,14 +544,14 @@ async def test_lines_that_are_not_let_in_hold_no_place(tmp_path: Path) -> None:
         assert len(refused) == 2
 
 
-async def test_who_may_not_keep_texts_may_not_upload(tmp_path: Path) -> None:
+async def test_a_key_that_may_not_store_text_cannot_upload(tmp_path: Path) -> None:
     async with keyed(tmp_path) as it:
         await limit(it, "policy", store_content=False)
         with pytest.raises(openai.PermissionDeniedError, match="does not allow storing text"):
             await upload(sdk_of(it, "mine"), line("1"))
 
 
-async def test_of_a_file_in_a_database_a_piece_can_be_read(tmp_path: Path) -> None:
+async def test_a_piece_of_a_file_in_a_database_can_be_read(tmp_path: Path) -> None:
     own = ReplicaStore(make_file(tmp_path / "podium.db"))
     try:
         store, body = DatabaseBatchStore(own), bytes(range(256)) * 40
@@ -580,7 +578,7 @@ async def test_of_a_file_in_a_database_a_piece_can_be_read(tmp_path: Path) -> No
     ],
     ids=["requests", "newlines", "objects", "a long line", "a long text", "one long line"],
 )
-async def test_a_file_is_rejected_at_its_first_line_that_may_not_be(content: bytes, number: int, setting: str) -> None:  # fmt: skip
+async def test_a_file_is_rejected_at_its_first_invalid_line(content: bytes, number: int, setting: str) -> None:  # fmt: skip
     limits = {"max_body_bytes": 2000, "max_text_bytes": 800}
     async with served(team(limits=limits, batches={"max_lines": 3})) as api:
         with pytest.raises(openai.APIStatusError) as caught:
@@ -591,7 +589,7 @@ async def test_a_file_is_rejected_at_its_first_line_that_may_not_be(content: byt
         assert not [each async for each in api.sdk.files.list()]
 
 
-async def test_a_file_of_many_lines_is_read_without_a_copy_of_it() -> None:
+async def test_a_file_with_many_lines_is_read_without_a_copy() -> None:
     content = jsonl(*(line(str(n)) for n in range(4_000)))
     tracemalloc.start()
     try:
@@ -603,7 +601,7 @@ async def test_a_file_of_many_lines_is_read_without_a_copy_of_it() -> None:
         tracemalloc.stop()
 
 
-def test_ids_of_lines_that_are_e_mail_addresses_stay_different_once_they_are_taken_out() -> None:
+def test_redacted_line_ids_stay_different() -> None:
     ids = ["a@example.com", "b@example.com", "a@example.com", "plain"]
     content = b"".join(b'{"custom_id":"%s"}\n' % each.encode() for each in ids)
     lines = [
@@ -627,7 +625,7 @@ async def test_a_file_keeps_compactions_without_the_secrets_in_them(api: Served)
     assert kept[1:] == [contents[1], "podium1.It is [secret removed]."]
 
 
-async def test_a_file_has_compactions_up_to_the_size_of_a_file() -> None:
+async def test_compactions_in_a_batch_file_may_have_the_size_of_a_file() -> None:
     content = pack_item(Message.of("user", "x" * 900))
     body = {"input": [{"type": "compaction", "encrypted_content": content}]}
     sent = jsonl(*({"custom_id": str(n), "body": body} for n in range(3)))
@@ -638,7 +636,7 @@ async def test_a_file_has_compactions_up_to_the_size_of_a_file() -> None:
             assert ("batches.max_file_bytes" in answer.text) != is_taken
 
 
-async def test_names_of_files_and_metadata_of_batches_are_looked_through_as_texts_are(api: Served) -> None:
+async def test_file_names_and_batch_metadata_are_redacted(api: Served) -> None:
     secret = "gl" + "pat-" + "aB3k_" * 4
     file = await api.sdk.files.create(file=(f"{secret}.jsonl", jsonl(line("1"))), purpose="batch")
     assert secret not in file.filename

@@ -95,7 +95,7 @@ async def ask(it: Keyed, *, stream: bool = False, **body: Any) -> Json:
     return chunks[-1] | {"text": said(events), "finish": finish}
 
 
-def usage_left_out(provider: Provider, answer: Answer) -> Answer:
+def without_usage(provider: Provider, answer: Answer) -> Answer:
     """Return `answer` without usage. Anthropic's wire always starts with a count of one."""
     events: list[bytes] = []
     for event in provider.wire.events(answer):
@@ -119,11 +119,11 @@ def lies(provider: Provider) -> dict[str, Answer]:
         "too few": Answer(text=LONG_TEXT, output_tokens=1),
         "none": Answer(text=LONG_TEXT, output_tokens=0),
         "no prompt": Answer(text=LONG_TEXT, input_tokens=0, output_tokens=120),
-        "left out": usage_left_out(provider, Answer(text=LONG_TEXT)),
+        "left out": without_usage(provider, Answer(text=LONG_TEXT)),
     }
 
 
-async def test_usage_that_cannot_be_or_is_missing_is_billed_at_its_bound_and_flagged(
+async def test_missing_or_impossible_usage_is_billed_at_its_bound_and_flagged(
     provider: Provider, store_address: Address
 ):
     answers = lies(provider)
@@ -167,7 +167,7 @@ def metered(provider: Provider) -> tuple[Answer, Usage]:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_cache_writes_long_prompts_and_thoughts_are_billed_at_their_own_rates(
+async def test_cache_writes_long_prompts_and_reasoning_have_their_own_rates(
     provider: Provider, tmp_path: Any, stream: bool
 ):
     answer, usage = metered(provider)
@@ -187,7 +187,7 @@ async def test_cache_writes_long_prompts_and_thoughts_are_billed_at_their_own_ra
     assert "30/300 cached=3 write=36 write_1h=60 reasoning=600" in lines[1].price
 
 
-async def test_a_hold_is_made_at_the_dearest_tier_that_the_prompt_can_reach(tmp_path: Any):
+async def test_a_hold_uses_the_highest_tier_that_the_prompt_can_reach(tmp_path: Any):
     provider, prompt = PROVIDERS["openai"], "x" * 10_000
     async with (
         serving(provider.wire, Answer(input_tokens=10_060, output_tokens=7)) as upstream,
@@ -205,7 +205,7 @@ async def test_a_hold_is_made_at_the_dearest_tier_that_the_prompt_can_reach(tmp_
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_an_upstream_that_ignores_the_output_limit_is_cut_when_it_passes_what_was_held(
+async def test_an_upstream_that_ignores_the_output_limit_is_cut_at_the_hold(
     provider: Provider, tmp_path: Any, stream: bool
 ):
     async with (
@@ -230,9 +230,7 @@ def _limit(body: Json) -> int:
     return body.get("max_tokens") or body.get("max_completion_tokens") or config["maxOutputTokens"]
 
 
-async def test_an_answer_that_comes_in_one_piece_over_its_limit_is_not_told_as_a_success(
-    provider: Provider, tmp_path: Any
-):
+async def test_a_single_chunk_answer_over_its_limit_is_marked_as_truncated(provider: Provider, tmp_path: Any):
     events = provider.wire.events(Answer(text="word " * 400, output_tokens=400))
     async with (
         serving(provider.wire, Answer(instead=(b"".join(events),))) as upstream,
@@ -244,7 +242,7 @@ async def test_an_answer_that_comes_in_one_piece_over_its_limit_is_not_told_as_a
     assert entry.usd == Decimal(str(answer["podium"]["cost_usd"]))
 
 
-async def test_every_attempt_has_a_hold_of_its_own(provider: Provider, store_address: Address):
+async def test_every_attempt_has_its_own_hold(provider: Provider, store_address: Address):
     """The first attempt is refused and costs nothing. The second stalls and may cost its bound. Then a fallback
     answers.
     """
@@ -267,7 +265,7 @@ async def test_every_attempt_has_a_hold_of_its_own(provider: Provider, store_add
     assert Decimal(str(answer["podium"]["cost_usd"])) == sum(each.usd for each in lines)
 
 
-async def test_a_call_is_not_made_again_where_its_budget_has_no_room_for_another(tmp_path: Any):
+async def test_a_call_is_not_retried_if_the_budget_has_no_room(tmp_path: Any):
     provider = PROVIDERS["openai"]
     silent = {"stall_timeout_s": SILENT_S, "fallbacks": ["b"]}
     flat = {"price": {"input_usd_per_mtok": 10, "output_usd_per_mtok": 100}}
@@ -294,7 +292,7 @@ async def test_a_call_is_not_made_again_where_its_budget_has_no_room_for_another
     ids=["without a word", "for a reason that nobody knows"],
 )
 @pytest.mark.parametrize("stream", [False, True])
-async def test_an_answer_that_is_asked_for_again_is_paid_once_and_so_is_the_one_before(
+async def test_a_repeated_answer_and_the_failed_one_are_billed_once_each(
     provider: Provider, store_address: Address, first_answer: Answer, stream: bool
 ):
     async with (
@@ -316,14 +314,14 @@ async def test_an_answer_that_is_asked_for_again_is_paid_once_and_so_is_the_one_
 
 
 @pytest.mark.parametrize("is_counted", [True, False])
-async def test_an_answer_of_a_form_that_breaks_off_after_another_failure_is_paid_and_so_is_the_one_before(
+async def test_two_failed_structured_answers_are_billed_once_each(
     provider: Provider, store_address: Address, is_counted: bool
 ):
     empty, breaks = Answer(text="", output_tokens=3), Answer(text=LONG_TEXT, end_after=20)
     if not is_counted:
         empty, breaks = (
-            usage_left_out(provider, empty),
-            replace(usage_left_out(provider, breaks), end_after=20),
+            without_usage(provider, empty),
+            replace(without_usage(provider, breaks), end_after=20),
         )
     quick = {"retry": {"attempts": 2, "first_wait_s": 0.01}}
     async with (
@@ -340,7 +338,7 @@ async def test_an_answer_of_a_form_that_breaks_off_after_another_failure_is_paid
     assert Decimal(str(run["cost_usd"])) == sum(entry.usd for entry in paid)
 
 
-async def test_a_silent_call_is_billed_at_its_own_price_whatever_its_fallback_costs(
+async def test_a_silent_call_is_billed_at_its_own_price_not_its_fallbacks(
     provider: Provider, store_address: Address
 ):
     """A budget with room for the fallback still has it after the silent call."""

@@ -56,7 +56,7 @@ async def chain(kind: str, *breaks: bool) -> AsyncGenerator[tuple[Served, list[W
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_stream_goes_on_with_the_third(kind: str):
+async def test_a_stream_continues_with_the_third_worker(kind: str):
     async with chain(kind, True, True, False) as (api, servers):
         answer = await api.http.post("/v1/chat/completions", json=ASK | {"model": "a", "stream": True})
         assert said(parsed(answer.text)) == TEXT
@@ -72,7 +72,7 @@ async def test_a_stream_goes_on_with_the_third(kind: str):
 
 @pytest.mark.parametrize("model", ["a", "three"])
 @pytest.mark.parametrize("kind", KINDS)
-async def test_what_nobody_has_seen_begins_again_until_the_third(kind: str, model: str):
+async def test_an_unseen_answer_restarts_until_the_third_worker(kind: str, model: str):
     async with chain(kind, True, True, False) as (api, servers):
         answer = await api.ok({"model": model})
         record = await api.newest()
@@ -87,7 +87,7 @@ async def test_what_nobody_has_seen_begins_again_until_the_third(kind: str, mode
             assert len(set(places)) == len(places) == sum(len(server.requests) for server in servers) - 1
 
 
-async def test_where_all_break_off_each_is_asked_and_the_error_says_what_is_missing():
+async def test_if_all_workers_break_off_the_error_says_what_is_missing():
     async with chain("fallbacks", True, True, True) as (api, servers):
         answer = await api.http.post("/v1/chat/completions", json=ASK | {"model": "a", "stream": True})
         (error,) = [each["error"] for each in parsed(answer.text) if "error" in each]
@@ -99,7 +99,7 @@ async def test_where_all_break_off_each_is_asked_and_the_error_says_what_is_miss
         assert [len(server.requests) for server in servers] == [2, 2, 2]
 
 
-async def test_who_broke_this_answer_off_is_passed_over_for_that_reason():
+async def test_a_worker_that_broke_off_this_answer_is_skipped_with_that_reason():
     async with chain("fallbacks", True, False) as (api, _):
         await api.ok({"model": "a"})
         (step_json,) = (await api.newest())["steps"]
@@ -111,7 +111,7 @@ async def test_who_broke_this_answer_off_is_passed_over_for_that_reason():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_pause_that_is_far_longer_than_usual_ends_the_call_and_the_next_one_goes_on(
+async def test_an_unusually_long_pause_ends_the_call_and_another_worker_continues(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(target, "LEAST_PAUSE_S", 0.3)

@@ -18,7 +18,7 @@ PATHS: dict[str, Any] = {
 }
 
 
-async def test_every_key_sees_its_own_budget_and_its_teams_and_no_other(tmp_path: Path) -> None:
+async def test_every_key_sees_only_its_own_and_its_teams_budget(tmp_path: Path) -> None:
     async with keyed(tmp_path) as it:
         await it.directory.set_budget(key_subject(it.ids["mine"]), {"day": Decimal("0.5")})
         await it.directory.set_budget(team_subject(it.ids["search"]), {"month": Decimal(2)})
@@ -42,7 +42,7 @@ async def test_every_key_sees_its_own_budget_and_its_teams_and_no_other(tmp_path
         assert (await it.ask("alone", "GET", "/v1/budget")).json()["team"] is None
 
 
-async def test_without_keys_nothing_is_limited() -> None:
+async def test_without_keys_there_is_no_budget() -> None:
     async with served(team()) as api:
         answer = await api.http.get("/v1/budget")
         assert answer.json() == {
@@ -57,9 +57,7 @@ async def test_without_keys_nothing_is_limited() -> None:
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("stream", [False, True])
-async def test_an_answer_has_what_is_left_of_the_tightest_budget_in_a_header(
-    path: str, stream: bool, tmp_path: Path
-) -> None:
+async def test_a_header_states_the_tightest_remaining_budget(path: str, stream: bool, tmp_path: Path) -> None:
     async with keyed(tmp_path) as it:
         await it.directory.set_budget(key_subject(it.ids["mine"]), {"month": Decimal(3), "day": Decimal(2)})
         await it.directory.set_budget(team_subject(it.ids["search"]), {"day": Decimal(1)})
@@ -71,9 +69,7 @@ async def test_an_answer_has_what_is_left_of_the_tightest_budget_in_a_header(
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_a_call_that_does_not_fit_is_told_what_it_could_cost_and_what_is_left(
-    path: str, tmp_path: Path
-) -> None:
+async def test_an_error_over_the_budget_states_the_calls_cost_and_the_rest(path: str, tmp_path: Path) -> None:
     dear = {"input_usd_per_mtok": 0, "output_usd_per_mtok": 100_000}
     settings = team(workers=[scripted("a", price=dear)], workflows={})
     async with keyed(tmp_path, settings) as it:
@@ -98,7 +94,7 @@ async def test_a_call_that_does_not_fit_is_told_what_it_could_cost_and_what_is_l
         ({"max_tokens": 60}, "tokens, which exceeds the rest of the run's budget"),
     ],
 )
-async def test_a_request_that_is_over_its_own_limit_is_told_so_too(podium: Any, message: str) -> None:
+async def test_a_request_over_its_own_limit_gets_the_reason(podium: Any, message: str) -> None:
     dear = {"input_usd_per_mtok": 0, "output_usd_per_mtok": 100_000}
     async with served(team(workers=[scripted("a", price=dear)], workflows={})) as api:
         answer = await api.post({"model": "a", "max_tokens": 100}, **podium)

@@ -56,7 +56,7 @@ async def test_the_sdks_stream_helper_understands_the_stream():
     assert final.choices[0].message.content == ANSWER
 
 
-async def test_a_stream_with_usage_ends_with_a_chunk_of_usage_alone():
+async def test_a_stream_with_usage_ends_with_a_usage_only_chunk():
     async with served(team()) as api, api.sdk as sdk:
         stream = await sdk.chat.completions.create(
             model="mini", messages=MESSAGES, stream=True, stream_options={"include_usage": True}
@@ -68,7 +68,7 @@ async def test_a_stream_with_usage_ends_with_a_chunk_of_usage_alone():
     assert all(chunk.usage is None for chunk in others)
 
 
-async def test_usage_is_null_in_every_other_chunk_where_it_was_asked_for_and_absent_where_not():
+async def test_usage_is_null_in_other_chunks_if_requested_and_otherwise_absent():
     async with served(team()) as api:
         *events, last, done = await api.events({"stream_options": {"include_usage": True}}, progress="events")
         without = await api.events()
@@ -78,7 +78,7 @@ async def test_usage_is_null_in_every_other_chunk_where_it_was_asked_for_and_abs
     assert all("usage" not in event for event in without[:-1])
 
 
-async def test_fields_that_nobody_knows_change_nothing_and_are_noted_by_name():
+async def test_unknown_fields_are_ignored_and_noted_by_name():
     more = {
         "user": "u1", "store": True, "metadata": {"a": "b"}, "parallel_tool_calls": True, "service_tier": "auto",
         "some_new_thing": [1],
@@ -101,7 +101,7 @@ async def test_fields_that_nobody_knows_change_nothing_and_are_noted_by_name():
         ).status_code == 200
 
 
-async def test_content_may_come_in_parts():
+async def test_content_may_be_a_list_of_parts():
     parts = [
         {"type": "text", "text": "What is this?"},
         {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA", "detail": "low"}},
@@ -114,7 +114,7 @@ async def test_content_may_come_in_parts():
     assert seeing.text == "What is this?"
 
 
-async def test_a_developer_is_a_system_and_turns_stay_in_order():
+async def test_a_developer_message_is_a_system_message_and_turns_keep_their_order():
     turns = [
         {"role": "developer", "content": "Be brief."},
         {"role": "user", "content": "One?"},
@@ -129,13 +129,13 @@ async def test_a_developer_is_a_system_and_turns_stay_in_order():
     ]  # fmt: skip
 
 
-async def test_an_assistants_turn_without_words_is_taken():
+async def test_an_assistant_message_without_content_is_accepted():
     turns = [*MESSAGES, {"role": "assistant", "content": None}, {"role": "user", "content": "Go on."}]
     async with served(team()) as api:
         assert (await api.post({"messages": turns})).status_code == 200
 
 
-async def test_what_the_caller_says_of_sampling_reaches_the_workers():
+async def test_sampling_parameters_reach_the_workers():
     body = {
         "temperature": 0.3,
         "top_p": 0.9,
@@ -180,7 +180,7 @@ async def test_a_model_may_be_a_conductor_a_workflow_or_a_worker():
     assert [s["subtask"] for s in fixed["podium"]["steps"]] == ["Draft.", "Polish."]
 
 
-async def test_a_worker_outside_the_pool_can_be_asked_by_name():
+async def test_a_worker_outside_the_pool_can_be_called_by_name():
     async with served(team()) as api:
         assert (await api.ok({"model": "conductor"}))["choices"][0]["message"]["content"] == TWO
 
@@ -217,7 +217,7 @@ async def test_the_answer_has_the_fields_of_the_contract():
     assert body["id"].startswith("chatcmpl-")
 
 
-async def test_usage_counts_the_answer_and_beside_it_the_rest():
+async def test_usage_counts_the_answer_and_orchestration_separately():
     async with served(team()) as api:
         body = await api.ok(trace=True)
         record = await api.record(body["podium"]["workflow_id"])
@@ -241,7 +241,7 @@ async def test_a_plain_pass_through_has_no_orchestration():
     assert usage["prompt_tokens_details"]["orchestration_input_tokens"] == 0
 
 
-async def test_cost_is_the_workers_prices_times_their_tokens():
+async def test_the_cost_is_the_sum_of_tokens_times_prices():
     async with served(team()) as api:
         podium = (await api.ok(trace=True))["podium"]
     tokens = [s["usage"] for s in podium["steps"]]
@@ -250,7 +250,7 @@ async def test_cost_is_the_workers_prices_times_their_tokens():
     )
 
 
-async def test_a_trace_gives_the_steps_in_full():
+async def test_a_trace_contains_the_complete_steps():
     async with served(team()) as api:
         brief, full = await api.ok(), await api.ok(trace=True)
     assert "output" not in brief["podium"]["steps"][0]
@@ -263,7 +263,7 @@ async def test_a_trace_gives_the_steps_in_full():
     assert "A reason: scattering." in last["prompt"][-1]["content"]
 
 
-async def test_a_trace_in_a_stream_comes_with_the_last_chunk_of_the_answer():
+async def test_a_streams_trace_is_in_the_last_chunk_of_the_answer():
     async with served(team()) as api:
         *_, last, done = await api.events(trace=True)
     assert done == "[DONE]"
@@ -271,7 +271,7 @@ async def test_a_trace_in_a_stream_comes_with_the_last_chunk_of_the_answer():
     assert [s["output"] for s in last["podium"]["steps"]] == ["A reason: scattering.", ANSWER]
 
 
-async def test_thoughts_are_shown_apart():
+async def test_reasoning_is_separate_from_the_answer():
     workers = [scripted("a", {"text": "Yes.", "reasoning": "Let me see."})]
     async with served(team(workers=workers, workflows={})) as api:
         whole = await api.ok({"model": "a"})
@@ -282,7 +282,7 @@ async def test_thoughts_are_shown_apart():
     assert whole["usage"]["completion_tokens_details"]["reasoning_tokens"] == 3
 
 
-async def test_an_answer_cut_short_says_length():
+async def test_a_truncated_answer_has_the_finish_reason_length():
     async with served(team()) as api:
         answer = await api.ok({"model": "b", "max_tokens": 2})
     assert (answer["choices"][0]["message"]["content"], answer["choices"][0]["finish_reason"]) == (
@@ -291,7 +291,7 @@ async def test_an_answer_cut_short_says_length():
     )
 
 
-async def test_progress_is_off_unless_asked_for():
+async def test_progress_is_off_unless_requested():
     async with served(team()) as api:
         events = await api.events()
     chunks = [e for e in events if isinstance(e, dict)]
@@ -317,7 +317,7 @@ async def test_progress_as_events():
     assert said(events) == ANSWER
 
 
-async def test_what_a_step_needs_is_told_wherever_the_step_is():
+async def test_a_steps_needs_are_shown_with_the_step():
     thoughtful = plan({"needs": "optics"} | step("a", ""))
     async with served(team(thoughtful)) as api:
         events = await api.events(progress="events")
@@ -336,7 +336,7 @@ async def test_what_a_step_needs_is_told_wherever_the_step_is():
     assert "optics" not in prompt, "no worker is shown it"
 
 
-async def test_progress_as_reasoning_is_read_by_any_client():
+async def test_progress_may_be_sent_as_reasoning_for_any_client():
     async with served(team()) as api, api.sdk as sdk:
         stream = await sdk.chat.completions.create(
             model="mini", messages=MESSAGES, stream=True, extra_body={"podium": {"progress": "reasoning"}}
@@ -348,7 +348,7 @@ async def test_progress_as_reasoning_is_read_by_any_client():
     assert "".join(delta.content or "" for delta in deltas) == ANSWER
 
 
-async def test_the_role_comes_at_once_though_the_answer_takes_a_second_and_the_silence_is_filled():
+async def test_the_role_is_sent_immediately_and_heartbeats_follow():
     settings = team(
         workers=[scripted("a", "Late.", delay_s=1.0)],
         workflows={},
@@ -370,7 +370,7 @@ async def test_the_role_comes_at_once_though_the_answer_takes_a_second_and_the_s
     assert rest.index(beats[-1]) < next(i for i, line in enumerate(rest) if "Late." in line)
 
 
-async def test_the_silence_is_filled_though_much_happens_that_is_told_to_nobody():
+async def test_heartbeats_are_sent_although_hidden_steps_run():
     chain = [step("a", f"Part {n}.", [n - 1] if n else []) for n in range(5)]
     settings = team(
         workers=[scripted("a", "Done.", delay_s=0.3)],
@@ -384,7 +384,7 @@ async def test_the_silence_is_filled_though_much_happens_that_is_told_to_nobody(
     assert len(beats) >= 4, "1.5 s of nothing but inner steps, a beat for each 0.2 s"
 
 
-async def test_the_sdk_does_not_mind_heartbeats():
+async def test_the_sdk_ignores_heartbeats():
     settings = team(
         workers=[scripted("a", "Late.", delay_s=0.2)],
         workflows={},
@@ -395,12 +395,12 @@ async def test_the_sdk_does_not_mind_heartbeats():
         assert "".join([chunk.choices[0].delta.content or "" async for chunk in stream]) == "Late."
 
 
-async def test_inner_steps_are_not_shown_only_the_last_one_is():
+async def test_only_the_last_steps_output_is_streamed():
     async with served(team()) as api:
         assert said(await api.events()) == ANSWER
 
 
-async def test_a_worker_is_told_whether_somebody_reads_along():
+async def test_a_workers_call_states_whether_its_output_is_streamed():
     async with served(team()) as api:
         await api.ok({"model": "duo"})
         assert [api.worker(name).calls[-1].coalesce for name in "ab"] == [True, True]
@@ -408,20 +408,20 @@ async def test_a_worker_is_told_whether_somebody_reads_along():
         assert [api.worker(name).calls[-1].coalesce for name in "ab"] == [True, False]
 
 
-async def test_an_answer_of_no_words_is_a_whole_stream():
+async def test_an_empty_answer_is_a_complete_stream():
     async with served(team(workers=[scripted("a", "")], workflows={})) as api:
         events = await api.events({"model": "a"})
     assert (said(events), events[-1]) == ("", "[DONE]")
     assert events[-2]["choices"][0]["finish_reason"] == "stop"
 
 
-async def test_a_thousand_words_arrive_whole_and_in_order():
+async def test_a_thousand_words_arrive_in_order():
     text = " ".join(str(number) for number in range(1000))
     async with served(team(workers=[scripted("a", text)], workflows={})) as api:
         assert said(await api.events({"model": "a"})) == text
 
 
-async def test_many_at_once_each_get_their_own():
+async def test_concurrent_streams_get_their_own_answers():
     async with served(team(workers=[scripted("a", "{question}", delay_s=0.02)], workflows={})) as api:
         bodies: list[Json] = [
             {"model": "a", "messages": [{"role": "user", "content": f"n{n}"}]} for n in range(30)
@@ -430,7 +430,7 @@ async def test_many_at_once_each_get_their_own():
     assert [said(answer) for answer in answers] == [f"n{n}" for n in range(30)]
 
 
-async def test_two_rounds_accept_or_write_anew():
+async def test_a_second_round_accepts_or_revises_the_answer():
     better = plan(step("c", "Say it better."))
     async with served(team(TWO, '{"accept": true}')) as api:
         accepted = await api.ok({"model": "ultra"})
@@ -441,7 +441,7 @@ async def test_two_rounds_accept_or_write_anew():
     assert revised["choices"][0]["message"]["content"] == "c says so."
 
 
-async def test_the_callers_trace_is_joined():
+async def test_the_run_joins_the_callers_trace():
     trace_id = "0af7651916cd43dd8448eb211c80319c"
     async with served(team()) as api:
         headers = {"traceparent": f"00-{trace_id}-b7ad6b7169203331-01"}
@@ -450,7 +450,7 @@ async def test_the_callers_trace_is_joined():
     assert answer.json()["podium"]["trace_id"] == record["trace_id"] == trace_id
 
 
-async def test_no_room_is_a_429_that_says_when_to_come_back():
+async def test_a_full_server_returns_429_with_retry_after():
     settings = team(
         workers=[scripted("a", {"text": "x y", "stall_after_tokens": 1})],
         workflows={},

@@ -39,7 +39,7 @@ def parse(**fields: Any) -> ApiRequest:
     return CHAT.parse(json.dumps(ASK | fields).encode())
 
 
-def test_tools_of_every_form_are_taken() -> None:
+def test_tools_of_every_form_are_accepted() -> None:
     tools = parse(tools=[WEATHER, CLOCK, PATCH], parallel_tool_calls=False).tools
     assert tools.tools == (
         Tool("weather", "Now.", SCHEMA, strict=True),
@@ -72,11 +72,11 @@ def named(name: str) -> Json:
         ),
     ],
 )  # fmt: skip
-def test_every_choice_is_taken(tool_choice: Any, choice: ToolChoice) -> None:
+def test_every_tool_choice_is_accepted(tool_choice: Any, choice: ToolChoice) -> None:
     assert parse(tools=[WEATHER, CLOCK, PATCH], tool_choice=tool_choice).tools.choice == choice
 
 
-def test_hosted_tools_are_left_out_and_noted_while_the_model_is_free() -> None:
+def test_hosted_tools_are_ignored_and_noted_unless_required() -> None:
     only_search = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [SEARCH]}}
     for choice in (None, "auto", "none", named("clock"), only_search):
         request = parse(tools=[SEARCH, CLOCK], tool_choice=choice)
@@ -87,7 +87,7 @@ def test_hosted_tools_are_left_out_and_noted_while_the_model_is_free() -> None:
     assert not parse(tools=[SEARCH, CLOCK], tool_choice=only_search).tools
 
 
-async def test_the_record_says_what_was_left_out() -> None:
+async def test_the_record_lists_ignored_tools() -> None:
     async with served(team()) as api:
         answer = await api.ok({"tools": [SEARCH]})
         record = await api.record(answer["podium"]["workflow_id"])
@@ -123,7 +123,7 @@ REJECTED: dict[str, tuple[Json, str]] = {
 
 
 @pytest.mark.parametrize("name", REJECTED)
-def test_what_cannot_be_meant_is_rejected_by_name(name: str) -> None:
+def test_an_invalid_tool_request_is_rejected_by_field(name: str) -> None:
     body, param = REJECTED[name]
     with pytest.raises(BadTask) as caught:
         parse(**body)
@@ -171,7 +171,7 @@ def chunks_of(stream: bytes) -> list[Json]:
 
 
 @given(runs(), st.booleans(), st.sampled_from(["off", "events", "reasoning"]))
-def test_the_sdk_reads_every_run(events: list[Event], with_usage: bool, progress: str) -> None:
+def test_the_sdk_can_parse_every_run(events: list[Event], with_usage: bool, progress: str) -> None:
     request = parse(stream=True, stream_options={"include_usage": with_usage}, podium={"progress": progress})
     chunks = chunks_of(encode(CHAT, request, *events))
     last = events[-1]
@@ -199,7 +199,7 @@ def test_the_sdk_reads_every_run(events: list[Event], with_usage: bool, progress
 
 
 @given(st.lists(tool_calls, min_size=1, max_size=5))
-def test_the_sdk_reads_every_body_that_ends_with_calls(calls: list[ToolCall]) -> None:
+def test_the_sdk_can_parse_every_body_with_tool_calls(calls: list[ToolCall]) -> None:
     body = CHAT.body(RunRecords(record_of(*suspension(*calls))), parse(), call_id)
     answer = ChatCompletion.model_validate(body, strict=True)
     message = answer.choices[0].message

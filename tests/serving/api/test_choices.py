@@ -13,7 +13,7 @@ TURNS = scripted("a", "first word", "second word", "third word", price=PRICE)
 POOL = team(workers=[TURNS, scripted("b"), scripted("c")])
 
 
-async def test_each_of_n_answers_is_a_run_of_its_own_and_their_usage_is_added() -> None:
+async def test_each_of_n_answers_is_a_run_and_usage_is_added() -> None:
     async with served(POOL) as api, api.sdk as sdk:
         answer = await sdk.chat.completions.create(model="a", messages=ASK["messages"], n=3)
         podium: Any = answer.model_extra["podium"]  # type: ignore[index]
@@ -27,13 +27,13 @@ async def test_each_of_n_answers_is_a_run_of_its_own_and_their_usage_is_added() 
     assert podium["cost_usd"] == pytest.approx(sum(record["cost_usd"] for record in records))
 
 
-async def test_a_team_answers_n_times_too() -> None:
+async def test_a_team_may_answer_n_times() -> None:
     async with served(team()) as api:
         answer = await api.ok({"n": 2})
     assert len(answer["choices"]) == len(answer["podium"]["choices"]) == 2
 
 
-async def test_a_stream_of_n_answers_tells_its_pieces_apart_and_ends_once() -> None:
+async def test_a_stream_of_n_answers_has_indexed_chunks_and_one_end() -> None:
     async with served(POOL) as api, api.sdk as sdk:
         texts, finishes, ids, usage = ["", ""], [None, None], set[str](), None
         stream = await sdk.chat.completions.create(
@@ -56,7 +56,7 @@ async def test_a_stream_of_n_answers_tells_its_pieces_apart_and_ends_once() -> N
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_the_first_failure_is_the_answer_and_ends_the_others(stream: bool) -> None:
+async def test_the_first_failure_is_returned_and_cancels_the_other_answers(stream: bool) -> None:
     slow = {"text": "x y z", "stall_after_tokens": 1}
     broken = scripted("a", {"error": "refused"}, slow, slow, retry={"attempts": 1})
     async with served(team(workers=[broken, scripted("b"), scripted("c")])) as api:
@@ -65,7 +65,7 @@ async def test_the_first_failure_is_the_answer_and_ends_the_others(stream: bool)
         assert answer.status_code == (200 if answer.text.startswith("data") else 400)
 
 
-async def test_an_answer_that_was_paid_makes_the_failure_of_another_final() -> None:
+async def test_the_failure_of_one_of_n_answers_is_final_if_another_was_billed() -> None:
     worker = scripted("a", "Paid.", {"error": "unavailable"}, price=PRICE, retry={"attempts": 1})
     async with served(team(workers=[worker], workflows={})) as api:
         failed = await api.post({"model": "a", "n": 2})
@@ -74,7 +74,7 @@ async def test_an_answer_that_was_paid_makes_the_failure_of_another_final() -> N
         assert len(runs) == 2
 
 
-async def test_none_begins_where_there_is_no_room_for_all() -> None:
+async def test_n_answers_start_only_if_all_have_slots() -> None:
     worker = scripted("a", "Here.", price=PRICE)
     async with served(team(workers=[worker], workflows={}, limits={"max_running": 4})) as api:
         refused = await api.post({"model": "a", "n": 8})
@@ -96,7 +96,7 @@ async def test_all_of_them_share_the_limits_of_their_request() -> None:
     assert f"${alone / 40:f}".rstrip("0") in refused.json()["error"]["message"]
 
 
-async def test_the_same_request_joins_none_of_several_runs() -> None:
+async def test_a_request_for_n_answers_is_not_deduplicated() -> None:
     tool = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
     worker = scripted("a", "one two three", "uno dos tres", "un deux trois", "eins zwei drei", tokens_per_s=5)
     body = ASK | {"model": "a", "n": 2, "tools": [tool], "stream": True}
@@ -117,13 +117,13 @@ async def test_the_same_request_joins_none_of_several_runs() -> None:
         ({"n": 2}, {"Idempotency-Key": "k"}, "n"),
     ],
 )
-async def test_what_n_cannot_be_is_told(body: Json, headers: dict[str, str], param: str) -> None:
+async def test_an_invalid_n_is_rejected(body: Json, headers: dict[str, str], param: str) -> None:
     async with served(POOL) as api:
         answer = await api.http.post("/v1/chat/completions", json=ASK | body, headers=headers)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
 
 
-async def test_text_is_completed_by_a_worker_as_it_stands() -> None:
+async def test_a_worker_completes_text_without_additions() -> None:
     pool = team(
         workers=[scripted("a", "then {question}", system_prompt="Be kind."), scripted("b"), scripted("c")]
     )
@@ -171,13 +171,13 @@ async def test_each_prompt_of_a_list_has_its_choices_in_order() -> None:
         ({"max_tokens": 0}, "max_tokens"),
     ],
 )
-async def test_completions_of_text_refuse_what_they_cannot_serve(body: Json, param: str) -> None:
+async def test_text_completions_reject_unsupported_fields(body: Json, param: str) -> None:
     async with served(POOL) as api:
         answer = await api.http.post("/v1/completions", json={"model": "a", "prompt": "x"} | body)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param), answer.text
 
 
-async def test_options_reach_the_worker_and_the_neutral_ones_are_none() -> None:
+async def test_options_reach_the_worker_and_neutral_ones_are_omitted() -> None:
     async with served(POOL) as api, api.sdk as sdk:
         await sdk.chat.completions.create(
             model="a", messages=ASK["messages"], frequency_penalty=0.5, presence_penalty=-1, logit_bias={"7": 3},
@@ -193,7 +193,7 @@ async def test_options_reach_the_worker_and_the_neutral_ones_are_none() -> None:
     assert "left_out" not in record
 
 
-async def test_samplers_of_every_dialect_reach_the_worker_and_are_noted_where_it_takes_none() -> None:
+async def test_samplers_of_every_dialect_reach_the_worker_or_are_noted() -> None:
     claude = {"name": "claude", "kind": "anthropic", "model": "claude-sonnet-5", "api_key_env": "K"}
     wanted: Json = {"top_k": 5, "min_p": 0.5, "repetition_penalty": 1.5}
     async with served(POOL) as api, api.sdk as sdk:
@@ -221,7 +221,7 @@ async def test_samplers_of_every_dialect_reach_the_worker_and_are_noted_where_it
     assert [note.split()[0] for note in notes] == ["top_k", "min_p", "repetition_penalty"]
 
 
-async def test_logprobs_come_whole_and_streamed_in_the_sdks_types() -> None:
+async def test_logprobs_are_returned_whole_and_streamed_in_the_sdks_types() -> None:
     async with served(POOL) as api, api.sdk as sdk:
         ask: Any = {"model": "a", "messages": ASK["messages"], "logprobs": True}
         whole = await sdk.chat.completions.create(**ask)
@@ -236,7 +236,7 @@ async def test_logprobs_come_whole_and_streamed_in_the_sdks_types() -> None:
     assert pieces == ["second", " word"]
 
 
-async def test_what_changes_no_answer_is_noted_on_the_record_by_name_alone() -> None:
+async def test_fields_without_effect_are_noted_by_name_only() -> None:
     async with served(POOL) as api:
         await api.ok({"model": "a", "user": "person-17", "metadata": {"a": "b"}, "service_tier": "flex"})
         record = await api.newest()
@@ -244,7 +244,7 @@ async def test_what_changes_no_answer_is_noted_on_the_record_by_name_alone() -> 
     assert "person-17" not in str(record)
 
 
-async def test_an_option_that_a_worker_does_not_take_is_refused_by_name_before_anything_is_called() -> None:
+async def test_an_unsupported_option_is_rejected_by_name_before_any_call() -> None:
     claude = {"name": "a", "kind": "anthropic", "model": "claude-sonnet-5", "api_key_env": "K"}
     async with served(team(workers=[claude, scripted("b"), scripted("c")]), environ={"K": "k"}) as api:
         for field, value in (("frequency_penalty", 1), ("logprobs", True), ("verbosity", "low")):

@@ -26,7 +26,7 @@ def level(api: Served) -> float:
     return next(m.value for m in api.service.levels() if m.instrument is metrics.CONDUCTOR_FAILURES)
 
 
-async def test_gpt_5_as_a_conductor_that_refuses_a_parameter_is_seen_after_ten_runs(
+async def test_a_conductor_that_rejects_a_parameter_is_reported_after_ten_runs(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "podium")
@@ -64,7 +64,7 @@ async def test_gpt_5_as_a_conductor_that_refuses_a_parameter_is_seen_after_ten_r
 
 
 @pytest.mark.parametrize("bad", ["I like trains.", {"error": "unavailable"}])
-async def test_plans_that_cannot_run_and_outages_count(bad: str | Json) -> None:
+async def test_invalid_plans_and_outages_count_as_failures(bad: str | Json) -> None:
     settings = team(bad)
     settings["workers"][0]["retry"] = {"attempts": 1}
     async with served(settings) as api:
@@ -72,14 +72,14 @@ async def test_plans_that_cannot_run_and_outages_count(bad: str | Json) -> None:
         assert (await readyz(api))["status"] == "degraded"
 
 
-async def test_a_plan_that_was_repaired_is_a_plan() -> None:
+async def test_a_repaired_plan_counts_as_a_plan() -> None:
     async with served(team("I like trains.", GOOD)) as api:
         for _ in range(N):
             await api.ok()
         assert level(api) == 0
 
 
-async def test_one_plan_among_failures_starts_the_count_anew() -> None:
+async def test_one_plan_resets_the_failure_count() -> None:
     async with served(team(*["no plan"] * 2 * (N - 1), GOOD)) as api:
         for _ in range(2 * N - 1):
             await api.ok()
@@ -87,7 +87,7 @@ async def test_one_plan_among_failures_starts_the_count_anew() -> None:
         assert (await readyz(api))["status"] == "ready"
 
 
-async def test_what_callers_do_is_no_failure_of_the_conductor() -> None:
+async def test_a_callers_limits_are_not_failures_of_the_conductor() -> None:
     async with served(team("no plan", {"text": "never", "stall_after_tokens": 0})) as api:
         assert (await api.post(deadline_s=0.3)).status_code == 400, "in the middle of the repair"
         asking = asyncio.create_task(api.post())
@@ -103,7 +103,7 @@ async def test_what_callers_do_is_no_failure_of_the_conductor() -> None:
         assert level(api) == 0
 
 
-async def test_a_conductor_that_had_not_said_a_word_at_the_deadline_failed() -> None:
+async def test_a_conductor_silent_until_the_deadline_has_failed() -> None:
     async with served(team({"text": "never", "stall_after_tokens": 0})) as api:
         late = await asyncio.gather(*(api.post(deadline_s=0.3) for _ in range(N)))
         assert {answer.status_code for answer in late} == {400}
@@ -111,7 +111,7 @@ async def test_a_conductor_that_had_not_said_a_word_at_the_deadline_failed() -> 
     assert (report["status"], "sent nothing" in report["conductor"]["reason"]) == ("degraded", True)
 
 
-async def test_a_client_that_left_a_silent_conductor_says_nothing_of_it() -> None:
+async def test_a_client_that_leaves_a_silent_conductor_does_not_count() -> None:
     async with served(team({"text": "never", "stall_after_tokens": 0})) as api:
         asking = asyncio.create_task(api.post())
         await until(lambda: len(api.worker("conductor").calls) == 1, "the conductor is asked")
@@ -121,13 +121,13 @@ async def test_a_client_that_left_a_silent_conductor_says_nothing_of_it() -> Non
         assert level(api) == 0
 
 
-async def test_a_conductor_that_was_slow_to_end_its_plan_says_nothing() -> None:
+async def test_a_conductor_that_is_slow_to_finish_its_plan_does_not_count() -> None:
     async with served(team({"text": "never ends", "stall_after_tokens": 1})) as api:
         assert (await api.post(deadline_s=0.3)).status_code == 400
         assert level(api) == 0
 
 
-async def test_new_settings_start_the_count_anew() -> None:
+async def test_new_settings_reset_the_failure_count() -> None:
     async with served(team("no plan")) as api:
         for _ in range(N):
             await api.ok()

@@ -35,7 +35,7 @@ async def console(folder: Path) -> AsyncGenerator[httpx2.AsyncClient]:
         yield http
 
 
-async def test_the_page_and_its_files_come_with_headers_that_let_nothing_else_run(site: Path) -> None:
+async def test_the_console_has_headers_that_block_other_scripts(site: Path) -> None:
     async with console(site) as http:
         for path, kind in (("", "text/html"), ("index.html", "text/html"), ("console.js", "text/javascript"), ("console.css", "text/css")):  # fmt: skip
             answer = await http.get(f"/console/{path}")
@@ -46,7 +46,7 @@ async def test_the_page_and_its_files_come_with_headers_that_let_nothing_else_ru
         assert policy.startswith("default-src 'none'; script-src 'self'; ")
 
 
-async def test_a_browser_asks_each_time_and_is_told_that_nothing_has_changed(site: Path) -> None:
+async def test_an_unchanged_file_returns_304(site: Path) -> None:
     async with console(site) as http:
         first = await http.get("/console/console.js")
         assert first.headers["cache-control"] == "no-cache"
@@ -58,7 +58,7 @@ async def test_a_browser_asks_each_time_and_is_told_that_nothing_has_changed(sit
         assert (newer.status_code, newer.text) == (200, "document.title = 'another'")
 
 
-async def test_the_address_without_a_slash_leads_to_the_page_on_this_server(site: Path) -> None:
+async def test_the_console_url_without_a_slash_redirects_to_this_server(site: Path) -> None:
     async with console(site) as http:
         answer = await http.get("/console")
         assert answer.status_code == 307
@@ -69,7 +69,7 @@ async def test_the_address_without_a_slash_leads_to_the_page_on_this_server(site
     "path",
     ["../secret.txt", "..%2fsecret.txt", "%2e%2e/secret.txt", "..%5csecret.txt", "/etc/passwd", "%2fetc%2fpasswd", "link.txt", "console.js%00.txt"],
 )  # fmt: skip
-async def test_no_path_leads_out_of_the_page_s_folder(site: Path, path: str) -> None:
+async def test_no_path_can_leave_the_consoles_folder(site: Path, path: str) -> None:
     async with console(site) as http:
         answer = await http.get(f"/console/{path}")
         assert answer.status_code in (404, 405)
@@ -77,7 +77,7 @@ async def test_no_path_leads_out_of_the_page_s_folder(site: Path, path: str) -> 
         assert "root:" not in answer.text
 
 
-async def test_the_page_is_read_and_not_written(site: Path) -> None:
+async def test_the_console_accepts_only_get_and_head(site: Path) -> None:
     async with console(site) as http:
         for method in ("POST", "PUT", "DELETE", "PATCH"):
             assert (await http.request(method, "/console/console.js")).status_code == 405
@@ -85,7 +85,7 @@ async def test_the_page_is_read_and_not_written(site: Path) -> None:
         assert (await http.get("/console/absent.js")).status_code == 404
 
 
-async def test_where_it_is_not_built_a_sentence_says_how_to(tmp_path: Path) -> None:
+async def test_without_a_build_the_console_returns_503_with_the_build_command(tmp_path: Path) -> None:
     async with console(tmp_path / "absent") as http:
         for path in ("/console/", "/console/console.js"):
             answer = await http.get(path)
@@ -94,7 +94,7 @@ async def test_where_it_is_not_built_a_sentence_says_how_to(tmp_path: Path) -> N
             assert {name: answer.headers[name] for name in HEADERS} == HEADERS
 
 
-async def test_the_root_leads_browsers_to_the_page_and_is_nothing_to_other_clients(tmp_path: Path) -> None:
+async def test_the_root_redirects_browsers_to_the_console_only(tmp_path: Path) -> None:
     page = {"accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
     async with keyed(tmp_path) as it:
         for method in ("GET", "HEAD"):
@@ -108,7 +108,7 @@ async def test_the_root_leads_browsers_to_the_page_and_is_nothing_to_other_clien
         assert (await it.api.http.get("/v1/workflows", headers=page)).status_code == 401
 
 
-async def test_it_is_shown_without_a_key_and_shows_nothing_of_anybody(tmp_path: Path) -> None:
+async def test_the_console_needs_no_key_and_shows_no_data(tmp_path: Path) -> None:
     async with keyed(tmp_path) as it:
         answer = await it.api.http.get("/console/")
         assert answer.status_code in (200, 503), "whether it is built here"

@@ -66,16 +66,14 @@ async def ask(
     return text, record
 
 
-async def test_it_is_told_where_nobody_answers_instead_and_paid_as_its_server_says(refusing: Refusing):
+async def test_a_refusal_without_a_fallback_is_an_error_and_billed_as_reported(refusing: Refusing):
     text, record = await ask(refusing, refusing.answer())
     assert (text["error"]["code"], text["error"]["podium"]["worker"]) == ("content_filter", "a")
     assert record["cost_usd"] == pytest.approx(float(Decimal(11) / 10**6))
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_fallback_answers_and_the_refusal_is_among_its_attempts_with_what_it_took(
-    refusing: Refusing, stream: bool
-):
+async def test_a_fallback_answers_and_the_refusal_is_a_recorded_attempt(refusing: Refusing, stream: bool):
     text, record = await ask(refusing, refusing.answer(), stream=stream, fallbacks=["b"])
     assert (text if stream else text["choices"][0]["message"]["content"]) == "Instead."
     (attempt,) = record["steps"][0]["attempts"]
@@ -90,7 +88,7 @@ AS_STATUS = Answer(status=400, error="Blocked by the content filter.", error_cod
 @pytest.mark.parametrize("how", ["as a whole answer", "as a status", "in the stream"])
 @pytest.mark.parametrize("inner", [False, True])
 @pytest.mark.parametrize("stream", [False, True])
-async def test_the_client_is_told_in_one_call_unless_the_settings_say_otherwise(
+async def test_with_the_setting_a_refusal_is_returned_after_one_call(
     refusing: Refusing, how: str, inner: bool, stream: bool
 ):
     error = {"code": "content_filter", "message": "Blocked.", "status": 400}
@@ -113,14 +111,14 @@ async def test_the_client_is_told_in_one_call_unless_the_settings_say_otherwise(
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_words_that_were_shown_stay_and_the_filter_is_why_they_end(refusing: Refusing, stream: bool):
+async def test_shown_text_stays_and_the_filter_is_the_finish_reason(refusing: Refusing, stream: bool):
     text, record = await ask(refusing, refusing.answer(WORDS), stream=stream, fallbacks=["b"])
     assert (text if stream else text["choices"][0]["message"]["content"]) == WORDS
     assert record["steps"][0]["finish_reason"] == "content_filter"
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_after_thoughts_alone_a_fallback_answers_all_the_same(refusing: Refusing, stream: bool):
+async def test_a_refusal_after_only_reasoning_uses_a_fallback(refusing: Refusing, stream: bool):
     text, record = await ask(refusing, refusing.answer(reasoning="Hm, no."), stream=stream, fallbacks=["b"])
     assert (text if stream else text["choices"][0]["message"]["content"]) == "Instead."
     cut, left_alone = record["steps"][0]["attempts"]
@@ -129,20 +127,20 @@ async def test_after_thoughts_alone_a_fallback_answers_all_the_same(refusing: Re
     assert record["cost_usd"] == pytest.approx(11e-6)
 
 
-async def test_after_thoughts_alone_the_client_is_told_where_the_settings_say_so(refusing: Refusing):
+async def test_with_the_setting_a_refusal_after_only_reasoning_is_returned(refusing: Refusing):
     thoughts = refusing.answer(reasoning="Hm, no.")
     text, _ = await ask(refusing, thoughts, fallbacks=["b"], on_content_filter="tell")
     assert text["error"]["code"] == "content_filter"
 
 
-async def test_a_prompt_that_gemini_blocks_is_paid_as_far_as_it_was_read():
+async def test_a_prompt_blocked_by_gemini_is_billed_for_its_input():
     blocked = Answer(input_tokens=5, extra={"block": "SAFETY"})
     text, record = await ask(GEMINI, blocked, fallbacks=["b"])
     assert text["choices"][0]["message"]["content"] == "Instead."
     assert record["cost_usd"] == pytest.approx(5e-6)
 
 
-async def test_where_the_server_does_not_say_what_it_took_the_bound_is_paid():
+async def test_a_refusal_without_usage_is_billed_at_its_bound():
     silent = Answer(
         instead=(sse({"choices": [{"index": 0, "delta": {}, "finish_reason": "content_filter"}]}),)
     )
@@ -152,7 +150,7 @@ async def test_where_the_server_does_not_say_what_it_took_the_bound_is_paid():
     assert record["cost_usd"] > 0.001
 
 
-async def test_an_incomplete_response_without_a_word_is_filtered_too():
+async def test_an_incomplete_response_without_text_counts_as_filtered():
     wire = ResponsesWire()
     usage = {"input_tokens": 5, "output_tokens": 3, "total_tokens": 8}
     ended = {
@@ -172,7 +170,7 @@ async def test_an_incomplete_response_without_a_word_is_filtered_too():
 
 
 @pytest.mark.parametrize("has_fallback", [True, False])
-async def test_a_middle_step_passes_no_empty_output_on(refusing: Refusing, has_fallback: bool):
+async def test_a_filtered_middle_step_passes_no_empty_output_on(refusing: Refusing, has_fallback: bool):
     three = [step("b", "Begin."), step("a", "Go on.", [0]), step("echo", "End.", [1])]
     echo = scripted("echo", "{question}")
     async with serving(refusing.wire) as upstream:
@@ -190,7 +188,7 @@ async def test_a_middle_step_passes_no_empty_output_on(refusing: Refusing, has_f
 
 
 @pytest.mark.parametrize("rule", ["tell", "fall_back"])
-async def test_a_conductor_whose_plan_is_refused_leaves_the_question_to_a_worker_by_a_setting_alone(
+async def test_a_setting_decides_whether_a_worker_answers_after_a_refused_plan(
     rule: str,
 ):
     async with serving(CHAT.wire) as upstream:
@@ -228,7 +226,7 @@ async def test_a_worker_that_answers_without_a_plan_and_refuses_is_not_replaced(
     assert code == ("content_filter" if rule == "tell" else "Instead.")
 
 
-def test_a_worker_that_refused_for_the_content_says_so_again_in_its_run():
+def test_a_repeated_refusal_in_one_run_costs_nothing():
     refusals = Refusals()
     refusals.add("a", "chat", ContentFiltered("No.", worker="a", usage=Usage(5), cost_usd=Decimal(1)))
     again = refusals.earlier("a", "chat")

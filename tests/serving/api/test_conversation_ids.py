@@ -39,7 +39,7 @@ def message(user_id: str | None, *words: str, **more: Any) -> Json:
     return {"messages": [turn(each) for each in words], "max_tokens": 50, **named, **more}
 
 
-async def test_turns_of_one_beginning_are_one_conversation() -> None:
+async def test_requests_with_the_same_first_message_are_one_conversation() -> None:
     said = [turn(SKY), {"role": "assistant", "content": "Scattering."}, turn("And at night?")]
     async with served(team()) as api:
         first = await id_of(api, chat(SKY))
@@ -52,7 +52,7 @@ async def test_turns_of_one_beginning_are_one_conversation() -> None:
         assert await id_of(api, {"messages": [system, turn(SKY)]}) != first
 
 
-async def test_a_name_of_the_clients_comes_before_the_first_messages() -> None:
+async def test_a_name_from_the_client_precedes_the_first_messages_as_id() -> None:
     async with served(team()) as api:
         named = await id_of(api, chat(SKY, podium={"conversation": "trip"}))
         assert await id_of(api, chat(SEA, podium={"conversation": "trip"}, prompt_cache_key="k")) == named
@@ -69,7 +69,7 @@ async def test_a_name_of_the_clients_comes_before_the_first_messages() -> None:
         assert other == first
 
 
-async def test_only_the_client_names_a_conversation() -> None:
+async def test_a_conversation_has_a_name_only_from_the_client() -> None:
     requests: list[tuple[str, Json, bool]] = [
         ("/v1/chat/completions", chat(SKY), False),
         ("/v1/chat/completions", chat(SKY, podium={"conversation": "trip"}), True),
@@ -96,7 +96,7 @@ def _is_named(api: Served) -> bool:
     return cache.is_named
 
 
-async def test_only_a_session_is_used_of_the_metadata() -> None:
+async def test_only_the_session_in_the_metadata_is_used() -> None:
     async with served(team()) as api:
         for user_id, noted in ((CODE, False), (OLD_CODE, False), ("u", True)):
             answer = await api.http.post("/v1/messages", json=message(user_id, SKY) | {"model": "a"})
@@ -120,7 +120,7 @@ async def test_only_a_session_is_used_of_the_metadata() -> None:
     ],
     ids=lambda user_id: ascii(user_id[:40]),
 )
-async def test_other_ids_of_users_are_no_sessions(user_id: str) -> None:
+async def test_other_user_ids_are_not_sessions(user_id: str) -> None:
     async with served(team()) as api:
         first = await id_of(api, message(None, SKY), "/v1/messages")
         body = json.dumps(message(user_id, SKY) | {"model": "a"}).encode()
@@ -131,7 +131,7 @@ async def test_other_ids_of_users_are_no_sessions(user_id: str) -> None:
         assert (await api.record(answer.headers["x-podium-workflow-id"]))["conversation"] == first
 
 
-async def test_a_line_that_changes_with_each_request_changes_nothing() -> None:
+async def test_a_line_that_changes_with_each_request_does_not_change_the_id() -> None:
     async with served(team()) as api:
         ids = [
             await id_of(
@@ -156,7 +156,7 @@ async def test_a_chain_of_responses_keeps_the_first_id() -> None:
         assert await id_of(api, {"input": "Go on.", "conversation": named}, "/v1/responses") == first
 
 
-async def test_keys_never_share_a_conversation(tmp_path: Path) -> None:
+async def test_different_keys_never_share_a_conversation(tmp_path: Path) -> None:
     async with keyed(tmp_path) as running:
         ids = [
             await id_of(running.api, chat(SKY, podium={"conversation": "trip"}), headers=running.headers(who))
@@ -167,7 +167,7 @@ async def test_keys_never_share_a_conversation(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "x" * 201, 5])
-async def test_a_name_that_cannot_be_is_an_error_that_names_the_field(name: Any) -> None:
+async def test_an_invalid_conversation_name_is_an_error_with_its_field(name: Any) -> None:
     async with served(team()) as api:
         answer = await api.post({"model": "a"}, conversation=name)
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, "podium.conversation")

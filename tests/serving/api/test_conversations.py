@@ -43,7 +43,7 @@ def _short(item: Any) -> str:
     return f"{item['type']}: {item.get('name') or item.get('output')}"
 
 
-async def test_a_conversation_is_made_read_changed_and_deleted(store_address: Address) -> None:
+async def test_a_conversation_is_created_read_changed_and_deleted(store_address: Address) -> None:
     async with replicas(store_address, n=2) as (one, other), one.api.sdk as sdk, other.api.sdk as there:
         conversation = await sdk.conversations.create(items=[SAID], metadata={"a": "b"})  # type: ignore[list-item]
         assert (await there.conversations.retrieve(conversation.id)).to_dict() == conversation.to_dict()
@@ -105,7 +105,7 @@ async def test_items_are_listed_page_by_page_in_either_order(store_address: Addr
             await sdk.conversations.items.list(conversation.id, after="msg_x")
 
 
-async def test_a_response_has_its_conversation_before_it_and_is_in_it_after(store_address: Address) -> None:
+async def test_a_response_gets_its_conversation_and_is_appended_to_it(store_address: Address) -> None:
     settings = one_worker("Hello Ann.", "You are Ann.", "Good bye.")
     async with replicas(store_address, settings) as (one, other), one.api.sdk as sdk, other.api.sdk as there:
         conversation = await sdk.conversations.create(items=[SAID])  # type: ignore[list-item]
@@ -138,7 +138,7 @@ async def test_a_response_has_its_conversation_before_it_and_is_in_it_after(stor
         assert counted.input_tokens > (await sdk.responses.input_tokens.count(model="a", input="x")).input_tokens  # fmt: skip
 
 
-async def test_a_request_that_is_sent_again_adds_its_turn_once(store_address: Address) -> None:
+async def test_a_repeated_request_adds_its_turn_once(store_address: Address) -> None:
     async with replicas(store_address, one_worker("One.")) as (one, other), one.api.sdk as sdk, other.api.sdk as there:  # fmt: skip
         conversation = await sdk.conversations.create()
         again: Json = {"model": "a", "input": "Hi.", "conversation": conversation.id, "extra_headers": {"Idempotency-Key": "k"}}  # fmt: skip
@@ -153,7 +153,7 @@ async def test_a_request_that_is_sent_again_adds_its_turn_once(store_address: Ad
         assert await list_turns(sdk, conversation.id) == [], "what was deleted does not come back"
 
 
-async def test_turns_of_tools_go_on_in_their_conversation(store_address: Address) -> None:
+async def test_tool_turns_continue_in_their_conversation(store_address: Address) -> None:
     settings = team(workers=[tool_caller("a", said="I look.")], workflows={})
     async with replicas(store_address, settings) as (one, other), one.api.sdk as sdk, other.api.sdk as there:
         conversation = await sdk.conversations.create()
@@ -181,7 +181,7 @@ async def test_turns_of_tools_go_on_in_their_conversation(store_address: Address
         assert after.output_text == "Done: nothing.", "a result whose call was deleted is shown to nobody"
 
 
-async def test_what_fails_or_is_not_there_adds_nothing() -> None:
+async def test_failed_or_invalid_requests_add_no_turn() -> None:
     async with served(one_worker({"error": "refused"})) as api, api.sdk as sdk:
         conversation = await sdk.conversations.create()
         answer = await api.http.post("/v1/responses", json={"model": "a", "input": "x", "conversation": conversation.id})  # fmt: skip
@@ -194,7 +194,7 @@ async def test_what_fails_or_is_not_there_adds_nothing() -> None:
             assert (refused.status_code, refused.json()["error"]["param"]) == (400, param), refused.text
 
 
-async def test_old_turns_go_and_a_conversation_goes_with_its_last(store_address: Address) -> None:
+async def test_old_turns_are_removed_and_the_conversation_with_its_last_one(store_address: Address) -> None:
     async with replicas(store_address, one_worker("One."), n=1) as (one,), one.api.sdk as sdk:
         conversation, other = [await sdk.conversations.create(items=[SAID]) for _ in "ab"]  # type: ignore[list-item]
         many: list[Json] = [{"id": f"msg_{n}", "type": "message"} for n in range(2 * STEP)]
@@ -239,7 +239,7 @@ async def test_a_policy_that_keeps_no_text_allows_no_conversation(tmp_path: Path
             assert "does not allow storing text" in refused.json()["error"]["message"]
 
 
-async def test_secrets_are_not_kept() -> None:
+async def test_secrets_are_not_stored() -> None:
     secret = f"sk-{'Ab1' * 16}"
     async with served(one_worker("One.")) as api, api.sdk as sdk:
         conversation = await sdk.conversations.create(items=[{"role": "user", "content": f"It is {secret}."}])
@@ -252,7 +252,7 @@ async def test_secrets_are_not_kept() -> None:
             assert changed.metadata == {"key": "[secret removed]"}
 
 
-async def test_secrets_inside_a_compaction_are_not_kept() -> None:
+async def test_secrets_inside_a_compaction_are_not_stored() -> None:
     secret = f"sk-{'Ab1' * 16}"
     item = {"type": "compaction", "encrypted_content": pack_item(Message.of("user", f"It is {secret}."))}
     async with served(one_worker("One.")) as api, api.sdk as sdk:
@@ -263,7 +263,7 @@ async def test_secrets_inside_a_compaction_are_not_kept() -> None:
         assert [m.text for m in api.worker("a").calls[-1].messages] == ["It is [secret removed].", "Which?"]
 
 
-async def test_a_compaction_that_looks_like_a_secret_is_kept_whole() -> None:
+async def test_a_compaction_that_resembles_a_secret_is_stored_unchanged() -> None:
     pictures = (Message("user", (Image(f"data:image/png;base64,{noise(700_000, n)}"),)) for n in range(99))
     content = next(text for each in pictures if redact_secrets(text := pack_item(each)) != text)
     item = {"type": "compaction", "encrypted_content": content}
@@ -273,7 +273,7 @@ async def test_a_compaction_that_looks_like_a_secret_is_kept_whole() -> None:
         assert listed[-1]["encrypted_content"] == content
 
 
-async def test_half_a_character_of_a_model_neither_loses_an_answer_nor_its_run() -> None:
+async def test_a_lone_surrogate_in_an_answer_is_replaced() -> None:
     async with served(one_worker("Half \ud83d of it.")) as api, api.sdk as sdk:
         conversation = await sdk.conversations.create()
         answer = await sdk.responses.create(model="a", input="Say it.", conversation=conversation.id)
@@ -283,7 +283,9 @@ async def test_half_a_character_of_a_model_neither_loses_an_answer_nor_its_run()
         assert [run["status"] for run in listed] == ["finished"]
 
 
-async def test_a_conversation_of_too_many_parts_is_not_gone_on_with(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_conversation_with_too_many_parts_cannot_be_continued(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("serving.api.request.MOST_PARTS", 200)
     async with served(one_worker("One.")) as api, api.sdk as sdk:
         conversation = await sdk.conversations.create()

@@ -88,7 +88,7 @@ def pico(usd: str) -> int:
     return int(amount)
 
 
-async def test_ten_runs_cost_what_they_cost_by_hand(store_address: Address) -> None:
+async def test_the_report_of_ten_runs_matches_costs_calculated_by_hand(store_address: Address) -> None:
     settings = team(baseline={"model": "gpt-5", "price": GPT})
     expected = [by_hand(n) for n in range(10)]
     async with replicas(store_address, settings, n=1) as (router,):
@@ -120,14 +120,14 @@ async def test_ten_runs_cost_what_they_cost_by_hand(store_address: Address) -> N
         assert "worker" not in old
 
 
-async def test_answers_of_unknown_cost_are_in_neither_the_cost_nor_the_estimate() -> None:
+async def test_answers_of_unknown_cost_are_excluded_from_cost_and_estimate() -> None:
     settings = team(baseline={"model": "gpt-5", "price": GPT})
     async with served(settings) as api:
         for n in range(2):
             await api.service.store.put(RunRecords(record(n)))
         period = {"from": "2025-11-28", "to": "2025-11-28", "by": "day"}
         (before,) = (await costs(api, **period))["data"]
-        await api.service.store.put(RunRecords(of_unknown_cost(record(2))))
+        await api.service.store.put(RunRecords(with_unknown_cost(record(2))))
         (day,) = (await costs(api, **period))["data"]
     expected = [by_hand(0), by_hand(1)]
     assert pico(before["baseline_usd"]) == pico(day["baseline_usd"]) == sum(each[2] for each in expected)
@@ -138,7 +138,7 @@ async def test_answers_of_unknown_cost_are_in_neither_the_cost_nor_the_estimate(
     assert pico(day["cost_usd"]) == sum(each[0] for each in expected) + plan_and_step
 
 
-def of_unknown_cost(record: Record) -> Record:
+def with_unknown_cost(record: Record) -> Record:
     """The same run with an answer of unknown cost."""
     (plan,) = record.plans
     *steps, last = plan.steps
@@ -147,7 +147,7 @@ def of_unknown_cost(record: Record) -> Record:
     return replace(record, plans=(replace(plan, steps=(*steps, replace(last, result=result))),))
 
 
-async def test_the_page_says_what_the_ledger_and_the_answers_say(store_address: Address) -> None:
+async def test_the_report_matches_the_ledger_and_the_answers(store_address: Address) -> None:
     directory = Directory(store_address)
     workers = [scripted(name, f"{name} says this.", price=PRICE) for name in "abc"]
     try:
@@ -188,7 +188,7 @@ async def test_the_page_says_what_the_ledger_and_the_answers_say(store_address: 
         await directory.aclose()
 
 
-async def test_a_call_that_its_client_left_before_the_first_token_is_seen_by_its_team(
+async def test_a_call_cancelled_before_its_first_token_is_in_the_teams_report(
     store_address: Address,
 ) -> None:
     directory = Directory(store_address)
@@ -219,7 +219,7 @@ async def test_a_call_that_its_client_left_before_the_first_token_is_seen_by_its
         await directory.aclose()
 
 
-async def test_a_team_sees_its_own_costs_also_without_a_store(tmp_path: Path) -> None:
+async def test_a_team_sees_only_its_own_costs_even_without_a_database(tmp_path: Path) -> None:
     async with keyed(tmp_path) as it:
         for who in ("mine", "other team", "alone"):
             assert (await it.ask(who, "POST", "/v1/chat/completions", ASK)).status_code == 200
@@ -255,7 +255,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("what", WRONG)
-async def test_a_wrong_question_is_refused_with_its_field(what: str) -> None:
+async def test_an_invalid_report_request_is_an_error_with_its_field(what: str) -> None:
     params, words = WRONG[what]
     async with served(team()) as api:
         answer = await api.http.get("/v1/costs", params=params)
@@ -264,7 +264,7 @@ async def test_a_wrong_question_is_refused_with_its_field(what: str) -> None:
         assert (await api.http.get("/v1/costs?from=2025-09-01&to=2025-12-01")).status_code == 200
 
 
-async def test_a_report_of_too_many_groups_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_report_with_too_many_groups_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("serving.store.run_costs", "serving.api.costs"):
         monkeypatch.setattr(f"{module}.MOST_GROUPS", 1)
     async with served(team()) as api:

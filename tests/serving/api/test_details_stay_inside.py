@@ -30,7 +30,7 @@ PLANTED = "http://10.0.0.7:8443 says no; look at PLANTED_KEY_VARIABLE"
 ONE_TRY = {"attempts": 1}
 
 
-class Raising:
+class RaisingWorker:
     """Worker that raises the given kind of error."""
 
     def __init__(self, name: str, price: Price | None, kind: str, late: bool = False) -> None:
@@ -48,7 +48,7 @@ class Raising:
 
 def raising(kind: str, *, late: bool = False) -> Json:
     return {
-        "name": "faulty", "kind": "python", "factory": f"{__name__}:Raising", "options": {"kind": kind, "late": late},
+        "name": "faulty", "kind": "python", "factory": f"{__name__}:RaisingWorker", "options": {"kind": kind, "late": late},
         "retry": ONE_TRY,
     }  # fmt: skip
 
@@ -128,7 +128,7 @@ def at(kind: str, url: str, name: str = "faulty") -> Json:
 
 
 @pytest.mark.parametrize("kind", WIRES)
-async def test_no_providers_fault_shows_words_address_or_variable_to_a_caller(
+async def test_no_provider_fault_shows_text_address_or_variable_to_a_caller(
     kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "podium")
@@ -161,7 +161,7 @@ async def test_no_providers_fault_shows_words_address_or_variable_to_a_caller(
                     assert clue in details, name
 
 
-async def test_a_server_that_is_not_there_is_named_to_the_operator_alone(
+async def test_an_unreachable_servers_address_is_shown_only_to_the_operator(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "podium")
@@ -191,7 +191,7 @@ BAD_NAMES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("body", BAD_NAMES.values(), ids=BAD_NAMES)
-async def test_a_wrong_name_is_not_answered_with_the_list_of_all(body: Json) -> None:
+async def test_an_error_about_an_unknown_name_does_not_list_all_names(body: Json) -> None:
     workers = [scripted("zebra"), scripted("lion"), scripted("otter")]
     async with served(team(workers=workers, workflows={})) as api:
         answer = await api.post(body)
@@ -201,7 +201,7 @@ async def test_a_wrong_name_is_not_answered_with_the_list_of_all(body: Json) -> 
     assert "/v1/models" in response.text
 
 
-async def test_a_plan_of_an_unknown_worker_does_not_tell_the_pool_in_the_reason_of_the_fallback() -> None:
+async def test_the_reason_for_a_fallback_does_not_reveal_the_pool() -> None:
     workers = [scripted("zebra"), scripted("lion"), scripted("otter")]
     async with served(team(plan(step("nobody")), workers=workers, workflows={})) as api:
         answer = await api.ok(trace=True)
@@ -211,7 +211,7 @@ async def test_a_plan_of_an_unknown_worker_does_not_tell_the_pool_in_the_reason_
     assert "otter" not in json.dumps(answer) + json.dumps(events)
 
 
-async def test_what_nobody_foresaw_is_named_by_its_type_alone(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_unexpected_error_is_shown_only_by_its_type(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "podium")
     # Raises an AttributeError in the worker's own code.
     faulty = raising("PodiumError") | {"options": {"kind": "no_such_error"}}

@@ -68,7 +68,7 @@ def _anew(call: Json) -> Json:
 
 @each_wire
 @each_model
-async def test_a_question_after_tools_is_sent_with_the_turns_as_they_were(wire: str, model: str) -> None:
+async def test_a_later_question_is_sent_with_unchanged_tool_turns(wire: str, model: str) -> None:
     async with serving(wire_of(wire)) as upstream:
         upstream.respond = WIRES[wire][1].respond
         async with served(settings_for(wire, upstream.url)) as api:
@@ -81,7 +81,7 @@ async def test_a_question_after_tools_is_sent_with_the_turns_as_they_were(wire: 
 
 
 @each_wire
-async def test_another_router_finds_the_turns_in_the_store(wire: str, tmp_path: Path) -> None:
+async def test_another_router_reads_the_turns_from_the_store(wire: str, tmp_path: Path) -> None:
     async with serving(wire_of(wire)) as upstream:
         upstream.respond = WIRES[wire][1].respond
         settings = settings_for(wire, upstream.url)
@@ -92,7 +92,7 @@ async def test_another_router_finds_the_turns_in_the_store(wire: str, tmp_path: 
             assert await agent.ask(one.api, "Are you sure?") == "done"
 
 
-async def test_turns_of_a_deleted_response_are_sent_as_the_client_has_them() -> None:
+async def test_turns_of_a_deleted_response_are_sent_from_the_clients_history() -> None:
     tools = [{"type": "function", "name": "read", "parameters": SCHEMA}]
     items: list[Json] = [{"role": "user", "content": "Mend it."}]
     async with serving(wire_of("chat")) as upstream:
@@ -134,7 +134,7 @@ async def prefix_after(change: Any, upstream: WireServer) -> tuple[list[Any], li
     return before, upstream.body["messages"][: len(before)]
 
 
-async def test_the_next_turn_begins_with_the_bytes_of_the_last_one() -> None:
+async def test_the_next_request_starts_with_the_bytes_of_the_last_one() -> None:
     async with serving(wire_of("chat")) as upstream:
         before, after = await prefix_after(lambda turns: None, upstream)
     assert json.dumps(before) == json.dumps(after)
@@ -149,7 +149,7 @@ def _change_question(turns: list[Json]) -> None:
 
 
 @pytest.mark.parametrize("change", [_change_system, _change_question])
-async def test_turns_after_a_changed_beginning_are_sent_as_the_client_has_them(change: Any) -> None:
+async def test_turns_after_a_changed_beginning_are_sent_from_the_clients_history(change: Any) -> None:
     async with serving(wire_of("chat")) as upstream:
         _, after = await prefix_after(change, upstream)
     assert not any(message.get("reasoning_content") for message in after)

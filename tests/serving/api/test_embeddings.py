@@ -20,7 +20,7 @@ def pool(**more: object) -> Json:
     return team(workers=[scripted("a"), scripted("b"), VECTORS], **more)
 
 
-async def test_the_sdk_gets_a_vector_for_each_text_in_their_order() -> None:
+async def test_the_sdk_gets_a_vector_for_each_text_in_order() -> None:
     async with served(pool()) as api, api.sdk as sdk:
         both = await sdk.embeddings.create(model="vectors", input=["one", "two"])
         one = await sdk.embeddings.create(model="vectors", input="one")
@@ -30,7 +30,7 @@ async def test_the_sdk_gets_a_vector_for_each_text_in_their_order() -> None:
     assert (both.usage.prompt_tokens, both.usage.total_tokens) == (2, 2)
 
 
-async def test_numbers_and_base64_are_the_same_vector_as_long_as_it_was_asked_for() -> None:
+async def test_float_and_base64_vectors_are_equal_and_have_the_requested_length() -> None:
     async with served(pool()) as api:
         body: Json = {"model": "vectors", "input": "one", "dimensions": 3}
         answers = [
@@ -42,7 +42,7 @@ async def test_numbers_and_base64_are_the_same_vector_as_long_as_it_was_asked_fo
     assert len(numbers) == 3
 
 
-async def test_they_are_paid_and_kept_as_every_call() -> None:
+async def test_embeddings_are_billed_and_stored_like_every_call() -> None:
     async with served(pool()) as api:
         answer = (await api.http.post("/v1/embeddings", json={"model": "vectors", "input": "one two"})).json()
         record = await api.record(answer["podium"]["workflow_id"])
@@ -64,7 +64,7 @@ async def test_they_are_paid_and_kept_as_every_call() -> None:
         ({"dimensions": 0}, 400, "dimensions", "at least 1"),
     ],
 )
-async def test_what_cannot_be_served_is_told_by_its_field(
+async def test_an_unsupported_embeddings_request_is_an_error_with_its_field(
     body: Json, status: int, param: str, message: str
 ) -> None:
     async with served(pool()) as api:
@@ -74,7 +74,7 @@ async def test_what_cannot_be_served_is_told_by_its_field(
     assert message in error["message"]
 
 
-async def test_a_worker_of_vectors_is_in_no_plan_and_holds_no_chat() -> None:
+async def test_a_worker_for_embeddings_is_in_no_plan_and_rejects_chat() -> None:
     async with served(pool()) as api, api.sdk as sdk:
         assert "vectors" not in api.service.settings().pool
         with pytest.raises(openai.BadRequestError, match="does not support /v1/chat/completions"):
@@ -95,9 +95,7 @@ REFUSALS: list[tuple[int, str]] = [
 
 @pytest.mark.parametrize(("status", "why"), REFUSALS)
 @pytest.mark.parametrize("form", ["base64", "float", None])
-async def test_a_server_that_makes_no_base64_is_asked_for_numbers(
-    status: int, why: str, form: str | None
-) -> None:
+async def test_a_server_without_base64_gets_a_float_request(status: int, why: str, form: str | None) -> None:
     def respond(request: Any) -> Answer:
         refuses = request.body.get("encoding_format") == "base64"
         return Answer(status=status, error=why) if refuses else Answer(instead=(VECTOR.encode(),))
@@ -116,7 +114,7 @@ async def test_a_server_that_makes_no_base64_is_asked_for_numbers(
     assert forms == (["float"] * 2 if form == "float" else ["base64", "float", "float"])
 
 
-async def test_a_server_that_refuses_every_encoding_is_asked_for_none() -> None:
+async def test_a_server_that_rejects_every_encoding_gets_a_request_without_one() -> None:
     def respond(request: Any) -> Answer:
         refuses = "encoding_format" in request.body
         return (
@@ -133,7 +131,7 @@ async def test_a_server_that_refuses_every_encoding_is_asked_for_none() -> None:
     assert answer.status_code == 200, answer.text
 
 
-async def test_a_refusal_for_another_reason_stays_one() -> None:
+async def test_a_rejection_for_another_reason_stays_an_error() -> None:
     async with serving(PROVIDERS["openai"].wire) as upstream:
         upstream.respond = lambda _: Answer(status=400, error="the text is odd")
         worker = remote(PROVIDERS["openai"], upstream.url, serves=["embeddings"])

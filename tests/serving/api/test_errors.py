@@ -30,20 +30,20 @@ def tree(kind: type[errors.PodiumError] = errors.PodiumError) -> set[type[errors
     return {each for each in {kind} | inner if each.__module__ == "conductor.errors"}
 
 
-def test_every_error_has_a_row_of_its_own():
+def test_every_error_class_has_a_row_in_the_table():
     assert set(api_errors.TABLE) == tree()
 
 
-def test_statuses_are_the_designs():
+def test_every_error_has_its_specified_status():
     assert {kind: row.status for kind, row in api_errors.TABLE.items()} == STATUSES
 
 
-def test_codes_tell_errors_apart():
+def test_every_error_has_its_own_code():
     codes = [row.code for row in api_errors.TABLE.values()]
     assert len(set(codes)) == len(codes)
 
 
-def test_an_error_from_elsewhere_has_its_nearest_ancestors_row():
+def test_an_unknown_error_uses_its_nearest_ancestors_row():
     class OutOfCredit(errors.WorkerRefused):
         pass
 
@@ -91,21 +91,19 @@ def test_every_body_is_an_error_of_the_sdks_right_class(kind: type[errors.Podium
         (errors.BadTask("x"), None),
     ],
 )
-def test_retry_after_is_told_where_it_is_known_in_whole_seconds_and_never_too_early(
-    error: errors.PodiumError, header: str | None
-):
+def test_retry_after_is_rounded_up_to_whole_seconds(error: errors.PodiumError, header: str | None):
     assert api_errors.headers(error).get("retry-after") == header
 
 
 @pytest.mark.parametrize(
     ("said_s", "told_s"), [(7.2, 7.2), (1e9, 300.0), (math.inf, 300.0), (math.nan, None), (-5.0, 0.0)]
 )
-def test_a_body_says_no_other_time_to_come_back_than_the_header(said_s: float, told_s: float | None):
+def test_the_body_has_the_same_retry_after_as_the_header(said_s: float, told_s: float | None):
     error = CHAT.error_body(errors.WorkerBusy("x", retry_after_s=said_s), None)["error"]
     assert error["podium"]["retry_after_s"] == told_s
 
 
-def test_clients_are_told_to_ask_again_where_that_may_help_and_nowhere_else():
+def test_clients_may_retry_exactly_the_temporary_errors():
     again = {kind for kind in tree() if api_errors.headers(kind("x"))["x-should-retry"] == "true"}
     assert again == {
         errors.WorkerUnavailable,
@@ -119,7 +117,7 @@ def test_clients_are_told_to_ask_again_where_that_may_help_and_nowhere_else():
     }
 
 
-def test_a_detail_is_in_what_the_record_says_and_not_in_a_body():
+def test_an_errors_detail_is_in_the_record_but_not_in_the_body():
     tried = Attempt("a", "WorkerBusy", "busy", 0.5, "at 10.0.0.7")
     error = errors.WorkerRefused("x", detail="at 10.0.0.8", attempts=(tried,))
     assert "10.0.0" not in str(CHAT.error_body(error, None))
@@ -128,7 +126,7 @@ def test_a_detail_is_in_what_the_record_says_and_not_in_a_body():
     assert recorded["podium"]["attempts"][0]["detail"] == "at 10.0.0.7"
 
 
-def test_a_body_tells_the_facts_and_keeps_openais_shape():
+def test_an_error_body_has_podiums_facts_and_openais_shape():
     tried = Attempt("a", "WorkerBusy", "busy", 0.5)
     body = CHAT.error_body(errors.WorkerUnavailable("x", worker="a", step=0, attempts=(tried,)), "wf_1")[
         "error"

@@ -44,7 +44,7 @@ async def test_a_failure_before_the_first_byte_is_an_http_status(kind, status, c
     assert (caught.value.status_code, caught.value.code) == (status, code)
 
 
-async def test_a_failure_after_the_first_byte_is_the_last_event_and_the_sdk_raises_it():
+async def test_a_failure_after_the_first_byte_is_the_last_event_and_raised_by_the_sdk():
     async with served(team(workers=[HALF], workflows={})) as api, api.sdk as sdk:
         events = await api.events({"model": "a"})
         stream = await sdk.chat.completions.create(model="a", messages=ASK["messages"], stream=True)
@@ -65,14 +65,14 @@ async def test_a_failure_after_the_first_byte_is_the_last_event_and_the_sdk_rais
     assert record["steps"][0]["output"] == "one two"
 
 
-async def test_a_failure_late_but_before_the_first_word_is_the_last_event_too():
+async def test_a_late_failure_before_the_first_token_is_the_last_event():
     slow = scripted("a", {"error": "refused"}, delay_s=0.1)
     async with served(team(workers=[slow], workflows={}, limits={"first_byte_s": 0.01})) as api:
         events = await api.events({"model": "a"})
     assert events[-2]["error"]["podium"]["worker"] == "a"
 
 
-async def test_a_failure_that_is_awaited_whole_is_never_half_an_answer():
+async def test_a_failed_answer_without_a_stream_is_not_returned_partially():
     async with served(team(workers=[HALF], workflows={})) as api:
         answer = await api.post({"model": "a"})
     assert (answer.status_code, answer.headers["x-should-retry"]) == (400, "false"), (
@@ -89,7 +89,7 @@ async def test_an_inner_steps_failure_names_the_step():
     assert record["error"]["code"] == "worker_refused"
 
 
-async def test_a_retry_inside_open_is_a_success_with_its_attempts_in_the_record():
+async def test_a_retry_before_the_first_token_is_a_success_with_recorded_attempts():
     worker = scripted("a", {"error": "unavailable"}, {"error": "busy"}, "There.", retry=SOON)
     async with served(team(workers=[worker], workflows={})) as api:
         answer = await api.ok({"model": "a"}, trace=True)
@@ -99,7 +99,7 @@ async def test_a_retry_inside_open_is_a_success_with_its_attempts_in_the_record(
     assert all(t["message"] and 0 <= t["waited_s"] <= 0.01 for t in step["attempts"])
 
 
-async def test_an_error_says_what_was_tried():
+async def test_an_error_lists_its_attempts():
     worker = scripted("a", {"error": "unavailable"}, retry=SOON)
     async with served(team(workers=[worker], workflows={})) as api:
         error = (await api.post({"model": "a"})).json()["error"]
@@ -107,7 +107,7 @@ async def test_an_error_says_what_was_tried():
     assert [t["error"] for t in error["podium"]["attempts"]] == ["WorkerUnavailable"] * 2
 
 
-async def test_a_fallback_answers_and_the_record_says_who_and_why():
+async def test_a_fallback_answers_and_the_record_names_the_worker_and_the_reason():
     workers = [BROKEN | {"fallbacks": ["b"]}, scripted("b", "Instead.", price=PRICE)]
     async with served(team(plan(step("a")), workers=workers, workflows={})) as api:
         answer = await api.ok(trace=True)
@@ -120,7 +120,7 @@ async def test_a_fallback_answers_and_the_record_says_who_and_why():
     )
 
 
-async def test_a_fallback_that_nobody_named_answers_and_the_record_says_how_it_was_chosen():
+async def test_an_automatic_fallback_answers_and_the_record_states_how_it_was_chosen():
     card, dear = "Physics: light and colours.", {"input_usd_per_mtok": 9, "output_usd_per_mtok": 9}
     ill = BROKEN | {"fallbacks": "auto", "card": card, "price": PRICE}
     workers = [
@@ -147,7 +147,7 @@ async def test_a_fallback_that_nobody_named_answers_and_the_record_says_how_it_w
     ]
 
 
-async def test_a_fallback_that_is_named_leaves_no_note_and_is_listed_as_named():
+async def test_a_configured_fallback_leaves_no_note():
     workers = [BROKEN | {"fallbacks": ["b"]}, scripted("b", "Instead.")]
     async with served(team(plan(step("a")), workers=workers, workflows={})) as api:
         record = await api.record((await api.ok())["podium"]["workflow_id"])
@@ -158,7 +158,7 @@ async def test_a_fallback_that_is_named_leaves_no_note_and_is_listed_as_named():
     ]
 
 
-async def test_a_conductor_that_is_down_is_led_by_one_that_was_chosen():
+async def test_an_automatically_chosen_conductor_replaces_a_failed_one():
     ill = scripted("conductor", {"error": "refused"}, in_pool=False, fallbacks="auto")
     workers = [ill, scripted("a", plan(step("b"))), scripted("b", "Blue.")]
     settings = team(workflows={}) | {"workers": workers}
@@ -172,7 +172,7 @@ async def test_a_conductor_that_is_down_is_led_by_one_that_was_chosen():
     )
 
 
-async def test_a_conductor_of_nonsense_yields_one_workers_answer_and_says_why():
+async def test_an_invalid_plan_falls_back_to_one_worker_with_a_reason():
     async with served(team("I like trains.", "Choo choo.")) as api:
         body = await api.ok()
         streamed = await api.events()
@@ -188,7 +188,7 @@ async def test_a_conductor_of_nonsense_yields_one_workers_answer_and_says_why():
     assert call.messages[-1].text == "Why is the sky blue?", "the user's own question, nothing else"
 
 
-async def test_the_fallback_is_the_settings_choice_where_the_request_allows_it():
+async def test_the_configured_fallback_answers_if_the_request_permits_it():
     settings = team("nonsense", conductor={"worker": "conductor", "fallback": "c"})
     async with served(settings) as api:
         assert (await api.ok())["choices"][0]["message"]["content"] == "c says so."
@@ -209,7 +209,7 @@ async def test_a_repaired_plan_runs():
 
 
 @pytest.mark.parametrize("reply", [{"error": "refused"}, {"text": "{ half a plan", "fail_after_tokens": 2}])
-async def test_a_conductor_that_fails_yields_one_workers_answer(reply):
+async def test_if_the_conductor_fails_one_worker_answers(reply):
     async with served(team(reply)) as api:
         body = await api.ok()
     assert "the conductor failed" in body["podium"]["fallback"]
@@ -222,14 +222,14 @@ def led_by(url: str) -> Json:
     return leads | {"workers": [leader, *leads["workers"][1:]]}
 
 
-async def test_a_silent_conductor_leaves_half_of_the_time_to_the_worker_that_answers_alone():
+async def test_a_silent_conductor_leaves_half_of_the_time_to_its_fallback():
     async with faulty(Fault()) as upstream, served(led_by(upstream.url)) as api:
         body = await api.ok({"podium": {"deadline_s": 3}})
         assert body["choices"][0]["message"]["content"] == "c says so."
         assert upstream.requests == 1, "it is not asked again"
 
 
-async def test_a_conductor_whose_circuit_is_open_is_not_asked_while_a_worker_is_free_to_answer_alone():
+async def test_a_conductor_with_an_open_circuit_is_skipped_if_a_worker_can_answer():
     async with faulty(Fault(b"", closes=True)) as upstream, served(led_by(upstream.url)) as api:
         health = api.service.pool.health["leader"]
         for _ in range(3):
@@ -246,7 +246,7 @@ async def test_a_conductor_whose_circuit_is_open_is_not_asked_while_a_worker_is_
         assert upstream.requests > 1, "nobody else is free: it is asked all the same"
 
 
-async def test_a_worker_without_a_word_is_an_error_not_an_empty_answer():
+async def test_a_worker_that_fails_before_its_first_token_returns_502():
     """A script always ends properly, so this one fails before its first word."""
     worker = scripted(
         "a", {"text": "x", "fail_after_tokens": 0, "error": "unavailable"}, retry={"attempts": 1}
@@ -256,7 +256,7 @@ async def test_a_worker_without_a_word_is_an_error_not_an_empty_answer():
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"])
-async def test_sdks_are_told_not_to_ask_again_for_a_run_that_was_paid_for(path: str) -> None:
+async def test_sdks_do_not_retry_a_failed_run_that_was_billed(path: str) -> None:
     away = {"error": "unavailable"}
     workers = [scripted("a", "A reason."), scripted("b", away, retry={"attempts": 1})]
     async with served(team(workers=workers, workflows={})) as api:
@@ -268,7 +268,7 @@ async def test_sdks_are_told_not_to_ask_again_for_a_run_that_was_paid_for(path: 
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages"])
-async def test_who_is_not_to_ask_again_is_not_told_to_try_again(path: str, stream: bool):
+async def test_the_message_suggests_a_retry_only_if_the_run_was_not_billed(path: str, stream: bool):
     body: Json = {"stream": stream} | (
         {"input": "Why?"} if path == "/v1/responses" else {"messages": ASK["messages"], "max_tokens": 50}
     )
@@ -290,7 +290,7 @@ async def test_who_is_not_to_ask_again_is_not_told_to_try_again(path: str, strea
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages"])
-async def test_a_stream_that_breaks_after_paid_words_does_not_say_so_either(path: str):
+async def test_a_stream_broken_after_billed_tokens_does_not_suggest_a_retry(path: str):
     body: Json = {"model": "a", "stream": True} | (
         {"input": "Why?"} if path == "/v1/responses" else {"messages": ASK["messages"], "max_tokens": 50}
     )

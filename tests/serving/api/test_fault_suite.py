@@ -19,7 +19,7 @@ from tests.serving.api.play_faults import (
     in_words,
     see_conductors,
     see_everything,
-    see_no_call_left,
+    wait_until_no_call_is_open,
 )
 from tests.serving.api.provider_faults import CASES, POSITIONS
 from tests.serving.api.served import ASK, left_tasks, scripted
@@ -28,7 +28,7 @@ from tests.states import until
 
 
 @pytest.mark.timeout(400)
-async def test_every_fault_of_a_provider_ends_as_expected_in_every_position():
+async def test_every_provider_fault_in_every_position_has_the_expected_result():
     assert len(CASES) >= 60
     outcomes = await asyncio.wait_for(see_everything(half=True), 300)
     assert [each for each in outcomes if not each.is_expected] == []
@@ -36,7 +36,7 @@ async def test_every_fault_of_a_provider_ends_as_expected_in_every_position():
     await until(lambda: not SPANS.open, "no span is left")
 
 
-async def test_a_conductor_whose_fault_passes_is_asked_again_and_its_plan_is_run():
+async def test_a_conductor_with_a_temporary_fault_is_retried_and_its_plan_runs():
     mended = {name: case for name, case in CASES.items() if case.is_mended}
     assert len(mended) >= 8
     async with open_places() as at:
@@ -46,7 +46,7 @@ async def test_a_conductor_whose_fault_passes_is_asked_again_and_its_plan_is_run
     ] == []
 
 
-async def test_the_port_where_nobody_listens_refuses_and_is_given_to_no_other_server():
+async def test_an_unused_port_refuses_connections_and_is_not_reassigned():
     async with open_places() as at, AsyncExitStack() as servers:
         closed = at.addresses["closed"].removeprefix("http://")
         for _ in range(100):
@@ -58,17 +58,17 @@ async def test_the_port_where_nobody_listens_refuses_and_is_given_to_no_other_se
             await asyncio.open_connection(host, int(port))
 
 
-async def test_a_call_that_is_left_open_is_no_good_end():
+async def test_a_call_that_stays_open_fails_the_test():
     slow = {"workers": [scripted("slow", "Late.", delay_s=60)]}
     async with api_of(slow) as (http, service):
         asking = asyncio.create_task(http.post("/v1/chat/completions", json=ASK | {"model": "slow"}))
         await until(lambda: service.pool.limiters["slow"].open_calls)
         with pytest.raises(AssertionError, match="slow"):
-            await see_no_call_left(service.pool, within_s=0.05)
+            await wait_until_no_call_is_open(service.pool, within_s=0.05)
         asking.cancel()
 
 
-def test_the_page_is_written_only_where_all_is_as_expected(tmp_path: Path):
+def test_the_page_is_written_only_if_all_results_are_as_expected(tmp_path: Path):
     page = tmp_path / "faults.md"
     outcomes = [
         Seen(name, position, stream, (outcome := case.outcome(position, stream=stream)), outcome, None)
@@ -86,7 +86,7 @@ def test_the_page_is_written_only_where_all_is_as_expected(tmp_path: Path):
     assert f"All {len(outcomes)} results were as expected" in page.read_text("utf-8")
 
 
-def test_its_second_half_too(tmp_path: Path):
+def test_the_pages_second_half_is_written_only_if_all_results_are_as_expected(tmp_path: Path):
     page, looks = tmp_path / "faults.md", {name: Look(named.now, 1.0, 0.5) for name, named in FAULTS.items()}
     wrong = looks | {"a malformed stream": Look("200 It… then worker_unavailable", 1.0, 0.5)}
     assert play_defaults.finish(wrong, 3, 64, page) == 1
@@ -96,7 +96,7 @@ def test_its_second_half_too(tmp_path: Path):
     assert "| a malformed stream |" in page.read_text("utf-8")
 
 
-def test_the_page_of_faults_says_of_each_what_clients_see():
+def test_the_page_of_faults_states_what_clients_see():
     page, _, by_default = (ROOT / "docs/faults.md").read_text("utf-8").partition("\n## Default settings")
     rows = _rows(page.partition("| fault ")[2])
     assert sorted(name for names, *_ in rows for name in names.split("; ")) == sorted(CASES), (

@@ -32,7 +32,7 @@ async def ask(api: Served) -> str:
     return str((await api.ok())["podium"]["workflow_id"])
 
 
-async def say_and_read(giver: Served, reader: Served) -> str:
+async def give_and_read(giver: Served, reader: Served) -> str:
     """Give and replace feedback, read and find it, and return the run's id."""
     id, _ = await ask(giver), await ask(giver)
     # It is written in the background.
@@ -47,9 +47,9 @@ async def say_and_read(giver: Served, reader: Served) -> str:
     return id
 
 
-async def test_feedback_is_kept_in_memory_with_the_run() -> None:
+async def test_feedback_is_stored_in_memory_with_the_run() -> None:
     async with served(team()) as api:
-        id = await say_and_read(api, api)
+        id = await give_and_read(api, api)
         assert await ids_with_feedback(api) == [id]
         await api.service.store.remove_texts(id)
         [feedback] = (await api.record(id))["feedback"]
@@ -59,11 +59,11 @@ async def test_feedback_is_kept_in_memory_with_the_run() -> None:
         assert (await give(api, id, {"score": 0})).status_code == 200
 
 
-async def test_feedback_is_in_the_store_on_every_router_and_its_texts_go_with_the_runs(
+async def test_feedback_is_stored_for_all_routers_and_removed_with_the_runs_texts(
     store_address: Address,
 ) -> None:
     async with replicas(store_address, team()) as (one, other):
-        id = await say_and_read(one.api, other.api)
+        id = await give_and_read(one.api, other.api)
         await one.records.aclose()  # flushes the runs to the store
         assert await ids_with_feedback(other.api) == [id]
         await one.records.remove_old(now_us() + 31 * DAY_US)
@@ -87,14 +87,14 @@ async def test_feedback_is_in_the_store_on_every_router_and_its_texts_go_with_th
         ({"stars": 5}, "stars"),
     ],
 )
-async def test_feedback_is_bounded_and_a_bad_one_names_its_field(body: Json, param: str) -> None:
+async def test_feedback_is_limited_and_an_error_names_its_field(body: Json, param: str) -> None:
     async with served(team()) as api:
         answer = await give(api, await ask(api), body)
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
         assert (await give(api, "wf_none", {"score": 1})).status_code == 404
 
 
-async def test_only_the_team_that_asked_gives_feedback_and_a_policy_without_texts_keeps_none(
+async def test_only_the_runs_team_may_give_feedback_and_its_policy_applies(
     tmp_path: Path,
 ) -> None:
     async with keyed(tmp_path) as it:
@@ -117,7 +117,7 @@ async def test_only_the_team_that_asked_gives_feedback_and_a_policy_without_text
         assert (await it.ask("mine", "POST", path, {"score": 0, "labels": ["bad"]})).status_code == 200
 
 
-async def test_the_command_line_gives_feedback_and_writes_questions_that_training_reads(
+async def test_the_command_gives_feedback_and_exports_questions_for_training(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with served(team()) as api:

@@ -62,7 +62,7 @@ def words(api: Served, worker: str) -> str:
 
 
 @pytest.mark.parametrize("dialect", ["chat", "responses", "messages"])
-async def test_a_pdf_goes_to_who_reads_it_and_a_text_file_to_all(dialect: str) -> None:
+async def test_a_pdf_goes_only_to_workers_that_read_pdfs_and_text_to_all(dialect: str) -> None:
     plan_text = plan(step(0, "Guess."), step(1, "Read.", [0]))
     async with served(mixture(plan_text)) as api:
         assert await ask(api, dialect, DATA, "report.pdf") == "A report."
@@ -94,7 +94,7 @@ REFUSED: dict[str, tuple[Json, str]] = {
 
 
 @pytest.mark.parametrize(("file", "place"), REFUSED.values(), ids=REFUSED)
-async def test_a_file_that_nobody_could_be_shown_is_refused_by_its_place(file: Json, place: str) -> None:
+async def test_a_file_that_no_worker_can_read_is_rejected_with_its_place(file: Json, place: str) -> None:
     async with served(mixture()) as api:
         answer = await api.post({"model": "other", "messages": chat_file(**file)})
         calls = api.worker("other").calls
@@ -103,7 +103,7 @@ async def test_a_file_that_nobody_could_be_shown_is_refused_by_its_place(file: J
     assert not calls
 
 
-async def test_addresses_of_files_are_refused_by_name() -> None:
+async def test_file_urls_are_rejected_by_field() -> None:
     async with served(mixture()) as api:
         part = {"type": "input_file", "file_url": "http://169.254.169.254/a.pdf"}
         body = {"model": "mini", "input": [{"role": "user", "content": [part]}]}
@@ -115,7 +115,7 @@ async def test_addresses_of_files_are_refused_by_name() -> None:
         assert (answer.status_code, "downloaded" in answer.text) == (400, True)
 
 
-async def test_an_uploaded_file_is_named_by_its_id_by_its_own_team_alone(tmp_path: Path) -> None:
+async def test_only_its_own_team_may_use_an_uploaded_file(tmp_path: Path) -> None:
     async with keyed(tmp_path, mixture(plan(step(1, "Read.")))) as api:
         first, second = (api.api.sdk.with_options(api_key=api.secrets[who]) for who in ("mine", "other team"))
         file = await first.files.create(file=("report.pdf", PDF), purpose="user_data")
@@ -128,7 +128,7 @@ async def test_an_uploaded_file_is_named_by_its_id_by_its_own_team_alone(tmp_pat
         assert caught.value.param == "messages[0].content[1]"
 
 
-async def test_a_picture_in_what_a_tool_gave_is_checked_as_any_other() -> None:
+async def test_an_image_in_a_tool_result_is_checked_like_any_other() -> None:
     picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
     call = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
     talk: list[Json] = [
@@ -146,7 +146,7 @@ async def test_a_picture_in_what_a_tool_gave_is_checked_as_any_other() -> None:
         assert not any(message.has_image for message in api.worker("other").calls[0].messages)
 
 
-async def test_a_key_that_may_not_read_has_no_model_read_it_anothers_file(tmp_path: Path) -> None:
+async def test_a_key_without_read_scope_cannot_use_another_keys_file(tmp_path: Path) -> None:
     async with keyed(tmp_path, team(workers=[scripted("a", "{question}")], workflows={})) as api:
         for owner, statuses in (("mine", [200, 400, 400]), ("only run", [200, 200, 400])):
             upload = await api.api.http.post(
@@ -163,7 +163,7 @@ async def test_a_key_that_may_not_read_has_no_model_read_it_anothers_file(tmp_pa
             assert [each.status_code for each in requests] == statuses
 
 
-async def test_a_text_that_no_request_can_name_is_not_kept() -> None:
+async def test_a_text_file_too_long_for_any_request_is_rejected() -> None:
     async with served(mixture() | {"limits": {"max_text_bytes": 1000}}) as api:
 
         async def upload(content: bytes) -> int:
@@ -178,7 +178,7 @@ EVIL = ("\x1b]0;title\x07", "\x9b31m", "\u202efdp.exe", "\u2066a\u2069", "\x7f",
 
 
 @pytest.mark.parametrize("evil", EVIL, ids=ascii)
-async def test_no_name_of_a_file_and_no_metadata_holds_what_a_terminal_obeys(evil: str) -> None:
+async def test_control_characters_in_file_names_and_metadata_are_rejected(evil: str) -> None:
     name = f"a{evil}.pdf"
     async with served(team(workers=[scripted("a", "Yes.", reads_pdfs=True)], workflows={})) as api:
         form = {"data": {"purpose": "user_data"}, "files": {"file": (name, b"%PDF-1.7")}}

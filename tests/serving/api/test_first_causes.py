@@ -60,7 +60,7 @@ async def ready(it: Served | Keyed, who: str | None = None) -> tuple[int, Json]:
     return answer.status_code, answer.json()
 
 
-async def test_a_conductor_whose_key_is_refused_degrades_after_one_request() -> None:
+async def test_a_conductor_with_a_rejected_key_degrades_after_one_request() -> None:
     async with upstreams(big=[REFUSED] * 9, small=[Answer(text="Words.")] * 9) as up:  # noqa: SIM117
         async with served(led_pool(up)) as api:
             assert (await ready(api))[1]["status"] == "ready"
@@ -75,7 +75,7 @@ async def test_a_conductor_whose_key_is_refused_degrades_after_one_request() -> 
 
 
 @pytest.mark.parametrize(("fault", "n"), [(REFUSED, 1), (BROKEN, 3)], ids=["refused", "broken"])
-async def test_when_no_worker_can_answer_it_is_a_503_and_after_a_while_may_be_tried_again(
+async def test_without_a_healthy_worker_readyz_is_503_until_a_retry_is_due(
     fault: Answer, n: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with upstreams(big=[fault] * 99, small=[fault] * 99, tiny=[fault] * 99) as up:  # noqa: SIM117
@@ -99,7 +99,7 @@ async def test_when_no_worker_can_answer_it_is_a_503_and_after_a_while_may_be_tr
     assert {each["worker"] for each in report["failing"]} == {"big", "tiny"}
 
 
-async def test_a_worker_of_the_pool_that_fails_degrades_and_one_answer_ends_it() -> None:
+async def test_a_failing_worker_degrades_the_server_until_it_answers() -> None:
     async with upstreams(  # noqa: SIM117
         big=[Answer(text=plan(step(0)))] * 9, small=[BROKEN] * 3, tiny=[Answer(text="T.")] * 9
     ) as up:
@@ -121,7 +121,7 @@ async def test_a_worker_of_the_pool_that_fails_degrades_and_one_answer_ends_it()
             assert (await ready(api))[1]["status"] == "ready"
 
 
-async def test_workers_that_are_busy_are_told_and_do_not_take_the_server_out() -> None:
+async def test_busy_workers_are_reported_but_the_server_stays_ready() -> None:
     async with upstreams(big=[BUSY] * 99, small=[BUSY] * 99) as up, served(led_pool(up)) as api:
         for _ in range(3):
             for model in ("big", "small"):
@@ -132,7 +132,7 @@ async def test_workers_that_are_busy_are_told_and_do_not_take_the_server_out() -
     assert {each["first"]["error"] for each in report["failing"]} == {"WorkerBusy"}
 
 
-async def test_a_prompt_that_is_refused_says_nothing_of_the_worker() -> None:
+async def test_a_rejected_prompt_does_not_count_against_the_worker() -> None:
     async with upstreams(big=[Answer(text="x")], small=[Answer(status=400, error="no")] * 9) as up:  # noqa: SIM117
         async with served(led_pool(up)) as api:
             for _ in range(5):
@@ -140,7 +140,7 @@ async def test_a_prompt_that_is_refused_says_nothing_of_the_worker() -> None:
             assert (await ready(api))[1]["status"] == "ready"
 
 
-async def test_details_are_for_operators(tmp_path: Path) -> None:
+async def test_details_are_shown_only_to_operators(tmp_path: Path) -> None:
     async with upstreams(big=[REFUSED] * 9, small=[Answer(text="Words.")] * 9) as up:  # noqa: SIM117
         async with keyed(tmp_path, led_pool(up)) as it:
             await it.ask("mine", "POST", CHAT, ASK)
@@ -156,9 +156,7 @@ PIECE = "settings.yaml: line 3: `prise` is no field: api_key: sk-123 (/etc/podiu
 
 
 @pytest.mark.parametrize("scopes", ["mine", "only run", "only read"])
-async def test_the_state_of_the_server_is_told_without_settings_and_of_the_keys_own_workers(
-    scopes: str, tmp_path: Path
-) -> None:
+async def test_readyz_shows_a_key_only_its_own_workers_and_no_settings(scopes: str, tmp_path: Path) -> None:
     async with upstreams(big=[REFUSED] * 9, small=[BROKEN] * 9) as up:  # noqa: SIM117
         async with keyed(tmp_path, led_pool(up)) as it:
             await it.ask("mine", "POST", CHAT, ASK)
@@ -184,7 +182,7 @@ async def test_the_state_of_the_server_is_told_without_settings_and_of_the_keys_
 
 
 @pytest.mark.real_time
-async def test_the_doctor_says_which_worker_why_and_since_when(tmp_path: Path) -> None:
+async def test_the_doctor_reports_the_failing_worker_the_reason_and_the_time(tmp_path: Path) -> None:
     async with upstreams(big=[REFUSED] * 9, small=[BROKEN] * 9) as up, keyed(tmp_path, led_pool(up)) as it:
         await it.ask("mine", "POST", CHAT, ASK)
 
@@ -210,7 +208,7 @@ async def test_the_doctor_says_which_worker_why_and_since_when(tmp_path: Path) -
     assert "planted-500" in both.said
 
 
-async def test_the_first_cause_comes_first_in_readiness_record_and_log(
+async def test_the_first_cause_is_first_in_readiness_record_and_log(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "podium")
@@ -240,7 +238,7 @@ async def test_the_first_cause_comes_first_in_readiness_record_and_log(
     ]
 
 
-async def test_a_run_that_ends_well_is_no_warning(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_successful_run_is_not_logged_as_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "podium")
     async with served(team()) as api:
         await api.ok()
@@ -257,7 +255,7 @@ def show(record: Json) -> str:
     return captured.get()
 
 
-async def test_show_tells_operators_every_detail_the_first_cause_first(tmp_path: Path) -> None:
+async def test_show_prints_every_detail_for_operators_with_the_first_cause_first(tmp_path: Path) -> None:
     async with upstreams(big=[REFUSED] * 99, small=[BROKEN] * 99, tiny=[BROKEN] * 99) as up:
         settings = led_pool(up)
         settings["workers"][1]["fallbacks"] = ["tiny"]
@@ -286,7 +284,7 @@ async def test_show_tells_operators_every_detail_the_first_cause_first(tmp_path:
     [BROKEN, REFUSED, BUSY, Answer(status=400, error="planted-400")],
     ids=lambda each: str(each.status),
 )
-async def test_an_error_of_ones_own_server_is_told_by_its_address(fault: Answer) -> None:
+async def test_an_error_of_a_self_hosted_server_names_its_address(fault: Answer) -> None:
     async with upstreams(small=[fault] * 9) as up:  # noqa: SIM117
         async with served({"workers": [api_worker("small", up["small"])]}) as api:
             await api.post({"model": "small"})

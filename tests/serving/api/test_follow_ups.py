@@ -55,7 +55,7 @@ def sources(record: Json) -> list[str]:
     return [each["source"] for each in record["plans"]]
 
 
-async def test_a_worker_whose_cache_is_worth_more_than_any_other_worker_needs_no_plan() -> None:
+async def test_a_worker_with_a_valuable_cache_continues_without_a_plan() -> None:
     async with served(settings_for(TO_A, TO_B)) as api:
         assert sources(await run(api, LONG)) == ["conductor"]
         record = await run(api, LONG, "And now?")
@@ -68,7 +68,7 @@ async def test_a_worker_whose_cache_is_worth_more_than_any_other_worker_needs_no
         assert len(runs["data"]) == 3
 
 
-async def test_stickiness_of_zero_leaves_the_decision_to_the_conductor() -> None:
+async def test_with_stickiness_zero_the_conductor_decides() -> None:
     settings = settings_for(TO_A, TO_B, conversation={"stickiness": 0, "speculation_usd_per_s": None})
     async with served(settings) as api:
         await run(api, LONG)
@@ -78,7 +78,7 @@ async def test_stickiness_of_zero_leaves_the_decision_to_the_conductor() -> None
 
 
 @pytest.mark.parametrize(("policy", "answer"), [({}, "B says."), ({"stickiness": 1}, "A says.")])
-async def test_by_default_a_switch_must_gain_half_of_what_it_loses(policy: Json, answer: str) -> None:
+async def test_by_default_a_switch_must_gain_half_of_its_loss(policy: Json, answer: str) -> None:
     cheap = {"input_usd_per_mtok": 0.3, "output_usd_per_mtok": 10}
     settings = settings_for(TO_A, TO_B, b=cheap, conversation={"speculation_usd_per_s": None, **policy})
     async with served(settings) as api:
@@ -86,7 +86,7 @@ async def test_by_default_a_switch_must_gain_half_of_what_it_loses(policy: Json,
         assert (await run(api, LONG, "And now?"))["answer"] == answer
 
 
-async def test_a_worker_without_a_lower_price_for_cached_tokens_has_nothing_to_lose() -> None:
+async def test_a_worker_without_a_cache_price_has_nothing_to_lose() -> None:
     plain = {name: A[name] for name in ("input_usd_per_mtok", "output_usd_per_mtok")}
     settings = settings_for(TO_A, TO_B, a=plain, conversation={"speculation_usd_per_s": None})
     async with served(settings) as api:
@@ -97,7 +97,7 @@ async def test_a_worker_without_a_lower_price_for_cached_tokens_has_nothing_to_l
     assert "in its cache" not in prompt
 
 
-async def test_a_prompt_that_is_too_short_for_a_cache_has_nothing_to_lose() -> None:
+async def test_a_prompt_too_short_for_a_cache_has_nothing_to_lose() -> None:
     settings = settings_for(TO_A, TO_B, conversation={"speculation_usd_per_s": None})
     async with served(settings) as api:
         await run(api, SHORT)
@@ -107,7 +107,7 @@ async def test_a_prompt_that_is_too_short_for_a_cache_has_nothing_to_lose() -> N
     assert "in its cache" not in prompt
 
 
-async def test_a_text_beside_tool_results_does_not_end_a_tool_loop() -> None:
+async def test_text_next_to_tool_results_does_not_end_a_tool_loop() -> None:
     call = {"type": "tool_use", "id": "toolu_1", "name": "look_up", "input": {}}
     result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "Rome"}
     messages = [
@@ -128,7 +128,7 @@ async def test_a_text_beside_tool_results_does_not_end_a_tool_loop() -> None:
     assert sources(record) == ["conversation"]
 
 
-async def test_the_conductor_is_told_of_the_cache_and_its_switch_is_allowed_if_it_gains_enough() -> None:
+async def test_the_conductors_prompt_names_the_cache_and_a_profitable_switch_is_permitted() -> None:
     policy = {"stickiness": 0.3, "speculation_usd_per_s": None}
     settings = settings_for(TO_A, TO_B, a=B, b=A, conversation=policy)
     async with served(settings) as api:
@@ -139,7 +139,7 @@ async def test_the_conductor_is_told_of_the_cache_and_its_switch_is_allowed_if_i
     assert record["answer"] == "B says."
 
 
-async def test_the_conductor_is_told_of_the_cache_of_each_step_s_worker() -> None:
+async def test_the_conductors_prompt_names_the_cache_of_each_steps_worker() -> None:
     both = plan(step("a", "Find."), step("b", "Conclude.", [0]))
     policy = {"stickiness": 0, "speculation_usd_per_s": None}
     async with served(settings_for(both, TO_B, conversation=policy)) as api:
@@ -170,7 +170,7 @@ async def test_an_early_call_uses_at_most_half_of_the_worker_s_slots(slots: int,
 
 
 @pytest.mark.parametrize("more", [{"service_tier": "flex"}, {"podium": {"background": True}}])
-async def test_a_request_that_no_client_waits_for_is_never_answered_early(more: Json) -> None:
+async def test_a_background_request_is_never_answered_early(more: Json) -> None:
     async with served(settings_for(TO_A, a=FREE, b=FREE)) as api:
         await run(api, "Why?")
         answer = await api.post({"messages": turns("Why?", "And now?"), **more})
@@ -194,7 +194,7 @@ async def test_a_busy_worker_keeps_the_conversation_that_it_has_in_its_cache() -
         assert sources(await turn) == ["conversation"]
 
 
-async def test_requests_that_only_begin_alike_are_no_follow_ups_of_each_other() -> None:
+async def test_requests_with_equal_beginnings_are_not_follow_ups_of_each_other() -> None:
     async with served(settings_for(TO_A, a=FREE, b=FREE)) as api:
         for question in ("And 2?", "And 3?"):
             assert sources(await run(api, "Is 1 odd?", question)) == ["conductor"]
@@ -213,7 +213,7 @@ async def test_an_early_call_that_the_plan_replaces_is_closed() -> None:
         assert len(api.worker("b").calls) >= 2
 
 
-async def test_a_changed_conversation_is_no_longer_in_the_cache() -> None:
+async def test_a_changed_conversation_is_not_treated_as_cached() -> None:
     async with served(settings_for(TO_A, TO_B)) as api:
         await run(api, LONG, "And now?", "Then?")
         record = await run(api, LONG, "A summary.", "Go on.", "Please.")
@@ -229,7 +229,7 @@ def tool_turns(result: str, *more: Json) -> list[Json]:
     return [{"role": "user", "content": LONG}, call, {"role": "tool", "tool_call_id": "t1", "content": result}, *more]  # fmt: skip
 
 
-async def test_a_cleared_tool_result_is_a_compaction_after_which_a_switch_is_free() -> None:
+async def test_after_a_cleared_tool_result_a_switch_is_free() -> None:
     after = [*turns("Go on.")[:1], *turns("", "And now?")[1:]]
     for result, expected in (("Old.", "A says."), ("[cleared]", "B says.")):
         settings = settings_for(TO_A, TO_B, conversation={"speculation_usd_per_s": None})
@@ -241,7 +241,7 @@ async def test_a_cleared_tool_result_is_a_compaction_after_which_a_switch_is_fre
         assert not any("in its cache" in prompt for prompt in prompts)
 
 
-async def test_a_cleared_tool_result_ends_no_tool_loop() -> None:
+async def test_a_cleared_tool_result_does_not_end_a_tool_loop() -> None:
     call, result = tool_turns("New.")[1:]
     more = [*turns("Go on.", "?")[:2], *turns("And now?"), call | {"tool_calls": [call["tool_calls"][0] | {"id": "t2"}]}, result | {"tool_call_id": "t2"}]  # fmt: skip
     async with served(settings_for(TO_A, TO_B)) as api:
@@ -252,7 +252,7 @@ async def test_a_cleared_tool_result_ends_no_tool_loop() -> None:
 
 
 @pytest.mark.parametrize("words", [LONG, "Now it is noon. " + LONG])
-async def test_a_named_conversation_whose_beginning_changes_keeps_its_worker_in_a_tool_loop(
+async def test_a_named_conversation_with_a_new_beginning_keeps_its_worker_in_a_tool_loop(
     words: str,
 ) -> None:
     call, result = tool_turns("New.")[1:]
@@ -285,7 +285,7 @@ async def test_the_agents_of_a_session_keep_their_own_workers(session: str, answ
 
 
 @pytest.mark.parametrize(("result", "is_cached"), [("X.", True), ("[cleared]", False)])
-async def test_a_tool_result_of_the_last_run_may_be_cleared_too(result: str, is_cached: bool) -> None:
+async def test_a_tool_result_of_the_last_run_may_be_cleared(result: str, is_cached: bool) -> None:
     kind, name = PROVIDERS["anthropic"], "has 19,000 tokens of this conversation in its cache"
     body: Json = {
         "model": "mini",
@@ -315,7 +315,7 @@ async def test_a_tool_result_of_the_last_run_may_be_cleared_too(result: str, is_
     assert (name in prompt) == is_cached
 
 
-async def test_other_tools_change_the_prefix_and_a_switch_is_free() -> None:
+async def test_changed_tools_change_the_prefix_and_a_switch_is_free() -> None:
     settings = settings_for(TO_A, TO_B, conversation={"speculation_usd_per_s": None})
     async with served(settings) as api:
         await run(api, LONG, tools=[READ])
@@ -342,7 +342,7 @@ MARK: Json = {"cache_control": {"type": "ephemeral"}}
     ],
     ids=["all of it", "a part", "nothing", "the client's breakpoints", "no breakpoints", "no longer the client's"],
 )  # fmt: skip
-async def test_a_claude_model_has_cached_what_it_has_reported_and_reads_it_only_at_breakpoints(
+async def test_a_claude_model_reads_reported_cached_tokens_only_at_breakpoints(
     reported: Json, policy: Json, marks: list[Json], n_cached: int
 ) -> None:
     kind = PROVIDERS["anthropic"]
@@ -363,7 +363,7 @@ async def test_a_claude_model_has_cached_what_it_has_reported_and_reads_it_only_
     assert tokens in prompt if n_cached else "in its cache" not in prompt
 
 
-async def test_a_conversation_stays_at_the_deployment_that_has_its_cache_while_it_is_healthy() -> None:
+async def test_a_conversation_stays_at_the_healthy_deployment_with_its_cache() -> None:
     kind, keys = PROVIDERS["openai"], {"KEY_X": "key-x", "KEY_Y": "key-y"}
     async with serving(kind.wire) as upstream:
         upstream.respond = lambda _: Answer(input_tokens=20_000)
@@ -385,9 +385,7 @@ async def test_a_conversation_stays_at_the_deployment_that_has_its_cache_while_i
             assert caches.kept[-1].deployment == first.deployment
 
 
-async def test_the_plans_of_a_conversation_are_written_at_one_deployment_with_a_cache_key_of_their_own() -> (
-    None
-):
+async def test_a_conversations_plans_use_one_deployment_and_their_own_cache_key() -> None:
     kind, keys = PROVIDERS["openai"], {"KEY_X": "key-x", "KEY_Y": "key-y"}
     async with serving(kind.wire) as upstream:
         upstream.respond = lambda request: Answer(
@@ -433,7 +431,7 @@ async def test_a_tool_loop_stays_at_the_deployment_of_its_last_call(model: str) 
                 assert first == second != f"Bearer {keys['KEY_' + resting.name.upper()]}"
 
 
-async def test_a_lifetime_of_an_hour_ends_after_ten_quick_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_hour_caching_ends_after_ten_quick_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     async with served(settings_for(TO_A, a=FREE, b=FREE, conversation={"stickiness": 0})) as api:
         words, lifetimes = ["Why?"], list[str]()
         for n in range(13):
@@ -448,7 +446,7 @@ async def test_a_lifetime_of_an_hour_ends_after_ten_quick_turns(monkeypatch: pyt
     assert lifetimes == ["", *["1h"] * 10, "", ""]
 
 
-async def test_a_cache_is_forgotten_after_its_lifetime_and_then_written_for_an_hour(
+async def test_an_expired_cache_is_ignored_and_then_written_for_an_hour(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with served(settings_for(TO_A, TO_A)) as api:
@@ -485,7 +483,7 @@ async def test_only_caches_with_breakpoints_last_an_hour(
         ({"prompt_cache_retention": "24h"}, "conversation"),
     ],
 )
-async def test_openai_s_caches_last_as_long_as_the_request_asks(
+async def test_an_openai_cache_lasts_as_long_as_the_request_specifies(
     monkeypatch: pytest.MonkeyPatch, hints: Json, source: str
 ) -> None:
     async with served(settings_for(TO_A, TO_B)) as api:
@@ -495,7 +493,7 @@ async def test_openai_s_caches_last_as_long_as_the_request_asks(
 
 
 @pytest.mark.parametrize(("setting", "lifetime"), [("auto", ""), ("5m", "5m"), ("1h", "1h")])
-async def test_a_fixed_lifetime_is_that_of_every_breakpoint(setting: str, lifetime: str) -> None:
+async def test_a_configured_lifetime_applies_to_every_breakpoint(setting: str, lifetime: str) -> None:
     async with served(settings_for(conversation={"cache_lifetime": setting})) as api:
         await api.ok({"model": "a"})
         cache = api.worker("a").calls[-1].sampling.options.prompt_cache
@@ -506,7 +504,7 @@ async def test_a_fixed_lifetime_is_that_of_every_breakpoint(setting: str, lifeti
 @pytest.mark.parametrize(
     "podium", [{"plan": [step("b", "")]}, {"workers": ["b"]}, {"exclude_workers": ["a"]}]
 )
-async def test_a_request_that_rules_the_worker_out_is_no_follow_up(podium: Json) -> None:
+async def test_a_request_that_excludes_the_worker_is_not_a_follow_up(podium: Json) -> None:
     async with served(settings_for(TO_A, TO_B)) as api:
         await run(api, LONG)
         record = await run(api, LONG, "And now?", podium=podium)
@@ -528,7 +526,7 @@ PDF: Json = {
         ({"calls_tools": False}, [], {"tools": [READ]}),
     ],
 )
-async def test_a_worker_that_lacks_an_ability_keeps_no_turn_that_needs_it(
+async def test_a_worker_without_a_needed_capability_does_not_keep_the_turn(
     lacks: Json, parts: list[Json], more: Json
 ) -> None:
     settings = settings_for(TO_A, TO_B)
@@ -544,13 +542,13 @@ async def test_a_worker_that_lacks_an_ability_keeps_no_turn_that_needs_it(
         assert sources(await run(api, LONG, "And now?")) == ["conversation"]
 
 
-async def test_workers_by_name_are_not_noted() -> None:
+async def test_calls_of_workers_by_name_are_not_remembered() -> None:
     async with served(settings_for(TO_A)) as api:
         await run(api, LONG, model="a")
         assert sources(await run(api, LONG, "And now?")) == ["conductor"]
 
 
-async def test_the_next_turn_at_another_router_stays(tmp_path: Path) -> None:
+async def test_the_next_turn_at_another_router_stays_on_its_worker(tmp_path: Path) -> None:
     async with replicas(make_file(tmp_path / "podium.db"), settings_for(TO_A, TO_B)) as (one, other):
         await run(one.api, LONG)
         await one.api.service.prompt_caches.flush()
@@ -577,14 +575,14 @@ class Caches(PromptCaches):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_turn_is_noted_once(stream: bool) -> None:
+async def test_a_turn_is_remembered_once(stream: bool) -> None:
     async with served(settings_for(TO_A), prompt_caches=(caches := Caches())) as api:
         await api.post({"messages": turns("Why?"), "stream": stream})
         await api.quiet()
         assert len(caches.kept) == 1
 
 
-async def test_an_answer_is_sent_and_its_run_is_stored_if_its_turn_cannot_be_noted() -> None:
+async def test_a_run_succeeds_although_its_turn_cannot_be_remembered() -> None:
     async with served(settings_for(TO_A), prompt_caches=Caches(RuntimeError("any fault"))) as api:
         assert (await run(api, "Why?"))["answer"] == "A says."
         assert (await api.newest())["status"] == "finished"

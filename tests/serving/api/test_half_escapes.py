@@ -25,7 +25,7 @@ BODIES: dict[str, tuple[str, Json]] = {
     ("dialect", "model"),
     [*((each, "a") for each in BODIES), *((each, "mini") for each in BODIES if each != "completions")],
 )
-async def test_a_half_of_a_character_in_a_body_is_the_replacement_character(dialect: str, model: str):
+async def test_a_lone_surrogate_in_a_body_becomes_the_replacement_character(dialect: str, model: str):
     path, body = BODIES[dialect]
     async with serving(OpenAIWire()) as upstream:
         own: Json = {"name": "a", "kind": "openai", "model": "m", "price": PRICE, "base_url": f"{upstream.url}/v1", "serves": ["chat", "text_completion"]}  # fmt: skip
@@ -42,7 +42,7 @@ PIECES = st.lists(st.sampled_from(["\ud83d", "\ude00", "\\", '"', "a", "\\ud83d"
 
 
 @given(st.dictionaries(PIECES, PIECES), st.booleans())
-def test_whole_escapes_mean_what_whole_texts_do(value: dict[str, Any], upper: bool):
+def test_valid_escapes_are_not_changed(value: dict[str, Any], upper: bool):
     body = json.dumps(value)
     if upper:
         body = body.replace("\\ud83d", "\\uD83D")

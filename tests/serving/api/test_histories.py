@@ -92,7 +92,7 @@ ODD = [*((name, "{}") for name in NAMES), *(("get", arguments) for arguments in 
 
 @pytest.mark.parametrize("path", DIALECTS)
 @pytest.mark.parametrize("model", ["a", "mini"])
-async def test_calls_that_a_client_was_given_are_taken_back(path: str, model: str):
+async def test_tool_calls_returned_to_a_client_are_accepted_again(path: str, model: str):
     async with serving(OPENAI.wire) as upstream:
         settings = ours(OPENAI, upstream.url, plan(step("a", "Find.")))
         async with served(settings) as api:
@@ -114,7 +114,7 @@ async def test_calls_that_a_client_was_given_are_taken_back(path: str, model: st
     [Answer(text=""), Answer(text="\n\n"), Answer(text="", reasoning="Hm."), Answer(extra={"refusal": "I will not."})],
     ids=["nothing", "blank", "thoughts alone", "a refusal"],
 )  # fmt: skip
-async def test_answers_that_a_client_was_given_are_taken_back(path: str, answer: Answer):
+async def test_answers_returned_to_a_client_are_accepted_again(path: str, answer: Answer):
     for provider in (OPENAI, ANTHROPIC):
         if provider is ANTHROPIC and answer.extra:
             continue
@@ -149,7 +149,7 @@ def thinking(thoughts: Json) -> list[Json]:
 
 
 @pytest.mark.parametrize("thoughts", THOUGHTS)
-async def test_thoughts_are_forwarded_to_a_worker_that_is_called_by_its_name(thoughts: Json):
+async def test_reasoning_in_the_history_is_forwarded_to_a_worker_by_name(thoughts: Json):
     async with serving(OPENAI.wire) as upstream, served(ours(OPENAI, upstream.url, model="kimi-9")) as api:
         await api.ok({"model": "a", "messages": thinking(thoughts), "tools": TOOLS})
         (message,) = [each for each in upstream.body["messages"] if each["role"] == "assistant"]
@@ -157,7 +157,7 @@ async def test_thoughts_are_forwarded_to_a_worker_that_is_called_by_its_name(tho
 
 
 @pytest.mark.parametrize("path", ["/v1/messages", "/v1/responses"])
-async def test_thoughts_of_other_dialects_reach_it_too(path: str):
+async def test_reasoning_in_other_dialects_reaches_the_worker(path: str):
     """A later question starts a new run, so the reasoning is only in the history."""
     async with serving(OPENAI.wire) as upstream, served(ours(OPENAI, upstream.url, model="kimi-9")) as api:
         client = Client(api, path)
@@ -172,7 +172,7 @@ async def test_thoughts_of_other_dialects_reach_it_too(path: str):
         assert "reasoning_content" in message
 
 
-async def test_the_thoughts_of_others_are_not_shown_to_the_steps_of_a_plan():
+async def test_reasoning_of_other_workers_is_not_sent_to_plan_steps():
     plans = plan(step("a", "Find."))
     async with serving(OPENAI.wire) as upstream, served(ours(OPENAI, upstream.url, plans)) as api:
         await api.ok({"model": "mini", "messages": thinking(THOUGHTS[0]), "tools": TOOLS})
@@ -180,7 +180,7 @@ async def test_the_thoughts_of_others_are_not_shown_to_the_steps_of_a_plan():
 
 
 @pytest.mark.parametrize("name", ["reasoning_content", "reasoning", "reasoning_details"])
-async def test_thoughts_that_are_forwarded_count_as_text(name: str):
+async def test_forwarded_reasoning_counts_as_text(name: str):
     """It counts towards the hold of the call, the key's tokens per minute, the text limit and the memory budget."""
     long_text = "data:x " + "I should look. " * 20_000
     thoughts: Any = (
@@ -196,7 +196,7 @@ async def test_thoughts_that_are_forwarded_count_as_text(name: str):
         assert answer.status_code == 413
 
 
-async def test_a_server_that_refuses_thoughts_is_asked_without_them_from_then_on():
+async def test_a_server_that_rejects_reasoning_gets_none_from_then_on():
     def respond(request: Any) -> Answer:
         refuses = "reasoning_content" in json.dumps(request.body)
         return (
@@ -210,7 +210,7 @@ async def test_a_server_that_refuses_thoughts_is_asked_without_them_from_then_on
         assert len(upstream.requests) == 3
 
 
-async def test_a_server_that_refuses_what_one_client_sent_is_asked_with_the_thoughts_of_others():
+async def test_a_rejected_reasoning_of_one_client_does_not_affect_others():
     def respond(request: Any) -> Answer:
         refuses = "too strange" in json.dumps(request.body)
         return (
@@ -247,7 +247,7 @@ BLANKS = ["", " ", "\n\n", "\t", "\u00a0", "\u3000"]
 
 @pytest.mark.parametrize("blank", BLANKS)
 @pytest.mark.parametrize("model", ["a", "mini"])
-async def test_blank_text_is_left_out_for_anthropic(blank: str, model: str):
+async def test_blank_text_is_omitted_for_anthropic(blank: str, model: str):
     call = HISTORY[1]["tool_calls"]  # type: ignore[index]
     histories: list[list[Json]] = [
         [{"role": "user", "content": blank}],
@@ -265,7 +265,7 @@ async def test_blank_text_is_left_out_for_anthropic(blank: str, model: str):
 
 
 @pytest.mark.parametrize("blank", BLANKS)
-async def test_blank_blocks_of_messages_are_left_out_for_anthropic(blank: str):
+async def test_blank_blocks_of_messages_are_omitted_for_anthropic(blank: str):
     result = {"type": "tool_result", "tool_use_id": "t", "content": [text(blank)], "is_error": True}
     use = {"type": "tool_use", "id": "t", "name": "get", "input": {}}
     body = {
@@ -311,7 +311,7 @@ def picture_of(provider: Provider, body: Json) -> tuple[str, str]:
 @pytest.mark.parametrize("provider", PROVIDERS.values(), ids=PROVIDERS.keys())
 @pytest.mark.parametrize("path", DIALECTS)
 @pytest.mark.parametrize("scheme", ["data", "DATA"])
-async def test_a_picture_says_what_it_is(provider: Provider, path: str, scheme: str):
+async def test_an_images_media_type_is_detected_from_its_data(provider: Provider, path: str, scheme: str):
     async with serving(provider.wire) as upstream, served(ours(provider, upstream.url)) as api:
         for declared, real in DECLARED:
             data = base64.b64encode(PICTURES[real]).decode()

@@ -19,7 +19,7 @@ from tests.wires.server import serving
 CHAT = "/v1/chat/completions"
 
 
-async def test_no_key_and_no_hash_is_in_any_log_error_record_span_or_request_to_a_provider(
+async def test_keys_and_hashes_appear_in_no_log_error_record_span_or_call(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -60,7 +60,7 @@ async def test_no_key_and_no_hash_is_in_any_log_error_record_span_or_request_to_
             assert not [text[:200] for text in texts if form in text]
 
 
-async def test_a_store_that_is_away_is_a_503_that_names_no_address_and_no_password(tmp_path: Path) -> None:
+async def test_an_unavailable_store_returns_503_without_address_or_password(tmp_path: Path) -> None:
     address = parse_address("postgresql://podium:planted-5f2@127.0.0.1:1/podium")
     assert "planted" not in repr(address)
     async with keyed(tmp_path) as it:

@@ -123,7 +123,7 @@ async def leave_when(
     return id
 
 
-async def test_a_client_may_leave_at_every_state_of_a_run_that_it_awaits_whole():
+async def test_a_client_may_leave_a_request_without_a_stream_at_every_state():
     async with served(endless()) as api:
         for name, true in STATES.items():
             await reset(api)
@@ -149,7 +149,7 @@ async def test_leaving_while_waiting_for_a_slot():
         await api.quiet()
 
 
-async def test_leaving_while_a_retry_is_waited_for():
+async def test_leaving_during_the_wait_for_a_retry():
     busy = scripted("a", {"error": "busy", "retry_after_s": 60}, retry={"max_wait_s": 100})
     async with served(team(workers=[busy], workflows={})) as api:
         id = await leave_when(
@@ -160,7 +160,7 @@ async def test_leaving_while_a_retry_is_waited_for():
         assert len(api.worker("a").calls) == 1
 
 
-async def test_leaving_while_money_is_waited_for():
+async def test_leaving_during_the_wait_for_budget():
     """Two parallel steps, with budget for one: the second waits until the first has settled."""
     price = {"input_usd_per_mtok": 0, "output_usd_per_mtok": 1000}
     both = [
@@ -188,7 +188,7 @@ async def test_leaving_a_fallback_and_a_second_round():
             assert (await api.record(id))["status"] == "cancelled"
 
 
-async def test_leaving_while_a_plan_is_written_for_its_own_sake():
+async def test_leaving_during_a_plan_only_request():
     settings = team()
     settings["workers"][0]["delay_s"] = 30
     async with served(settings) as api:
@@ -197,7 +197,7 @@ async def test_leaving_while_a_plan_is_written_for_its_own_sake():
         assert (await api.record(id))["status"] == "cancelled"
 
 
-async def test_leaving_many_at_once_leaves_nothing():
+async def test_many_clients_that_leave_at_the_same_time_leave_no_runs():
     async with served(endless()) as api:
         asking = [
             asyncio.create_task(api.http.post("/v1/chat/completions", json=ASK | {"stream": True}))
@@ -250,7 +250,7 @@ def long_answer(**limits: float) -> Json:
 
 
 @pytest.mark.real_time
-async def test_a_client_that_reads_nothing_slows_the_worker_and_can_still_leave():
+async def test_a_client_that_does_not_read_slows_the_worker_and_can_leave():
     async with served(long_answer()) as api:
         async with slow_client(api):
             await until(lambda: api.service.running == 1)
@@ -264,7 +264,7 @@ async def test_a_client_that_reads_nothing_slows_the_worker_and_can_still_leave(
 
 
 @pytest.mark.real_time
-async def test_a_client_that_reads_nothing_for_too_long_gives_its_slot_to_another():
+async def test_a_client_that_does_not_read_for_too_long_loses_its_slot():
     async with served(long_answer(unread_s=1)) as api:
         async with slow_client(api) as (reader, _):
             await until(lambda: api.service.running == 1)
@@ -282,7 +282,7 @@ async def test_a_client_that_reads_nothing_for_too_long_gives_its_slot_to_anothe
 
 
 @pytest.mark.real_time
-async def test_a_client_that_reads_none_of_its_two_answers_is_given_up_for_both():
+async def test_a_client_that_does_not_read_two_answers_loses_both_runs():
     worker = scripted("a", ENDLESS)
     async with served(team(workers=[worker], workflows={}, limits={"unread_s": 1})) as api:
         async with slow_client(api, n=2) as (reader, _):
@@ -297,7 +297,7 @@ async def test_a_client_that_reads_none_of_its_two_answers_is_given_up_for_both(
 
 
 @pytest.mark.real_time
-async def test_a_client_that_reads_a_little_now_and_then_is_never_given_up():
+async def test_a_client_that_reads_slowly_is_not_disconnected():
     async with served(long_answer(unread_s=1)) as api:
         async with slow_client(api) as (reader, _):
             outbox = next(iter(api.service.sessions.running.values())).answer
@@ -311,7 +311,7 @@ async def test_a_client_that_reads_a_little_now_and_then_is_never_given_up():
 
 
 @pytest.mark.real_time
-async def test_a_kept_run_goes_on_without_a_client_that_reads_nothing():
+async def test_a_background_run_continues_although_its_client_does_not_read():
     async with served(long_answer(unread_s=1)) as api:
         async with slow_client(api, b"idempotency-key: mine\r\n"):
             await until(lambda: api.service.running == 1)
@@ -358,7 +358,7 @@ def long_record(**limits: float) -> Json:
 
 @pytest.mark.parametrize("path", ["/v1/workflows/{id}", "/v1/workflows/{id}/events"])
 @pytest.mark.real_time
-async def test_no_record_and_no_backlog_of_events_waits_whole_for_a_client_that_reads_nothing(path: str):
+async def test_records_and_events_are_buffered_in_pieces_for_a_stalled_client(path: str):
     async with served(long_record(unread_s=1)) as api:
         id = await long_run(api)
         assert len((await api.http.get(path.format(id=id))).content) > LONG, "it is whole for who reads"
@@ -372,7 +372,7 @@ async def test_no_record_and_no_backlog_of_events_waits_whole_for_a_client_that_
 
 
 @pytest.mark.real_time
-async def test_of_a_file_no_more_than_a_piece_is_read_for_a_client_that_reads_nothing():
+async def test_a_file_is_buffered_in_pieces_for_a_client_that_does_not_read():
     content = bytes(range(256)) * 80_000
     async with served(long_record(unread_s=1)) as api:
         id, store = await upload(api, content), api.batches.store
@@ -400,7 +400,7 @@ async def test_of_a_file_no_more_than_a_piece_is_read_for_a_client_that_reads_no
 
 
 @pytest.mark.real_time
-async def test_a_client_that_reads_a_file_slowly_is_not_given_up():
+async def test_a_client_that_reads_a_file_slowly_is_not_disconnected():
     async with served(long_record(unread_s=1)) as api:
         id = await upload(api, b"\xff" * LONG)
         async with slow_request(api, get(f"/v1/files/{id}/content")) as (reader, _):
@@ -410,7 +410,7 @@ async def test_a_client_that_reads_a_file_slowly_is_not_given_up():
 
 
 @pytest.mark.real_time
-async def test_large_bodies_have_room_for_so_many_bytes_and_the_rest_is_told_to_come_back():
+async def test_large_responses_share_a_memory_limit_and_further_ones_return_429():
     async with served(long_record(unread_s=2, max_unread_bytes=2 * LONG)) as api:
         path = f"/v1/workflows/{await long_run(api)}"
         async with slow_request(api, get(path)):
@@ -426,7 +426,7 @@ async def test_large_bodies_have_room_for_so_many_bytes_and_the_rest_is_told_to_
             assert set(answers) == {429, 200}
 
 
-async def test_who_stays_gets_a_finished_record_and_ended_spans():
+async def test_a_client_that_stays_gets_a_finished_record_and_ended_spans():
     async with served(team()) as api:
         id = (await api.ok())["podium"]["workflow_id"]
         await api.quiet()
@@ -440,7 +440,7 @@ async def test_who_stays_gets_a_finished_record_and_ended_spans():
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_failed_run_leaves_nothing_either_and_its_span_says_what_failed(stream: bool):
+async def test_a_failed_run_leaves_no_tasks_and_its_span_names_the_error(stream: bool):
     workers = [
         scripted("a", {"error": "refused"}, delay_s=0.01),
         scripted("b", "x", delay_s=30),

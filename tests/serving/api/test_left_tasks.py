@@ -15,7 +15,7 @@ from tests.serving.api.served import left_tasks, scripted, served, team
 from tests.states import until
 
 
-async def test_every_task_of_a_run_under_way_is_found_until_its_client_has_left() -> None:
+async def test_every_task_of_a_run_is_found_until_its_client_leaves() -> None:
     workers = [scripted("a", "Late.", delay_s=60), scripted("b"), scripted("c")]
     async with served(team(workers=workers)) as api:
         asking = asyncio.create_task(api.post({"stream": True}))
@@ -35,14 +35,14 @@ async def never() -> dict[str, str]:
 
 
 @pytest.mark.parametrize("leave", [lambda: _wait_for_disconnect(never), lambda: asyncio.Event().wait()])
-async def test_a_task_that_is_left_fails_the_test(leave: Callable[[], Awaitable[object]]) -> None:
+async def test_a_leaked_task_fails_the_test(leave: Callable[[], Awaitable[object]]) -> None:
     with pytest.raises(AssertionError, match=r"no task left: .*(wait_for_disconnect|Event\.wait)"):
         async with served(team()):
             task = asyncio.ensure_future(leave())
     task.cancel()
 
 
-async def test_a_cent_that_is_left_on_hold_fails_the_test() -> None:
+async def test_a_leaked_hold_fails_the_test() -> None:
     async with AsyncExitStack() as stack:
         with pytest.raises(AssertionError, match="Hold"):
             async with served(team()):

@@ -27,7 +27,9 @@ def refused(answer: Json) -> list[str | None]:
         ("max", 5, 2),
     ],
 )
-async def test_every_reasoning_effort_means_something(effort: str, steps: int, rounds: int):
+async def test_every_reasoning_effort_sets_the_maximum_of_steps_and_rounds(
+    effort: str, steps: int, rounds: int
+):
     """The conductor's prompt has the maximum number of steps, a plan with one more is rejected, and the rounds are
     limited.
     """
@@ -42,20 +44,20 @@ async def test_every_reasoning_effort_means_something(effort: str, steps: int, r
     assert record["plans"][1]["source"] == "repair"
 
 
-async def test_effort_reaches_the_models_too():
+async def test_effort_reaches_the_models():
     async with served(team()) as api:
         await api.ok({"model": "a", "reasoning_effort": "low"})
         assert api.worker("a").calls[0].sampling.effort == "low"
 
 
-async def test_effort_never_lifts_what_the_model_allows():
+async def test_effort_never_exceeds_the_models_limits():
     async with served(team(models={"mini": {"max_steps": 2}})) as api:
         answer = await api.ok({"reasoning_effort": "high"})
         record = await api.record(answer["podium"]["workflow_id"])
     assert "at most 2 steps." in record["plans"][0]["prompt"][0]["content"]
 
 
-async def test_max_steps_is_told_and_held():
+async def test_max_steps_is_in_the_prompt_and_enforced():
     async with served(team(FIVE, ONE)) as api:
         answer = await api.ok(max_steps=3)
         record = await api.record(answer["podium"]["workflow_id"])
@@ -63,20 +65,20 @@ async def test_max_steps_is_told_and_held():
     assert len(record["plan"]) == 1
 
 
-async def test_a_fixed_workflow_is_refused_rather_than_cut_where_it_has_too_many_steps():
+async def test_a_fixed_workflow_with_too_many_steps_is_rejected():
     async with served(team()) as api:
         answer = await api.post({"model": "duo"}, max_steps=1)
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, "podium.max_steps")
         assert len((await api.ok({"model": "duo"}, max_steps=2))["podium"]["steps"]) == 2
 
 
-async def test_rounds_are_the_callers_to_choose():
+async def test_the_request_may_set_the_number_of_rounds():
     async with served(team(plan(step("a")), plan(step("b")), plan(step("c")))) as api:
         assert [(await api.ok(rounds=n))["podium"]["rounds"] for n in (1, 2, 3)] == [1, 2, 3]
         assert (await api.ok({"model": "ultra"}, rounds=1))["podium"]["rounds"] == 1
 
 
-async def test_only_the_workers_that_are_named_are_shown_and_used():
+async def test_only_the_requested_workers_are_shown_and_used():
     async with served(team(plan(step("a")), plan(step(0, "Answer.")))) as api:
         answer = await api.ok(workers=["c", "b"])
         record = await api.record(answer["podium"]["workflow_id"])
@@ -92,7 +94,7 @@ async def test_an_excluded_worker_is_not_used():
     assert [s["worker"] for s in record["plan"]] == ["b"]
 
 
-async def test_a_fixed_workflow_or_a_worker_cannot_do_without_what_is_refused():
+async def test_a_fixed_workflow_cannot_exclude_its_own_workers():
     async with served(team()) as api:
         for model, podium, field in [
             ("duo", {"exclude_workers": ["b"]}, "podium.exclude_workers"),
@@ -107,7 +109,7 @@ async def test_a_fixed_workflow_or_a_worker_cannot_do_without_what_is_refused():
         assert (await api.post({"model": "duo"}, workers=["a", "b"])).status_code == 200
 
 
-async def test_a_cost_that_cannot_be_kept_is_a_402_that_says_spent_held_and_limit():
+async def test_a_request_over_its_cost_limit_returns_402_with_the_amounts():
     async with served(team()) as api:
         answer = await api.post(max_cost_usd=0.000001)
         record = await api.newest()
@@ -122,7 +124,7 @@ async def test_a_cost_that_cannot_be_kept_is_a_402_that_says_spent_held_and_limi
     assert record["cost_usd"] == 0
 
 
-async def test_inside_its_cost_an_answer_is_shortened_rather_than_refused():
+async def test_an_answer_is_shortened_to_its_cost_limit():
     long = scripted("a", "word " * 3000, price={"input_usd_per_mtok": 0, "output_usd_per_mtok": 10})
     async with served(team(workers=[long], workflows={})) as api:
         answer = await api.ok({"model": "a"}, max_cost_usd=0.001)
@@ -130,7 +132,7 @@ async def test_inside_its_cost_an_answer_is_shortened_rather_than_refused():
     assert answer["choices"][0]["finish_reason"] == "length"
 
 
-async def test_max_tokens_holds_for_everything_together():
+async def test_max_tokens_limits_all_calls_together():
     async with served(team()) as api:
         refusal = await api.post(max_tokens=30)
         enough = await api.ok({"model": "a"}, max_tokens=500)
@@ -141,7 +143,7 @@ async def test_max_tokens_holds_for_everything_together():
     assert call.sampling.max_output_tokens < 500
 
 
-async def test_at_a_deadline_everything_is_closed_and_no_client_asks_again():
+async def test_at_a_deadline_everything_is_closed_and_clients_do_not_retry():
     slow = scripted("a", "x", delay_s=30)
     async with served(team(workers=[slow], workflows={})) as api:
         answer = await api.post({"model": "a"}, deadline_s=0.05)
@@ -153,7 +155,7 @@ async def test_at_a_deadline_everything_is_closed_and_no_client_asks_again():
     assert (record["status"], record["steps"][0]["status"]) == ("failed", "cancelled")
 
 
-async def test_the_models_own_deadline_and_cost_hold_too():
+async def test_the_models_own_deadline_and_cost_limits_apply():
     slow = scripted("a", "x", delay_s=30, price=PRICE)
     models = {"mini": {"deadline_s": 0.05}, "poor": {"max_cost_usd": "0.000001"}}
     async with served(team(plan(step("a")), workers=[slow], workflows={}, models=models)) as api:
@@ -161,7 +163,7 @@ async def test_the_models_own_deadline_and_cost_hold_too():
         assert (await api.post({"model": "poor"}, max_cost_usd=1)).status_code == 402
 
 
-async def test_a_plan_of_the_callers_own_is_run_as_it_is():
+async def test_a_plan_in_the_request_runs_unchanged():
     own = [step("c", "First."), {"worker": "a", "subtask": "Second."}, step("b", "Third.", "all")]
     async with served(team(models={"mini": {"max_steps": 2}})) as api:
         answer = await api.ok(plan=own, trace=True)
@@ -172,14 +174,14 @@ async def test_a_plan_of_the_callers_own_is_run_as_it_is():
     assert answer["usage"]["completion_tokens_details"]["orchestration_output_tokens"] == 6
 
 
-async def test_an_own_plan_goes_with_any_name_and_without_a_conductor():
+async def test_a_plan_in_the_request_works_with_any_model_and_without_a_conductor():
     alone = {"workers": [scripted("a"), scripted("b")]}
     async with served(alone) as api:
         answer = await api.ok({"model": "a"}, plan=[step("b", "Answer.")])
     assert answer["choices"][0]["message"]["content"] == "b says so."
 
 
-async def test_a_step_that_the_last_one_cannot_reach_is_never_run():
+async def test_an_unused_step_of_a_given_plan_never_runs():
     async with served(team()) as api:
         answer = await api.ok(plan=[step("a", "Nobody reads this."), step("b", "Answer.")])
         record = await api.record(answer["podium"]["workflow_id"])
@@ -188,7 +190,7 @@ async def test_a_step_that_the_last_one_cannot_reach_is_never_run():
     assert record["steps"][0]["status"] in ("planned", "not_needed")
 
 
-async def test_steps_that_do_not_read_each_other_run_side_by_side():
+async def test_independent_steps_run_in_parallel():
     both = [
         scripted("a", {"text": "x y", "stall_after_tokens": 1}),
         scripted("b", {"text": "x y", "stall_after_tokens": 1}),
@@ -202,7 +204,7 @@ async def test_steps_that_do_not_read_each_other_run_side_by_side():
         await api.quiet()
 
 
-async def test_plans_runs_no_step_and_tells_the_worst_case():
+async def test_the_plans_endpoint_runs_no_step_and_returns_the_maximum_cost():
     async with served(team()) as api:
         answer = await api.http.post(
             "/v1/plans", json={"model": "mini", "messages": [{"role": "user", "content": "Why?"}]}
@@ -224,7 +226,7 @@ async def test_plans_runs_no_step_and_tells_the_worst_case():
     assert [s["status"] for s in record["steps"]] == ["planned", "planned"]
 
 
-async def test_plans_knows_given_plans_dead_steps_and_unknown_prices():
+async def test_the_plans_endpoint_handles_given_plans_unused_steps_and_unknown_prices():
     nowhere = {"name": "api", "kind": "openai", "model": "m", "base_url": "http://127.0.0.1:9"}
     workers = [scripted("a", price=PRICE), scripted("b", fallbacks=["api"]), nowhere]
     async with served(team(workers=workers, workflows={"solo": [step("a")]})) as api:
@@ -249,7 +251,7 @@ async def test_plans_honours_limits_and_a_largest_answer():
     assert huge["worst_case_tokens"] >= 1_000_000_000
 
 
-async def test_plans_may_have_the_whole_team_as_a_worker_and_its_cost_is_unknown():
+async def test_the_plans_endpoint_accepts_the_team_as_a_worker_with_unknown_cost():
     deep = {"mini": {"depth": 1}}
     async with served(team(plan(step("team", "All of it.")), TWO, models=deep)) as api:
         planned = await api.ok(path="/v1/plans")
@@ -262,12 +264,12 @@ async def test_plans_may_have_the_whole_team_as_a_worker_and_its_cost_is_unknown
     assert record["steps"][0]["cost_usd"] == pytest.approx(answer["podium"]["cost_usd"])
 
 
-async def test_plans_never_streams():
+async def test_the_plans_endpoint_never_streams():
     async with served(team()) as api:
         assert (await api.ok({"stream": True}, path="/v1/plans"))["object"] == "plan"
 
 
-async def test_plans_tells_a_failure_with_its_run():
+async def test_the_plans_endpoint_returns_a_failure_with_its_run_id():
     async with served(team()) as api:
         answer = await api.post(path="/v1/plans", max_tokens=10)
     assert (answer.status_code, answer.json()["error"]["code"]) == (402, "budget_exceeded")

@@ -23,7 +23,7 @@ from tests.serving.api.served import ASK, Json, Served, plan, scripted, served, 
 from tests.states import until
 
 
-async def test_workflows_gives_the_newest_first():
+async def test_the_workflows_list_has_the_newest_first():
     async with served(team()) as api:
         ids = [(await api.ok())["podium"]["workflow_id"] for _ in range(3)]
         listed = (await api.http.get("/v1/workflows")).json()
@@ -33,7 +33,7 @@ async def test_workflows_gives_the_newest_first():
     assert [each["id"] for each in two["data"]] == ids[:0:-1]
 
 
-async def test_a_list_has_the_beginning_of_each_question_and_no_other_text():
+async def test_a_list_has_the_start_of_each_question_and_no_other_text():
     asked = "Why is the sky blue? " * 20
     turns = [("user", "Hi."), ("assistant", "Hello."), ("user", asked)]
     messages = [{"role": role, "content": content} for role, content in turns]
@@ -44,7 +44,7 @@ async def test_a_list_has_the_beginning_of_each_question_and_no_other_text():
     assert (listed["content"], [step["prompt"] for step in listed["steps"]]) == (False, [[], []])
 
 
-async def test_only_so_many_records_are_kept():
+async def test_the_number_of_stored_records_is_limited():
     async with served(team(limits={"records": 2})) as api:
         ids = [(await api.ok())["podium"]["workflow_id"] for _ in range(3)]
         listed = (await api.http.get("/v1/workflows")).json()
@@ -53,14 +53,14 @@ async def test_only_so_many_records_are_kept():
     assert (response.status_code, response.json()["error"]["param"]) == (404, "id")
 
 
-async def test_a_limit_that_is_none_is_refused_by_name():
+async def test_an_invalid_limit_is_rejected_by_name():
     async with served(team()) as api:
         for limit in ("0", "-1", "many", "100000"):
             answer = await api.http.get("/v1/workflows", params={"limit": limit})
             assert (answer.status_code, answer.json()["error"]["param"]) == (400, "limit")
 
 
-async def test_a_record_says_everything():
+async def test_a_record_contains_every_field():
     workers = [
         scripted("a", {"error": "busy", "retry_after_s": 0}, "A.", retry={"first_wait_s": 0.001}),
         scripted("b", "B."),
@@ -99,7 +99,7 @@ async def test_a_record_says_everything():
     assert first["usage"]["output_tokens"] == 1
 
 
-async def test_a_run_can_be_read_while_it_goes_on():
+async def test_a_run_can_be_read_while_it_runs():
     stalling = scripted("b", {"text": "one two", "stall_after_tokens": 1})
     async with served(team(workers=[scripted("a", "A."), stalling])) as api:
         body = ASK | {"stream": True}
@@ -121,7 +121,7 @@ async def test_a_run_can_be_read_while_it_goes_on():
         assert (await api.record(id))["status"] == "cancelled"
 
 
-async def test_models_lists_every_name_and_its_sort():
+async def test_the_models_list_has_every_name_and_its_kind():
     workers = [scripted("a", card="Finds reasons."), scripted("b")]
     async with served(team(workers=workers)) as api, api.sdk as sdk:
         listed = {model.id: model async for model in sdk.models.list()}
@@ -153,7 +153,7 @@ async def test_models_lists_every_name_and_its_sort():
     assert (response.status_code, response.json()["error"]["param"]) == (404, "model")
 
 
-async def test_models_tell_which_workers_are_no_models():
+async def test_the_models_list_marks_workers_that_are_not_models():
     real = {"name": "real", "kind": "openai", "model": "m", "base_url": "http://127.0.0.1:1/v1"}
     vote = {"name": "vote", "kind": "python", "factory": "evaluation.workers.majority:Majority"}
     async with served(team(workers=[scripted("a"), real, vote], workflows={})) as api:
@@ -164,7 +164,7 @@ async def test_models_tell_which_workers_are_no_models():
     assert provenance == {"conductor": "scripted", "a": "scripted", "real": None, "vote": "program"}
 
 
-async def test_a_models_name_may_have_a_slash():
+async def test_a_models_name_may_contain_a_slash():
     async with served(team(workers=[scripted("org/a")], workflows={})) as api:
         assert (await api.http.get("/v1/models/org/a")).json()["id"] == "org/a"
         assert (await api.post({"model": "org/a"})).status_code == 200
@@ -197,14 +197,14 @@ async def test_healthz_and_readyz():
     assert readyz.json()["workers"] == ["a", "b", "c"]
 
 
-async def test_models_tell_which_model_answers_under_each_name():
+async def test_the_models_list_shows_the_model_behind_each_name():
     async with served(team()) as api:
         listed = {each["id"]: each["podium"] for each in (await api.http.get("/v1/models")).json()["data"]}
     assert listed["a"]["model"] == "a"
     assert listed["mini"]["conductor"] == {"worker": "conductor", "model": "conductor"}
 
 
-async def test_settings_that_were_not_taken_are_told_until_others_are():
+async def test_rejected_settings_are_reported_until_new_ones_are_applied():
     async with served(team()) as api:
         api.service.refused = "The adapter is not there."
         report = (await api.http.get("/readyz")).json()
@@ -259,7 +259,7 @@ async def all_pages(api: Served, path: str) -> list[str]:
         after = f"&after={page['last_id']}"
 
 
-async def test_files_and_batches_are_listed_page_by_page_and_no_other_rows_are_read(
+async def test_files_and_batches_are_listed_page_by_page_without_reading_other_rows(
     store_address: Address,
 ) -> None:
     rows = CountedRows(store_address, renew_s=60)
@@ -279,7 +279,7 @@ async def test_files_and_batches_are_listed_page_by_page_and_no_other_rows_are_r
     await rows.aclose()
 
 
-async def test_the_number_of_files_of_a_team_is_limited(tmp_path: Path) -> None:
+async def test_the_number_of_files_per_team_is_limited(tmp_path: Path) -> None:
     rows = ReplicaStore(make_file(tmp_path / "podium.db"))
     numbers = (
         f"WITH RECURSIVE number(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM number WHERE n < {MOST_FILES})"

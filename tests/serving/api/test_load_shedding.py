@@ -57,7 +57,7 @@ async def ask(api: Served) -> httpx2.Response:
 
 
 @pytest.mark.usefixtures("soon_long")
-async def test_a_router_that_falls_behind_refuses_and_says_when_to_come_back():
+async def test_an_overloaded_router_rejects_requests_with_retry_after():
     async with served(team()) as api:
         async with too_much_to_do():
             refused = await ask(api)
@@ -68,14 +68,14 @@ async def test_a_router_that_falls_behind_refuses_and_says_when_to_come_back():
 
 
 @pytest.mark.usefixtures("soon_long")
-async def test_what_is_no_work_is_answered_by_a_router_that_falls_behind():
+async def test_an_overloaded_router_still_answers_cheap_requests():
     async with served(team()) as api, too_much_to_do():
         assert (await api.http.get("/healthz")).status_code == 200
         assert (await api.http.get("/v1/workflows")).status_code == 200
         assert (await api.http.post("/v1/workflows/wf_1/cancel")).status_code == 404
 
 
-async def test_a_burst_and_one_long_turn_refuse_nobody():
+async def test_a_burst_or_one_long_turn_rejects_no_request():
     async with served(team()) as api:
         asking = [asyncio.create_task(ask(api)) for _ in range(100)]
         await until(lambda: api.service.running > 0, "the burst has arrived")
@@ -84,7 +84,7 @@ async def test_a_burst_and_one_long_turn_refuse_nobody():
 
 
 @pytest.mark.usefixtures("soon_long")
-async def test_a_router_whose_core_others_have_refuses_nobody():
+async def test_a_router_on_a_busy_core_rejects_no_request():
     async def wait() -> None:
         while True:
             time.sleep(TURN_S)  # noqa: ASYNC251 (the loop is held up, and does not work)
@@ -96,7 +96,7 @@ async def test_a_router_whose_core_others_have_refuses_nobody():
         await end_task(waiting)
 
 
-async def test_runs_that_have_ended_keep_their_places_until_they_are_written(tmp_path: Path):
+async def test_ended_runs_keep_their_slots_until_they_are_written(tmp_path: Path):
     address = sqlite_address(tmp_path / "podium.db")
     settings = team(workers=[scripted("a")], workflows={}, limits={"max_running": 3})
     async with replicas(address, settings, n=1) as (one,):

@@ -73,7 +73,7 @@ def referring(*responses: str, index: str = "i0") -> Json:
     return {"model": "a", "input": [{"type": "item_reference", "id": id} for id in ids]}
 
 
-async def test_referenced_items_are_loaded_only_until_their_text_is_too_long() -> None:
+async def test_referenced_items_are_loaded_only_up_to_the_text_limit() -> None:
     store = CountingStore(LimitSettings)
     async with served(one_worker(max_text_bytes=10_000), open_store=lambda _: store) as api:
         responses = [await respond(api, f"{n} {'x' * 6000}") for n in range(8)]
@@ -84,7 +84,7 @@ async def test_referenced_items_are_loaded_only_until_their_text_is_too_long() -
             assert "limits.max_text_bytes" in answer.json()["error"]["message"]
 
 
-async def test_small_items_of_long_responses_are_loaded_only_until_these_are_too_long() -> None:
+async def test_long_responses_are_loaded_only_up_to_the_body_limit() -> None:
     store, limits = CountingStore(LimitSettings), {"max_text_bytes": 10_000, "max_body_bytes": 20_000}
     async with served(one_worker(**limits), open_store=lambda _: store) as api:
         responses = [await respond(api, f"{n} {'x' * 8000}") for n in range(8)]
@@ -94,7 +94,7 @@ async def test_small_items_of_long_responses_are_loaded_only_until_these_are_too
         assert (answer.status_code, error["param"], store.n_loaded) == (413, "input", 3)
 
 
-async def test_items_of_too_many_responses_are_refused_before_any_is_loaded() -> None:
+async def test_too_many_referenced_responses_are_rejected_before_any_is_loaded() -> None:
     store = CountingStore(LimitSettings)
     async with served(one_worker(), open_store=lambda _: store) as api:
         missing = [f"resp_{n:032x}00" for n in range(MOST_RESPONSES + 1)]
@@ -102,7 +102,7 @@ async def test_items_of_too_many_responses_are_refused_before_any_is_loaded() ->
         assert (answer.status_code, answer.json()["error"]["param"], store.n_loaded) == (400, "input", 0)
 
 
-async def test_a_conversation_larger_than_a_body_may_be_is_not_loaded() -> None:
+async def test_a_conversation_over_the_body_limit_is_not_loaded() -> None:
     async with served(one_worker(max_body_bytes=20_000, max_text_bytes=20_000)) as api:
         conversation = (await api.http.post("/v1/conversations", json={})).json()["id"]
         item = {"type": "message", "role": "user", "content": "x" * 9000}
@@ -209,7 +209,7 @@ async def test_routes_that_need_only_the_owner_of_a_run_load_no_record(store_add
         assert "texts of this run are no longer stored" in refused.text
 
 
-async def test_the_answer_of_an_earlier_request_that_does_not_fit_into_memory_is_not_loaded(
+async def test_an_earlier_answer_too_large_for_the_memory_limit_is_not_loaded(
     store_address: Address,
 ) -> None:
     long = random.Random(1).randbytes(100_000).hex()
@@ -246,7 +246,7 @@ async def test_the_answer_of_an_earlier_request_that_does_not_fit_into_memory_is
         assert records.n_loaded > 0
 
 
-async def test_loads_take_turns_and_one_place_is_left_for_a_team_that_loads_nothing(tmp_path: Path) -> None:
+async def test_loads_take_turns_and_one_slot_is_reserved_for_other_teams(tmp_path: Path) -> None:
     async with keyed(tmp_path, one_worker()) as it, AsyncExitStack() as places:
 
         async def count(who: str) -> int:
@@ -318,7 +318,7 @@ def on_postgresql(postgres: Postgres, tmp_path: Path) -> Address:
     return make_store(tmp_path, postgres)
 
 
-async def test_reads_leave_a_connection_for_budgets(on_postgresql: Address) -> None:
+async def test_reads_leave_one_connection_for_budgets(on_postgresql: Address) -> None:
     store = ReplicaStore(on_postgresql)
     try:
         database = await store.database()

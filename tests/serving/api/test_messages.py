@@ -46,7 +46,7 @@ async def test_the_sdk_gets_an_answer() -> None:
 @pytest.mark.parametrize(
     ("stops", "stop_sequence"), [(["X", "END"], "END"), (["X"], None), (["END", " END"], " END")]
 )
-async def test_the_sdk_is_told_which_stop_sequence_ended_the_answer(
+async def test_the_sdk_gets_the_stop_sequence_that_ended_the_answer(
     stops: list[str], stop_sequence: str | None
 ) -> None:
     settings = team(workers=[scripted("a", "One END two.")], workflows={})
@@ -62,7 +62,7 @@ async def test_the_sdk_is_told_which_stop_sequence_ended_the_answer(
         )
 
 
-async def test_the_sdks_stream_helper_gets_the_same_piece_by_piece() -> None:
+async def test_the_sdks_stream_helper_gets_the_same_answer_in_pieces() -> None:
     async with served(team()) as api, sdk(api) as client:
         whole = await client.messages.create(**QUESTION)
         async with client.messages.stream(**QUESTION) as stream:
@@ -75,7 +75,7 @@ async def test_the_sdks_stream_helper_gets_the_same_piece_by_piece() -> None:
     assert final.usage.output_tokens == whole.usage.output_tokens
 
 
-async def test_who_asks_for_thoughts_is_told_of_the_plan_in_signed_ones_and_may_send_them_back() -> None:
+async def test_on_request_the_plan_is_shown_as_signed_thinking_that_may_be_sent_back() -> None:
     thinking: Any = {"type": "adaptive", "display": "summarized"}
     async with served(team()) as api, sdk(api) as client:
         async with client.messages.stream(**QUESTION, thinking=thinking) as stream:
@@ -99,14 +99,14 @@ async def test_who_asks_for_thoughts_is_told_of_the_plan_in_signed_ones_and_may_
 
 
 @pytest.mark.parametrize("thinking", [None, {"type": "disabled"}, {"type": "adaptive", "display": "omitted"}])
-async def test_who_does_not_ask_is_shown_no_thoughts(thinking: Any) -> None:
+async def test_without_a_request_no_thinking_is_shown(thinking: Any) -> None:
     fields = {"thinking": thinking} if thinking else {}
     async with served(team()) as api:
         answer = await create(api, **fields)
     assert [block.type for block in answer.content] == ["text"]
 
 
-async def test_what_the_caller_says_reaches_the_worker() -> None:
+async def test_the_requests_parameters_reach_the_worker() -> None:
     turns = [
         {"role": "user", "content": "One?"},
         {"role": "assistant", "content": [{"type": "text", "text": "Yes."}]},
@@ -132,7 +132,7 @@ async def test_what_the_caller_says_reaches_the_worker() -> None:
     assert sampling.effort == "low"
 
 
-async def test_a_picture_and_a_document_reach_a_worker_that_can_see() -> None:
+async def test_an_image_and_a_document_reach_a_worker_that_accepts_them() -> None:
     document = {
         "type": "document",
         "title": "Notes",
@@ -149,7 +149,7 @@ async def test_a_picture_and_a_document_reach_a_worker_that_can_see() -> None:
     ]  # fmt: skip
 
 
-async def test_a_picture_that_no_worker_sees_is_refused_by_its_place() -> None:
+async def test_an_image_that_no_worker_accepts_is_rejected_with_its_place() -> None:
     turns = [{"role": "user", "content": "Hi."}, {"role": "user", "content": [PICTURE]}]
     async with served(team()) as api:
         answer = await api.http.post(PATH, json=QUESTION | {"system": "Be brief.", "messages": turns})
@@ -194,7 +194,7 @@ REFUSED: dict[str, tuple[Json, str]] = {
 }  # fmt: skip
 
 
-async def test_what_cannot_be_served_is_a_400_that_names_the_field() -> None:
+async def test_an_unsupported_field_returns_400_with_its_name() -> None:
     async with served(team()) as api:
         for name, (body, param) in REFUSED.items():
             answer = await api.http.post(PATH, json=QUESTION | body)
@@ -205,7 +205,7 @@ async def test_what_cannot_be_served_is_a_400_that_names_the_field() -> None:
         assert not api.worker("conductor").calls
 
 
-async def test_what_agents_always_send_is_taken_and_noted() -> None:
+async def test_unsupported_fields_of_agents_are_ignored_and_noted() -> None:
     fields: Json = {
         "tools": [{"type": "web_search_20260318", "name": "web_search"}, TOOL | {"defer_loading": True}],
         "tool_choice": {"type": "auto", "disable_parallel_tool_use": True},
@@ -230,7 +230,7 @@ async def test_what_agents_always_send_is_taken_and_noted() -> None:
     ]
 
 
-async def test_tokens_are_counted_and_nothing_is_run() -> None:
+async def test_tokens_are_counted_without_a_run() -> None:
     async with served(team()) as api, sdk(api) as client:
         short = await client.messages.count_tokens(model="mini", messages=QUESTION["messages"])
         tools: Any = [TOOL]
@@ -246,7 +246,7 @@ async def test_tokens_are_counted_and_nothing_is_run() -> None:
     assert more.input_tokens > short.input_tokens + 100
 
 
-async def test_an_answer_holds_to_the_schema_that_the_sdk_sends() -> None:
+async def test_an_answer_must_match_the_sdks_schema() -> None:
     workers = [scripted("a", '{"city": "Paris", "population": 2000000}'), scripted("b", "Paris, I think.")]
     async with served(team(workers=workers, workflows={})) as api, sdk(api) as client:
         body = QUESTION | {"model": "a"}
@@ -260,7 +260,7 @@ async def test_an_answer_holds_to_the_schema_that_the_sdk_sends() -> None:
     assert missed.value.response.headers["x-should-retry"] == "false"
 
 
-async def test_models_are_listed_for_anthropics_sdk_too() -> None:
+async def test_anthropics_sdk_can_list_the_models() -> None:
     async with served(team()) as api, sdk(api) as client:
         names = [model.id async for model in client.models.list()]
         one = await client.models.retrieve("mini")
@@ -268,7 +268,7 @@ async def test_models_are_listed_for_anthropics_sdk_too() -> None:
     assert (one.id, one.type) == ("mini", "model")
 
 
-async def test_failures_are_the_sdks_own_errors() -> None:
+async def test_failures_are_raised_as_the_sdks_own_errors() -> None:
     workers = [scripted("a", {"error": "refused"}), scripted("b", {"error": "overflow"})]
     async with served(team(workers=workers, workflows={})) as api:
         with pytest.raises(anthropic.NotFoundError) as missing:
@@ -297,7 +297,7 @@ async def test_a_failure_in_the_middle_of_a_stream_is_an_error_event() -> None:
     assert caught.value.type == "api_error"
 
 
-async def test_the_silence_is_filled_with_pings() -> None:
+async def test_pings_are_sent_during_silence() -> None:
     workers = [scripted("a", "Late.", delay_s=0.4)]
     limits = {"heartbeat_s": 0.05, "first_byte_s": 0.05}
     async with served(team(workers=workers, workflows={}, limits=limits)) as api:
@@ -305,7 +305,7 @@ async def test_the_silence_is_filled_with_pings() -> None:
     assert answer.text.count("event: ping\n") > 3
 
 
-async def test_progress_may_be_told_beside_pings() -> None:
+async def test_progress_may_be_sent_next_to_pings() -> None:
     async with served(team(plan(step("a", "Answer.")))) as api:
         answer = await api.http.post(PATH, json=QUESTION | {"stream": True, "podium": {"progress": "events"}})
     frames = [frame for frame in answer.text.split("\n\n") if frame.startswith("event: ping")]
@@ -313,7 +313,7 @@ async def test_progress_may_be_told_beside_pings() -> None:
     assert any(each and each["type"] == "step_planned" for each in progress)
 
 
-async def test_pictures_may_be_longer_than_text_may() -> None:
+async def test_an_image_may_be_longer_than_the_text_limit() -> None:
     padded = DOT + "A" * 4096
     picture = PICTURE | {"source": PICTURE["source"] | {"data": padded.replace("=", "A")}}
     limits = {"max_text_bytes": 2048}

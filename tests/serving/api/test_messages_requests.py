@@ -27,7 +27,7 @@ def claude_codes(*turns: Json) -> Json:
     }  # fmt: skip
 
 
-def test_a_conversation_with_tools_is_read_as_claude_code_sends_it_back() -> None:
+def test_a_conversation_with_tools_is_parsed_as_claude_code_sends_it() -> None:
     cached = {"cache_control": {"type": "ephemeral"}}
     uses = [
         {"type": "tool_use", "id": id, "name": "Read", "input": {"path": id, "all": False}} for id in "ab"
@@ -69,14 +69,14 @@ def test_a_conversation_with_tools_is_read_as_claude_code_sends_it_back() -> Non
     )
 
 
-def test_a_schema_for_the_answer_is_taken_in_its_new_and_in_its_old_place() -> None:
+def test_a_response_schema_may_be_in_the_new_or_the_old_field() -> None:
     wanted = {"type": "json_schema", "schema": {"type": "object"}}
     for fields in ({"output_config": {"format": wanted}}, {"output_format": wanted}):
         request = MessagesDialect().parse(json.dumps(QUESTION | fields).encode())
         assert request.answer_format == AnswerFormat({"type": "object"})
 
 
-def test_every_field_that_the_sdk_knows_is_served_refused_or_without_effect() -> None:
+def test_every_field_of_the_sdk_is_supported_rejected_or_without_effect() -> None:
     by_name = {*message_create_params.MessageCreateParamsBase.__annotations__, "stream"}
     assert by_name - MessagesRequest.model_fields.keys() <= WITHOUT_EFFECT
 

@@ -153,9 +153,7 @@ def check_content(happened: list[Event], blocks: list[tuple[Json, list[Json]]], 
 
 
 @given(runs(), progresses)
-def test_every_body_is_as_anthropic_defines_it_and_says_what_the_stream_does(
-    happened: list[Event], progress: str
-) -> None:
+def test_every_body_has_anthropics_form_and_matches_the_stream(happened: list[Event], progress: str) -> None:
     if not isinstance(happened[-1], RunFinished | RunSuspended):
         return
     request_body = request(progress)

@@ -86,7 +86,7 @@ def replaced(body: Json, path: tuple[Any, ...], value: Any) -> Json:
 
 @pytest.mark.parametrize(("dialect", "body"), BODIES)
 @given(data=st.data())
-def test_a_body_with_any_value_replaced_is_a_request_or_names_a_field(
+def test_a_body_with_one_changed_value_is_valid_or_an_error_with_its_field(
     dialect: Dialect, body: Json, data: st.DataObject
 ) -> None:
     path = data.draw(st.sampled_from(places(body)[1:]))
@@ -108,5 +108,5 @@ def parse(dialect: Dialect, body: bytes) -> ApiRequest | BadTask:
 
 
 @pytest.mark.parametrize(("dialect", "body"), BODIES)
-def test_the_bodies_themselves_are_requests(dialect: Dialect, body: Json) -> None:
+def test_the_unchanged_bodies_are_valid(dialect: Dialect, body: Json) -> None:
     assert dialect.parse(json.dumps(body).encode()).tools.tools

@@ -35,7 +35,7 @@ def test_the_description_has_every_route() -> None:
             assert {"default"} <= operation["responses"].keys()
 
 
-def test_every_route_that_fastapi_does_not_describe_has_its_line_in_the_table() -> None:
+def test_every_route_that_fastapi_does_not_describe_is_in_the_table() -> None:
     read_by_hand = {
         f"{method} {route.path}"
         for route in plain(routes())
@@ -48,7 +48,7 @@ WITHOUT_BODY = ("cancel", "reload")
 """Last parts of paths without a request body."""
 
 
-def test_every_route_that_takes_a_body_describes_it() -> None:
+def test_every_route_with_a_body_describes_it() -> None:
     bare = [
         path
         for path, methods in document(routes())["paths"].items()
@@ -57,7 +57,7 @@ def test_every_route_that_takes_a_body_describes_it() -> None:
     assert bare == []
 
 
-async def test_what_it_says_of_a_chat_is_what_is_served() -> None:
+async def test_the_described_chat_schema_matches_what_is_accepted() -> None:
     async with served(team()) as api:
         described = (await api.http.get("/v1/openapi.json")).json()
         await api.ok()
@@ -71,7 +71,7 @@ async def test_what_it_says_of_a_chat_is_what_is_served() -> None:
     jsonschema.Draft202012Validator.check_schema(schema)
 
 
-async def test_what_could_not_be_made_is_made_again() -> None:
+async def test_a_document_that_failed_to_build_is_built_again() -> None:
     app, n_calls = build_api(Service(build_pool(parse(team()), {}, engines={}))), 0
     request = Request({"type": "http", "app": app, "headers": []})
 

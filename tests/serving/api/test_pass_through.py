@@ -40,7 +40,7 @@ async def chain() -> AsyncGenerator[tuple[Served, Served]]:
             yield front, behind
 
 
-async def test_vectors_come_through_as_they_are_and_are_paid() -> None:
+async def test_embeddings_pass_through_unchanged_and_are_billed() -> None:
     async with chain() as (front, behind), front.sdk as near, behind.sdk as far:
         ask: Any = {"model": "vectors", "input": ["one", "two"], "dimensions": 4}
         through, direct = await near.embeddings.create(**ask), await far.embeddings.create(**ask)
@@ -50,7 +50,7 @@ async def test_vectors_come_through_as_they_are_and_are_paid() -> None:
     assert podium["cost_usd"] == pytest.approx(2e-6)
 
 
-async def test_text_is_completed_through_the_wire_with_its_log_probabilities() -> None:
+async def test_text_completions_pass_through_with_logprobs() -> None:
     async with chain() as (front, behind), front.sdk as sdk:
         answer = await sdk.completions.create(model="text", prompt="Once", max_tokens=5, logprobs=1)
         [call] = behind.worker("text").calls
@@ -62,7 +62,7 @@ async def test_text_is_completed_through_the_wire_with_its_log_probabilities() -
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_tokens_go_through_the_wire_as_they_are_one_prompt_or_several(stream: bool) -> None:
+async def test_token_prompts_pass_through_unchanged(stream: bool) -> None:
     async with chain() as (front, behind), front.sdk as sdk:
         texts = ["", "", ""]
         for prompt in ([1, 22, 333], [[4, 5], [6]]):
@@ -75,7 +75,7 @@ async def test_tokens_go_through_the_wire_as_they_are_one_prompt_or_several(stre
     assert all(call.sampling.options.token_prompt for call in calls)
 
 
-async def test_tokens_are_refused_by_name_where_the_worker_takes_none_and_nobody_else_is_asked() -> None:
+async def test_token_prompts_are_rejected_if_the_worker_does_not_accept_them() -> None:
     def worker(name: str, **more: Any) -> Json:
         return upstream(
             name, "m", "http://127.0.0.1:9", "chat", "text_completion", retry={"attempts": 1}, **more
@@ -94,7 +94,7 @@ async def test_tokens_are_refused_by_name_where_the_worker_takes_none_and_nobody
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_options_of_a_chat_go_through_the_wire(stream: bool) -> None:
+async def test_chat_options_pass_through(stream: bool) -> None:
     async with chain() as (front, behind):
         body: Json = {
             "model": "text", "frequency_penalty": 1, "presence_penalty": -1, "logit_bias": {"5": 9}, "logprobs": True, "top_logprobs": 2,
@@ -110,14 +110,14 @@ async def test_options_of_a_chat_go_through_the_wire(stream: bool) -> None:
     assert '"logprob":0.0' in answer.text
 
 
-async def test_an_upstream_that_has_no_such_model_is_an_error_that_says_so() -> None:
+async def test_a_model_missing_upstream_is_an_error_with_that_reason() -> None:
     async with chain() as (front, _):
         answer = await front.http.post("/v1/embeddings", json={"model": "gone", "input": "x"})
     assert answer.status_code == 502
     assert answer.json()["error"]["message"].startswith("gone ")
 
 
-async def test_a_worker_of_vectors_is_not_asked_for_a_chat_by_any_name() -> None:
+async def test_a_worker_for_embeddings_is_never_called_for_chat() -> None:
     async with chain() as (front, _):
         for model in ("vectors", "gone"):
             assert (
@@ -132,7 +132,7 @@ def row(index: int, vector: object) -> Json:
     return {"object": "embedding", "index": index, "embedding": vector}
 
 
-def test_vectors_are_read_in_the_order_of_their_indices_as_numbers_or_base64() -> None:
+def test_vectors_are_ordered_by_index_and_may_be_base64() -> None:
     answer = {"data": [row(1, [2.0, 3.0]), row(0, vector_text([0.5, 1.0]))], "usage": {"prompt_tokens": 2}}
     delta = embedding_delta(answer, CALL, UsageCheck(CALL, None))
     assert [read_vector(line) for line in delta.text.split("\n")] == [[0.5, 1.0], [2.0, 3.0]]
@@ -144,7 +144,7 @@ def test_vectors_are_read_in_the_order_of_their_indices_as_numbers_or_base64() -
      {"data": [row(0, []), row(1, [])]}, {"data": [row(0, "!"), row(1, "!")]}, {"data": [row(0, [True]), row(1, [1.0])]},
      {"data": [row(0, [1e300]), row(1, [1.0])]}, {"data": [7, 8]}, {"data": [row(0, "AAA="), row(1, "AAA=")]}],
 )  # fmt: skip
-def test_an_answer_without_a_vector_for_each_text_is_none(answer: object) -> None:
+def test_an_answer_without_a_vector_for_each_text_is_an_error(answer: object) -> None:
     with pytest.raises(ValueError, match=r"vector|base64"):
         embedding_delta(answer, CALL, UsageCheck(CALL, None))
 
@@ -162,6 +162,6 @@ def test_an_answer_without_a_vector_for_each_text_is_none(answer: object) -> Non
         (b"null", ()),
     ],
 )  # fmt: skip
-def test_log_probabilities_are_read_in_both_forms_and_oddities_passed_over(raw: bytes, read: object) -> None:
+def test_logprobs_of_both_formats_are_parsed_and_oddities_ignored(raw: bytes, read: object) -> None:
     chunk = read_chunk(b'{"choices":[{"index":0,"text":"a","logprobs":' + raw + b"}]}")
     assert logprobs_of(chunk) == read

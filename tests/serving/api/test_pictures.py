@@ -38,7 +38,7 @@ def mixed(*plans: str, conductor: Json | None = None) -> Json:
     ],
     ids=["a worker", "a workflow", "an own plan", "a pool", "what is left of a pool"],
 )  # fmt: skip
-async def test_a_picture_that_nobody_would_see_is_a_400_that_names_it(body: Json, stream: bool) -> None:
+async def test_an_image_that_no_worker_would_see_returns_400_with_its_place(body: Json, stream: bool) -> None:
     async with served(mixed(plan(step(0)))) as api:
         answer = await api.post({"messages": TALK, "stream": stream} | body)
         calls = [len(api.worker(name).calls) for name in ("conductor", "blind", "seeing", "blind-too")]
@@ -49,7 +49,7 @@ async def test_a_picture_that_nobody_would_see_is_a_400_that_names_it(body: Json
 
 
 @pytest.mark.parametrize("body", [{"model": "half"}, {"model": "mini"}])
-async def test_a_step_of_a_worker_that_sees_none_is_noted_on_the_record(body: Json) -> None:
+async def test_a_step_whose_worker_sees_no_images_is_noted_on_the_record(body: Json) -> None:
     plan_text = plan(step("blind", "Guess."), step("seeing", "Look.", [0]))
     async with served(mixed(plan_text)) as api:
         answer = await api.ok({"messages": TALK, **body})
@@ -60,7 +60,7 @@ async def test_a_step_of_a_worker_that_sees_none_is_noted_on_the_record(body: Js
     assert ["sees_images" in json.dumps(each["notes"]) for each in record["steps"]] == [True, False]
 
 
-async def test_without_a_plan_the_one_who_sees_answers() -> None:
+async def test_without_a_plan_a_worker_with_image_support_answers() -> None:
     async with served(mixed("no plan", conductor={"worker": "conductor", "fallback": "blind"})) as api:
         answer = await api.ok({"messages": TALK})
         assert answer["choices"][0]["message"]["content"] == "A cat."
@@ -69,7 +69,7 @@ async def test_without_a_plan_the_one_who_sees_answers() -> None:
         )
 
 
-async def test_a_fallback_that_sees_none_is_not_shown_a_picture_but_answers_words() -> None:
+async def test_a_fallback_without_image_support_gets_only_text_requests() -> None:
     ill = scripted("ill", {"error": "refused"}, sees_images=True, fallbacks=["blind"])
     async with served(team(workers=[ill, BLIND], workflows={})) as api:
         answer = await api.post({"model": "ill", "messages": TALK})
@@ -80,7 +80,7 @@ async def test_a_fallback_that_sees_none_is_not_shown_a_picture_but_answers_word
 
 
 @pytest.mark.parametrize("role", ["system", "developer", "assistant"])
-async def test_a_picture_that_is_not_the_users_is_a_400_that_names_it(role: str) -> None:
+async def test_an_image_outside_a_user_message_returns_400_with_its_place(role: str) -> None:
     async with served(mixed()) as api:
         answer = await api.post(
             {"model": "seeing", "messages": [{"role": role, "content": [PICTURE]}, TALK[2]]}
@@ -88,12 +88,12 @@ async def test_a_picture_that_is_not_the_users_is_a_400_that_names_it(role: str)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "messages[0].content[0]")
 
 
-async def test_words_alone_are_nobodys_picture() -> None:
+async def test_a_question_without_images_is_accepted_by_every_worker() -> None:
     async with served(mixed()) as api:
         await api.ok({"model": "blind", "messages": TALK[:2] + TALK[:1]})
 
 
-async def test_models_tell_who_sees() -> None:
+async def test_the_models_list_shows_image_support() -> None:
     async with served(mixed()) as api:
         listed = (await api.http.get("/v1/models")).json()["data"]
     sees_images = {
@@ -147,7 +147,7 @@ def fetching_none() -> Json:
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("model", ["near", "told", "mini", "flow"])
 @pytest.mark.parametrize("what", BY_ADDRESS)
-async def test_the_address_of_a_picture_that_no_worker_fetches_is_a_400_that_names_it(
+async def test_an_image_url_that_no_worker_fetches_returns_400_with_its_place(
     what: str, model: str, stream: bool
 ) -> None:
     path, param, body = BY_ADDRESS[what]
@@ -163,7 +163,7 @@ async def test_the_address_of_a_picture_that_no_worker_fetches_is_a_400_that_nam
     assert n_calls == 0
 
 
-async def test_a_picture_by_address_is_taken_where_one_worker_may_fetch_it() -> None:
+async def test_an_image_url_is_accepted_if_one_worker_may_fetch_it() -> None:
     settings = fetching_none()
     settings["workers"].insert(0, scripted("seeing", "A cat.", sees_images=True))
     async with served(settings) as api:
@@ -172,7 +172,7 @@ async def test_a_picture_by_address_is_taken_where_one_worker_may_fetch_it() -> 
     assert answer.status_code == 200, answer.text
 
 
-async def test_workers_that_fetch_none_are_shown_no_picture_by_address_and_plans_know_it() -> None:
+async def test_workers_that_fetch_no_urls_get_no_image_urls_and_plans_reflect_that() -> None:
     settings = fetching_none()
     settings["workers"][1]["try_first"] = ["told"]
     settings["workers"].insert(0, scripted("seeing", "A cat.", sees_images=True))
@@ -189,7 +189,7 @@ async def test_workers_that_fetch_none_are_shown_no_picture_by_address_and_plans
         assert [name for name, member in members.items() if member.sees_images] == ["seeing"]
 
 
-async def test_hosts_of_deployments_are_looked_up_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_hosts_of_deployments_are_looked_up_concurrently(monkeypatch: pytest.MonkeyPatch) -> None:
     names = Names(monkeypatch)
     hosts = [f"host{n}.example" for n in range(LOOK_UPS)]
     for host in hosts[1:]:
@@ -212,7 +212,7 @@ async def test_hosts_of_deployments_are_looked_up_at_the_same_time(monkeypatch: 
 
 
 @pytest.mark.real_time
-async def test_look_ups_that_take_too_long_share_one_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_slow_look_ups_share_one_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     names = Names(monkeypatch)
     names.lead("public.example", "93.184.216.34")
     hosts = [f"host{n}.example" for n in range(3 * LOOK_UPS)]

@@ -18,7 +18,7 @@ from tests.conductor.team import DEAR, Player, a_plan, ask_for, member, run_and_
 
 
 @given(plans(), st.integers(1, 3_000))
-def test_no_step_reserves_more_than_the_preview_says(plan: Plan, limit: int) -> None:
+def test_no_step_reserves_more_than_its_preview(plan: Plan, limit: int) -> None:
     players = [
         Player(name, lambda call: ["0123"] * min(call.sampling.max_output_tokens, 50), price=DEAR)
         for name in NAMES
@@ -40,6 +40,6 @@ def test_no_step_reserves_more_than_the_preview_says(plan: Plan, limit: int) -> 
     ]
 
 
-def test_a_preview_does_not_know_what_nobody_knows() -> None:
+def test_a_preview_of_an_unknown_price_is_unknown() -> None:
     engine = Team(None, {"a": dataclasses.replace(member(Player("a")), worst_price=None)})
     assert worst_case(a_plan(("a", ())), engine.pool, ask_for().conversation, Sampling())[1] == [None]

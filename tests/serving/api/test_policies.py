@@ -64,7 +64,7 @@ async def ask(it: Keyed, who: str = "mine", **body: Any) -> Any:
         ({"store_content": False}, {"podium": {"background": True}}, "podium.background", "does not allow storing text"),
     ],
 )  # fmt: skip
-async def test_what_is_refused_names_the_field_and_who_may_change_it(
+async def test_an_error_names_the_forbidden_field_and_the_policy_command(
     it: Keyed, policy: Any, body: Any, param: str, message: str
 ) -> None:
     for whose, name in (("keys", "mine"), ("teams", "search")):
@@ -106,7 +106,7 @@ ASKING = {
         ({"regions": ["eu"]}, "b"),
     ],
 )
-async def test_a_model_that_may_not_be_asked_is_as_one_that_is_not_there(
+async def test_a_forbidden_model_gets_the_same_404_as_an_unknown_one(
     it: Keyed, path: str, policy: Any, name: str
 ) -> None:
     await limit(it, "keys", "mine", **policy)
@@ -126,7 +126,7 @@ async def test_a_model_that_may_not_be_asked_is_as_one_that_is_not_there(
 
 
 @pytest.mark.parametrize("field", ["workers", "exclude_workers", "plan"])
-async def test_a_worker_that_may_not_be_called_is_as_one_that_is_not_there(it: Keyed, field: str) -> None:
+async def test_a_forbidden_worker_gets_the_same_400_as_an_unknown_one(it: Keyed, field: str) -> None:
     await limit(it, "teams", "search", local_only=True)
     messages = []
     for name in ("cloud", "absent"):
@@ -139,13 +139,13 @@ async def test_a_worker_that_may_not_be_called_is_as_one_that_is_not_there(it: K
     assert messages[0] == messages[1]
 
 
-async def test_a_model_is_asked_with_an_own_plan_where_no_conductor_may_be_called(it: Keyed) -> None:
+async def test_without_a_permitted_conductor_a_model_needs_a_plan_in_the_request(it: Keyed) -> None:
     await limit(it, "keys", "mine", workers=["b"])
     assert (await ask(it, model="mini")).status_code == 404
     assert (await ask(it, model="mini", podium={"plan": [step("b")]})).status_code == 200
 
 
-async def test_nobody_is_pointed_to_a_worker_that_it_may_not_ask(tmp_path: Path) -> None:
+async def test_an_error_suggests_only_permitted_workers(tmp_path: Path) -> None:
     embeds = {"name": "vectors", "kind": "openai", "model": "m", "base_url": "http://127.0.0.1:9", "serves": ["embeddings"]}  # fmt: skip
     workers = [scripted("a"), scripted("b"), embeds]
     async with keyed(tmp_path, team(workers=workers)) as it:
@@ -157,7 +157,7 @@ async def test_nobody_is_pointed_to_a_worker_that_it_may_not_ask(tmp_path: Path)
             assert ("vectors" in answer.text) is points, answer.text
 
 
-async def test_tools_of_a_namespace_are_named_with_it(it: Keyed) -> None:
+async def test_a_tool_in_a_namespace_is_checked_by_its_full_name(it: Keyed) -> None:
     inside = {
         "type": "namespace",
         "name": "crm",
@@ -172,7 +172,7 @@ async def test_tools_of_a_namespace_are_named_with_it(it: Keyed) -> None:
     assert (await ask(it, model="a")).status_code == 200
 
 
-async def test_a_policy_is_the_keys_and_the_teams_together_and_nobody_elses(it: Keyed) -> None:
+async def test_a_policy_joins_those_of_the_key_and_its_team_only(it: Keyed) -> None:
     await limit(it, "teams", "search", max_steps=3, models=["mini", "a", "b"])
     policy = await limit(it, "keys", "mine", max_steps=5, models=["mini", "a", "far"])
     assert policy["policy"]["max_steps"] == 5
@@ -184,7 +184,7 @@ async def test_a_policy_is_the_keys_and_the_teams_together_and_nobody_elses(it: 
     assert (await it.ask("mine", "GET", "/v1/models/b")).status_code == 404
 
 
-async def test_a_conductor_does_not_know_of_workers_that_may_not_be_called_and_cannot_ask_them(
+async def test_a_conductor_cannot_see_or_call_forbidden_workers(
     tmp_path: Path,
 ) -> None:
     evil = plan(step(2, "Ask the cloud."), step("cloud", "Ask it by name."))
@@ -199,7 +199,7 @@ async def test_a_conductor_does_not_know_of_workers_that_may_not_be_called_and_c
         assert (await ask(it, "other team")).status_code == 200
 
 
-async def test_nobody_is_failed_over_to_who_may_not_be_called(it: Keyed) -> None:
+async def test_a_forbidden_worker_is_no_fallback(it: Keyed) -> None:
     assert (await ask(it, "other team", model="down")).status_code == 200
     assert len(it.api.worker("cloud").calls) == 1
     await limit(it, "keys", "mine", local_only=True)
@@ -208,14 +208,14 @@ async def test_nobody_is_failed_over_to_who_may_not_be_called(it: Keyed) -> None
     assert len(it.api.worker("cloud").calls) == 1
 
 
-async def test_where_the_conductor_may_not_be_called_the_one_that_it_falls_back_to_plans(it: Keyed) -> None:
+async def test_the_conductors_fallback_plans_if_the_conductor_is_forbidden(it: Keyed) -> None:
     await limit(it, "keys", "mine", exclude_workers=["conductor"])
     assert (await ask(it)).status_code == 200
     assert not it.api.worker("conductor").calls
     assert it.api.worker("a").calls[0].site.operation == "plan"
 
 
-async def test_limits_of_the_settings_are_cut_in_silence_and_effort_for_every_worker(tmp_path: Path) -> None:
+async def test_policy_limits_reduce_steps_rounds_cost_and_effort(tmp_path: Path) -> None:
     thinker = scripted("a", "A.", effort="max", price=PRICE)
     three = plan(step("a", "x"), step("a", "y"), step("a", "z"))
     async with keyed(
@@ -232,7 +232,7 @@ async def test_limits_of_the_settings_are_cut_in_silence_and_effort_for_every_wo
         assert (refused.status_code, refused.json()["error"]["code"]) == (402, "budget_exceeded")
 
 
-async def test_of_a_run_whose_texts_may_not_be_kept_only_numbers_are(it: Keyed) -> None:
+async def test_a_run_whose_texts_may_not_be_stored_has_only_numbers(it: Keyed) -> None:
     await limit(it, "teams", "search", store_content=False)
     answer = (await ask(it)).json()
     assert answer["choices"][0]["message"]["content"] == "B."
@@ -279,7 +279,7 @@ def moderation(*, content: bool) -> Any:
         ({"trace_content": False}, "jane@doe.org", None),
     ],
 )
-async def test_what_a_provider_quotes_of_a_prompt_is_logged_and_traced_as_the_policy_says(
+async def test_a_provider_error_that_quotes_the_prompt_follows_the_policy_in_logs_and_traces(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
     policy: Any,
@@ -305,7 +305,7 @@ async def test_what_a_provider_quotes_of_a_prompt_is_logged_and_traced_as_the_po
     assert ("provider_status: 403" in "".join(lines)) is (in_log is None)
 
 
-async def test_no_span_has_a_providers_words_where_the_settings_put_no_texts_there(tmp_path: Path) -> None:
+async def test_spans_contain_no_provider_text_if_content_is_off(tmp_path: Path) -> None:
     async with keyed(tmp_path, moderation(content=False)) as it:
         await ask(it, model="strict")
         await it.api.quiet()
@@ -314,14 +314,14 @@ async def test_no_span_has_a_providers_words_where_the_settings_put_no_texts_the
     assert "HIV" not in str(described)
 
 
-async def test_a_record_says_whether_models_may_be_trained_on_it(it: Keyed) -> None:
+async def test_a_record_states_whether_it_may_be_used_for_training(it: Keyed) -> None:
     await limit(it, "teams", "search", train_on_content=False)
     for who, may in (("mine", False), ("other team", True)):
         id = (await ask(it, who)).json()["podium"]["workflow_id"]
         assert (await it.ask(who, "GET", f"/v1/workflows/{id}")).json()["training"] is may
 
 
-async def test_a_policy_that_cannot_be_read_lets_nobody_in(store_address: Address) -> None:
+async def test_an_unreadable_policy_rejects_every_request(store_address: Address) -> None:
     async with keyed(store_address, settings()) as it:
         assert (await ask(it)).status_code == 200
         database = await it.directory.open()
@@ -337,7 +337,7 @@ async def limit_nothing(it: Keyed) -> None:
     assert (await it.ask("admin", "POST", "/v1/admin/teams", {"name": "nobody's"})).status_code == 201
 
 
-async def test_a_wrong_policy_is_refused_by_its_field(it: Keyed) -> None:
+async def test_an_invalid_policy_is_rejected_with_its_field(it: Keyed) -> None:
     path = f"/v1/admin/teams/{it.ids['search']}/policy"
     for body, said in (({"max_stepz": 1}, "max_stepz"), ({"max_cost_usd": -1}, "max_cost_usd")):
         answer = await it.ask("admin", "POST", path, body)

@@ -33,7 +33,7 @@ def texts_of(calls: list[Any]) -> list[str]:
     return [call.messages[-1].text for call in calls]
 
 
-async def test_a_request_that_can_wait_comes_after_those_that_somebody_waits_for() -> None:
+async def test_a_flex_request_is_served_after_interactive_ones() -> None:
     async with served(BUSY) as api:
         slots, tasks = api.service.pool.limiters["a"], [ask(api.sdk, "first")]
         await until(lambda: slots.is_full)
@@ -59,7 +59,7 @@ async def test_a_request_that_can_wait_comes_after_those_that_somebody_waits_for
         ("responses", {"input": "Hi"}),
     ],
 )
-async def test_what_is_no_tier_of_openais_is_refused_with_the_tiers_and_each_of_them_is_taken(
+async def test_an_unknown_service_tier_is_rejected_and_every_known_one_accepted(
     path: str, fields: dict[str, Any]
 ) -> None:
     async with served(BUSY) as api:
@@ -73,7 +73,7 @@ async def test_what_is_no_tier_of_openais_is_refused_with_the_tiers_and_each_of_
             assert response.status_code == 200, (tier, response.text)
 
 
-async def test_a_flood_from_one_key_lets_another_key_wait_for_one_call(tmp_path: Path) -> None:
+async def test_many_requests_of_one_key_delay_another_key_by_one_call(tmp_path: Path) -> None:
     async with keyed(tmp_path, BUSY) as it:
         slots = it.api.service.pool.limiters["a"]
         flood = [ask(_sdk(it, "mine"), f"flood {n}") for n in range(4)]
@@ -84,7 +84,7 @@ async def test_a_flood_from_one_key_lets_another_key_wait_for_one_call(tmp_path:
         assert texts_of(it.api.worker("a").calls).index("one") <= 3
 
 
-async def test_who_would_wait_too_long_is_told_when_to_come_back_and_another_key_is_let_in(
+async def test_a_request_with_too_long_a_wait_gets_retry_after_but_not_another_key(
     tmp_path: Path,
 ) -> None:
     brisk = scripted("a", "Done.", delay_s=0.7, max_concurrency=1, max_wait_s=2.0, price=PRICE)
@@ -107,7 +107,7 @@ async def test_who_would_wait_too_long_is_told_when_to_come_back_and_another_key
         assert texts[-1] == "flex", "nobody waits for it: it waits"
 
 
-async def test_a_key_whose_answers_are_long_does_not_hold_every_slot(tmp_path: Path) -> None:
+async def test_a_key_with_long_answers_does_not_hold_every_slot(tmp_path: Path) -> None:
     slow = scripted("a", "Done.", delay_s=1.0, max_concurrency=4)
     async with keyed(tmp_path, team(workers=[slow, scripted("b"), scripted("c")])) as it:
         slots, worker = it.api.service.pool.limiters["a"], it.api.worker("a")
@@ -120,7 +120,7 @@ async def test_a_key_whose_answers_are_long_does_not_hold_every_slot(tmp_path: P
         await asyncio.gather(*flood)
 
 
-async def test_who_is_let_in_before_slots_stop_coming_free_is_told_once_it_has_waited_too_long(
+async def test_a_queued_request_fails_after_its_maximum_wait(
     tmp_path: Path,
 ) -> None:
     settings = scripted("a", {"text": "one two", "stall_after_tokens": 1}, max_concurrency=2, max_wait_s=0.5)
@@ -146,7 +146,7 @@ async def leave(tasks: list["asyncio.Task[Any]"]) -> None:
     await asyncio.wait(tasks)
 
 
-async def test_runs_that_a_fallback_answers_do_not_stand_in_the_line_of_the_one_that_was_down() -> None:
+async def test_runs_answered_by_a_fallback_are_not_counted_in_the_failed_workers_queue() -> None:
     brisk = scripted("a", "Done.", delay_s=0.1, max_concurrency=1, max_wait_s=0.5, fallbacks=["b"])
     async with served(team(workers=[brisk, scripted("b", HANGS)], workflows={})) as api:
         slots, health = api.service.pool.limiters["a"], api.service.pool.health["a"]
@@ -163,7 +163,7 @@ async def test_runs_that_a_fallback_answers_do_not_stand_in_the_line_of_the_one_
         await leave(tasks)
 
 
-async def test_runs_that_another_conductor_plans_do_not_stand_in_the_line_of_the_one_that_is_down() -> None:
+async def test_runs_planned_by_another_conductor_are_not_counted_in_the_failed_ones_queue() -> None:
     workers = [scripted("second", plan(step("a")), in_pool=False), scripted("a", HANGS)]
     settings = team(plan(step("a")), workers=workers, workflows={})
     settings["workers"][0] |= {"fallbacks": ["second"]}
@@ -183,7 +183,7 @@ HANGING = team(
 
 
 @pytest.mark.parametrize("flooding", [("mine",), ("mine", "other team"), ()], ids=["one", "many", "none"])
-async def test_a_flood_of_flex_leaves_half_the_router_to_those_that_somebody_waits_for(
+async def test_flex_requests_may_use_half_of_the_routers_slots(
     tmp_path: Path, flooding: tuple[str, ...]
 ) -> None:
     async with AsyncExitStack() as stack:
@@ -209,7 +209,7 @@ async def test_a_flood_of_flex_leaves_half_the_router_to_those_that_somebody_wai
             await asyncio.wait(flood)
 
 
-async def test_a_flex_run_that_waited_for_its_tools_waits_on_while_its_share_is_full() -> None:
+async def test_a_flex_run_waiting_for_tools_keeps_waiting_while_its_share_is_full() -> None:
     settings: Any = calling_team() | {"limits": {"max_running": 4}}
     settings["workers"].append(scripted("b", {"text": "x y", "stall_after_tokens": 1}))
     tools: Any = [{"type": "function", "function": {"name": "clock"}}]

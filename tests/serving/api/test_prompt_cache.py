@@ -88,7 +88,9 @@ def with_mark_at(turn: int, block: int, mark: Json) -> Json:
 @pytest.mark.parametrize(("where", "path"), PLACES.values(), ids=PLACES.keys())
 @pytest.mark.parametrize("mark", [FIVE_MINUTES, STATED, HOUR], ids=["no ttl", "5m", "1h"])
 @pytest.mark.parametrize("stream", [False, True])
-async def test_cache_control_reaches_anthropic_where_it_was(where: Any, path: str, mark: Json, stream: bool):
+async def test_cache_control_reaches_anthropic_at_the_same_place(
+    where: Any, path: str, mark: Json, stream: bool
+):
     body = with_mark_at(*where, mark)
     async with serving(ANTHROPIC.wire) as upstream, served(ours(ANTHROPIC, upstream.url)) as api:
         answer = await api.http.post("/v1/messages", json=body | {"stream": stream})
@@ -111,7 +113,7 @@ async def test_cache_control_reaches_anthropic_where_it_was(where: Any, path: st
         ([text("a"), text(" \n", **HOUR), text("?")], "messages[0].content[0]"),
     ],
 )  # fmt: skip
-async def test_other_blocks_keep_their_marks(content: list[Json], path: str):
+async def test_other_blocks_keep_their_cache_marks(content: list[Json], path: str):
     async with serving(ANTHROPIC.wire) as upstream, served(ours(ANTHROPIC, upstream.url)) as api:
         body = {"model": "a", "max_tokens": 9, "messages": [{"role": "user", "content": content}]}
         answer = await api.http.post("/v1/messages", json=body)
@@ -119,14 +121,14 @@ async def test_other_blocks_keep_their_marks(content: list[Json], path: str):
         assert marks(upstream.body) == [(path, HOUR["cache_control"])]
 
 
-async def test_a_mark_on_the_request_is_one_on_its_last_block():
+async def test_a_cache_mark_on_the_request_applies_to_its_last_block():
     async with serving(ANTHROPIC.wire) as upstream, served(ours(ANTHROPIC, upstream.url)) as api:
         body = {"model": "a", "max_tokens": 9, "messages": [{"role": "user", "content": "Hello."}], **HOUR}
         assert (await api.http.post("/v1/messages", json=body)).status_code == 200
         assert marks(upstream.body) == [("messages[0].content[0]", HOUR["cache_control"])]
 
 
-async def test_marks_of_chat_completions_reach_anthropic_too():
+async def test_cache_marks_of_chat_completions_reach_anthropic():
     body = {
         "model": "a",
         "messages": [
@@ -152,7 +154,7 @@ async def test_marks_of_chat_completions_reach_anthropic_too():
     [({"type": "ephemeral", "ttl": "2h"}, "cache_control.ttl"), ({"type": "forever"}, "cache_control.type")],
 )
 @pytest.mark.parametrize("path", ["/v1/messages", "/v1/chat/completions"])
-async def test_a_mark_that_is_none_is_named(mark: Json, param: str, path: str):
+async def test_an_invalid_cache_mark_is_rejected_with_its_place(mark: Json, param: str, path: str):
     async with served(team()) as api:
         content = [text("x", cache_control=mark)]
         body = {"model": "a", "max_tokens": 9, "messages": [{"role": "user", "content": content}]}
@@ -190,7 +192,7 @@ async def test_a_request_with_more_than_four_marks_is_rejected_as_by_anthropic(p
     assert (error["message"], error["param"]) == (TOO_MANY, "cache_control")
 
 
-async def test_a_mark_on_the_request_counts_unless_its_last_block_has_one():
+async def test_a_cache_mark_on_the_request_counts_unless_its_last_block_has_one():
     async with serving(ANTHROPIC.wire) as upstream, served(ours(ANTHROPIC, upstream.url)) as api:
         words = [text(str(number), **FIVE_MINUTES) for number in range(4)]
         body = {
@@ -206,7 +208,7 @@ async def test_a_mark_on_the_request_counts_unless_its_last_block_has_one():
 
 
 @pytest.mark.parametrize("api_of_worker", ["chat", "responses"])
-async def test_a_claude_model_behind_another_api_gets_four_marks_at_most_too(api_of_worker: str):
+async def test_a_claude_model_behind_another_api_gets_at_most_four_marks(api_of_worker: str):
     marked: Json = {"prompt_cache_breakpoint": {"mode": "explicit"}}  # OpenAI accepts many
     part = {"type": "input_text", "text": "x", **marked}
     turns = [{"role": role, "content": [part, part]} for role in ("system", "user", "user", "user")]
@@ -264,7 +266,7 @@ def tool_call_events(provider: Provider, id: str) -> tuple[bytes, ...]:
     return sse({"choices": [{"index": 0, "delta": {"tool_calls": [call]}}]}), sse(end), b"data: [DONE]\n\n"
 
 
-async def test_a_run_with_tools_sends_its_earlier_turns_unchanged_and_four_marks_at_most():
+async def test_a_tool_run_sends_earlier_turns_unchanged_with_at_most_four_marks():
     """Claude Code moves its mark to the newest result each time."""
     async with serving(ANTHROPIC.wire) as upstream, served(ours(ANTHROPIC, upstream.url)) as api:
         upstream.answers.extend(Answer(instead=tool_call_events(ANTHROPIC, f"toolu_{n}")) for n in range(4))
@@ -295,7 +297,7 @@ async def test_a_run_with_tools_sends_its_earlier_turns_unchanged_and_four_marks
 
 
 @pytest.mark.parametrize("provider", [ANTHROPIC, OPENAI], ids=["anthropic", "openai"])
-async def test_the_turns_of_a_chat_are_a_prefix_of_the_next(provider: Provider):
+async def test_each_chat_request_is_a_prefix_of_the_next(provider: Provider):
     messages = [{"role": "system", "content": "S"}, {"role": "user", "content": "One?"}]
     async with serving(provider.wire) as upstream, served(ours(provider, upstream.url)) as api:
         for _ in range(3):
@@ -333,7 +335,7 @@ async def test_cache_hints_reach_openai(api_of_worker: str, path: str, model: st
     assert not any("prompt_cache" in line for line in record.get("left_out", ())), record["left_out"]
 
 
-async def test_a_long_key_is_shortened_and_stays_one():
+async def test_a_long_cache_key_is_shortened_consistently():
     async with serving(OPENAI.wire) as upstream, served(ours(OPENAI, upstream.url)) as api:
         for _ in range(2):
             await api.ok({"model": "a", "prompt_cache_key": "k" * 500})
@@ -343,7 +345,7 @@ async def test_a_long_key_is_shortened_and_stays_one():
 
 
 @pytest.mark.parametrize("field", HINTS)
-async def test_a_server_that_refuses_a_hint_is_asked_without_it_from_then_on(field: str):
+async def test_a_server_that_rejects_a_hint_gets_none_from_then_on(field: str):
     def respond(request: Any) -> Answer:
         return (
             Answer(status=400, error=f"property '{field}' is unsupported")
@@ -360,7 +362,7 @@ async def test_a_server_that_refuses_a_hint_is_asked_without_it_from_then_on(fie
     assert all(name in body for body in bodies for name in HINTS.keys() - {field})
 
 
-async def test_hints_are_not_sent_to_other_providers_and_change_no_answer():
+async def test_hints_are_not_sent_to_other_providers():
     for provider in (ANTHROPIC, GEMINI):
         async with serving(provider.wire) as upstream, served(ours(provider, upstream.url)) as api:
             await api.ok({"model": "a", **HINTS})
@@ -377,7 +379,7 @@ async def test_hints_are_not_sent_to_other_providers_and_change_no_answer():
         ("mistral-9", HOUR, None),
     ],
 )  # fmt: skip
-async def test_marks_go_to_servers_of_openais_wire_that_take_them(model: str, mark: Json, expected: Any):
+async def test_cache_marks_are_sent_to_openai_servers_that_accept_them(model: str, mark: Json, expected: Any):
     body = {
         "model": "a",
         "messages": [
@@ -405,7 +407,7 @@ SYSTEMS: dict[str, Any] = {
 @pytest.mark.parametrize("system", SYSTEMS.values(), ids=SYSTEMS.keys())
 @pytest.mark.parametrize("provider", [OPENAI, GEMINI], ids=["openai", "gemini"])
 @pytest.mark.parametrize("model", ["a", "mini"])
-async def test_lines_that_change_with_every_request_are_left_out(provider: Provider, system: Any, model: str):
+async def test_lines_that_change_with_every_request_are_removed(provider: Provider, system: Any, model: str):
     history = [
         {"role": "user", "content": "Go."},
         {"role": "assistant", "content": [{"type": "tool_use", "id": "t1", "name": "read", "input": {}}]},
@@ -437,7 +439,7 @@ async def test_lines_that_change_with_every_request_are_left_out(provider: Provi
 
 
 @pytest.mark.parametrize(("model", "is_kept"), [("claude-9", True), ("glm-9", False)])
-async def test_the_line_goes_to_anthropic_alone(model: str, is_kept: bool):
+async def test_the_billing_line_is_sent_only_to_anthropic(model: str, is_kept: bool):
     line = BILLING.format("71fea")
     body = MARKED | {"system": [text(line), text("You help.", **HOUR)]}
     async with serving(ANTHROPIC.wire) as upstream, served(ours(ANTHROPIC, upstream.url, model=model)) as api:
@@ -446,7 +448,7 @@ async def test_the_line_goes_to_anthropic_alone(model: str, is_kept: bool):
     assert system == [*([text(line)] if is_kept else []), text("You help.", **HOUR)]
 
 
-async def test_a_request_that_differs_only_in_what_it_says_about_caching_is_the_same_request():
+async def test_requests_that_differ_only_in_cache_hints_are_equal():
     settings = team(cache={"keep_s": 60})
     async with served(settings) as api:
         hits: list[Any] = []
@@ -491,7 +493,7 @@ async def usage_by(api: Served, path: str, stream: bool) -> Json:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_reads_and_writes_come_back_in_each_dialect_and_are_priced(stream: bool):
+async def test_cache_reads_and_writes_are_reported_in_each_dialect_and_priced(stream: bool):
     async with serving(ANTHROPIC.wire) as upstream, served(ours(ANTHROPIC, upstream.url, price=RATES)) as api:
         upstream.answers.extend([CACHED] * 3)
         chat = (await usage_by(api, "/v1/chat/completions", stream))["prompt_tokens_details"]
@@ -512,7 +514,7 @@ async def test_reads_and_writes_come_back_in_each_dialect_and_are_priced(stream:
         assert messages["cache_creation"] == tiers
 
 
-async def test_a_chat_that_waits_for_tools_says_what_the_cache_gave():
+async def test_a_chat_that_waits_for_tools_reports_cached_tokens():
     usage = {"prompt_tokens": 100, "completion_tokens": 5, "prompt_tokens_details": {"cached_tokens": 80}}
     first, _, done = tool_call_events(OPENAI, "call_1")
     end = sse({"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}], "usage": usage})

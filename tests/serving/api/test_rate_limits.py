@@ -23,7 +23,7 @@ async def _in_mid_minute() -> None:
         await asyncio.sleep(0.5)
 
 
-async def test_answers_carry_the_rates_and_beyond_them_sdks_are_told_to_wait(tmp_path: Path) -> None:
+async def test_responses_state_the_rates_and_beyond_them_return_429(tmp_path: Path) -> None:
     async with keyed(tmp_path, SETTINGS) as it:
         await limit(it, "keys", "mine", requests_per_minute=2, tokens_per_minute=10_000)
         for stream, remaining in ((False, "1"), (True, "0")):
@@ -46,7 +46,7 @@ async def test_answers_carry_the_rates_and_beyond_them_sdks_are_told_to_wait(tmp
         assert (free.status_code, "x-ratelimit-limit-requests" in free.headers) == (200, False)
 
 
-async def test_tokens_of_all_calls_count_once_they_are_known_and_what_did_not_run_costs_none(
+async def test_tokens_of_all_calls_count_but_none_of_rejected_requests(
     tmp_path: Path,
 ) -> None:
     async with keyed(tmp_path, SETTINGS) as it:
@@ -64,7 +64,7 @@ async def test_tokens_of_all_calls_count_once_they_are_known_and_what_did_not_ru
         assert 1200 - 4 * used < remaining < 1200 - 2 * used
 
 
-async def test_tokens_of_a_run_that_goes_on_with_its_tools_results_count_too(tmp_path: Path) -> None:
+async def test_tokens_of_a_run_continued_with_tool_results_count(tmp_path: Path) -> None:
     settings = team(workers=[tool_caller("a", [["clock"]])], workflows={})
     async with keyed(tmp_path, settings) as it:
         await limit(it, "keys", "mine", tokens_per_minute=10_000)
@@ -100,7 +100,7 @@ async def test_tokens_of_a_run_that_goes_on_with_its_tools_results_count_too(tmp
         ("/v1/plans", {"messages": [{"role": "user", "content": 30_000 * "x"}]}, "tokens_per_minute", "tokens_per_minute"),
     ],
 )  # fmt: skip
-async def test_a_request_that_fits_into_no_minute_is_a_400_and_takes_nothing_of_it(
+async def test_a_request_over_a_whole_minutes_limit_returns_400_and_consumes_nothing(
     path: str, body: Any, param: str | None, limit_name: str, tmp_path: Path
 ) -> None:
     async with keyed(tmp_path, SETTINGS) as it:

@@ -50,7 +50,7 @@ async def test_the_first_question_waits_for_every_engine() -> None:
         assert (status, report["status"], "waiting_for" in report) == (200, "ready", False)
 
 
-async def test_an_engine_that_never_comes_up_is_not_waited_for_for_ever() -> None:
+async def test_an_engine_that_never_starts_is_not_waited_for_forever() -> None:
     up, now_s = engines(), 0.0
     up["conductor"].up = False
     async with served(settings(scripted("a")), engines=up) as api:
@@ -63,7 +63,7 @@ async def test_an_engine_that_never_comes_up_is_not_waited_for_for_ever() -> Non
         assert report["conductor"]["reason"] == "its engine is not ready"
 
 
-async def test_a_router_nobody_of_whose_workers_answers_goes_on_starting() -> None:
+async def test_a_router_without_any_ready_worker_stays_in_starting() -> None:
     up, now_s = engines(), 0.0
     up["v"].up = False
     async with served(settings(), engines=up) as api:
@@ -73,7 +73,7 @@ async def test_a_router_nobody_of_whose_workers_answers_goes_on_starting() -> No
     assert (status, report["status"]) == (503, "starting")
 
 
-async def test_a_conductor_that_went_down_degrades_and_is_named() -> None:
+async def test_a_failed_conductor_degrades_the_server_and_is_named() -> None:
     up = engines()
     async with served(settings(scripted("a")), engines=up) as api:
         assert (await readyz(api))[0] == 200
@@ -88,7 +88,7 @@ async def test_a_conductor_that_went_down_degrades_and_is_named() -> None:
         assert (await readyz(api))[1]["status"] == "ready"
 
 
-async def test_a_worker_that_went_down_degrades_where_another_answers() -> None:
+async def test_a_failed_worker_degrades_the_server_if_another_answers() -> None:
     up = engines()
     async with served(settings(scripted("a")), engines=up) as api:
         await readyz(api)
@@ -99,7 +99,7 @@ async def test_a_worker_that_went_down_degrades_where_another_answers() -> None:
 
 
 @pytest.mark.parametrize("fallbacks", [[], ["a"]])
-async def test_nobody_who_answers_is_unavailable_unless_a_fallback_does(fallbacks: list[str]) -> None:
+async def test_without_a_worker_or_fallback_the_server_is_unavailable(fallbacks: list[str]) -> None:
     up = engines()
     both = settings(scripted("a", in_pool=False))
     both["workers"][1]["fallbacks"] = fallbacks

@@ -32,7 +32,7 @@ async def list_ids(store: MemoryStore) -> list[str]:
     return [run.record.id for run in (await store.newest(100, ANONYMOUS)).runs]
 
 
-async def test_the_newest_are_kept_up_to_a_number_and_the_run_that_began_last_is_first() -> None:
+async def test_the_newest_records_are_kept_up_to_a_number() -> None:
     store = MemoryStore(lambda: LimitSettings(records=3))
     for id, began in (("a", 1), ("b", 2), ("d", 4), ("c", 3)):
         await store.put(RunRecords(record(id, created=began)))
@@ -41,7 +41,7 @@ async def test_the_newest_are_kept_up_to_a_number_and_the_run_that_began_last_is
     assert (await store.newest(1, ANONYMOUS)).runs == [RunRecords(record("d", created=4), has_content=False)]
 
 
-async def test_the_newest_are_kept_up_to_a_weight_and_one_always_is() -> None:
+async def test_the_newest_records_are_kept_up_to_a_weight() -> None:
     store = MemoryStore(lambda: LimitSettings(records_bytes=100_000))
     for n in range(10):
         await store.put(RunRecords(record(f"r{n}", created=n, answer="x" * 30_000)))
@@ -52,7 +52,7 @@ async def test_the_newest_are_kept_up_to_a_weight_and_one_always_is() -> None:
     assert await list_ids(store) == ["small"]
 
 
-async def test_putting_a_record_again_replaces_it() -> None:
+async def test_storing_a_record_again_replaces_it() -> None:
     store = MemoryStore(lambda: LimitSettings(records_bytes=100_000))
     for _ in range(10):
         await store.put(RunRecords(record("same", answer="x" * 30_000)))
@@ -60,7 +60,7 @@ async def test_putting_a_record_again_replaces_it() -> None:
     assert await list_ids(store) == ["other", "same"]
 
 
-async def test_of_two_keys_the_one_that_has_most_loses_its_oldest() -> None:
+async def test_the_key_with_the_most_records_loses_its_oldest() -> None:
     limits = LimitSettings(records=4, records_bytes=200_000)
     store = MemoryStore(lambda: limits)
 
@@ -77,7 +77,7 @@ async def test_of_two_keys_the_one_that_has_most_loses_its_oldest() -> None:
     assert await list_ids(store) == ["r7", "r5", "few"]
 
 
-async def test_the_limits_of_the_moment_hold() -> None:
+async def test_the_current_limits_apply() -> None:
     limits = LimitSettings(records=3)
     store = MemoryStore(lambda: limits)
     for n in range(3):
@@ -87,7 +87,7 @@ async def test_the_limits_of_the_moment_hold() -> None:
     assert await list_ids(store) == ["r3"]
 
 
-def test_a_text_that_every_step_was_shown_weighs_once() -> None:
+def test_a_text_shared_by_several_steps_is_weighed_once() -> None:
     prompt = (Message.of("user", "x" * 100_000),)
     steps = tuple(StepRecord(n, "a", "", (), 0.0, prompt=prompt) for n in range(5))
     one = replace(record("one"), plans=(PlanRecord(0, 0, "client", 0.0, steps=steps[:1]),))
@@ -95,7 +95,7 @@ def test_a_text_that_every_step_was_shown_weighs_once() -> None:
     assert weight(RunRecords(one)) == weight(RunRecords(five)) > 100_000
 
 
-def test_what_an_inner_run_said_weighs_too() -> None:
+def test_the_text_of_an_inner_run_is_weighed() -> None:
     inner = record("inner", answer="x" * 50_000)
     result = CallResult("", "team", "m", Usage(), None, None, inner_run=inner.id)
     steps = (StepRecord(0, "team", "", (), 0.0, result=result),)
@@ -103,7 +103,7 @@ def test_what_an_inner_run_said_weighs_too() -> None:
     assert weight(RunRecords(outer, {inner.id: inner})) > 50_000
 
 
-def test_the_record_of_a_run_with_tools_counts_all_its_turns() -> None:
+def test_the_record_of_a_tool_run_counts_all_its_turns() -> None:
     def call(n_input: int, cost_usd: str, *attempts: Attempt) -> CallResult:
         return CallResult("x", "a", "a", Usage(n_input, 50), Decimal(cost_usd), None, attempts=attempts)
 
@@ -124,7 +124,7 @@ def test_the_record_of_a_run_with_tools_counts_all_its_turns() -> None:
     assert [each["cost_usd"] for each in shown_turn["attempts"]] == [0.5]
 
 
-async def test_a_list_says_how_long_texts_are_and_the_record_has_them() -> None:
+async def test_a_list_has_the_lengths_of_texts_and_the_record_the_texts() -> None:
     text = "word " * 1000
     async with served(team(workers=[scripted("a", text)], workflows={})) as api:
         id = (await api.ok({"model": "a"}))["podium"]["workflow_id"]
@@ -137,7 +137,7 @@ async def test_a_list_says_how_long_texts_are_and_the_record_has_them() -> None:
     assert {*listed, "feedback"} == {*whole}
 
 
-async def test_a_plan_alone_a_runs_age_and_a_failed_steps_tries_are_told(tmp_path: Path) -> None:
+async def test_records_show_plan_only_runs_ages_and_attempts_of_failed_steps(tmp_path: Path) -> None:
     broken = scripted("broken", {"error": "unavailable"}, in_pool=False)
     slow = scripted("slow", "one two three", tokens_per_s=4, in_pool=False)
     settings = team(workers=[scripted("a"), broken, slow], workflows={})

@@ -42,7 +42,7 @@ async def test_the_sdk_gets_an_answer() -> None:
     )
 
 
-async def test_the_sdk_gets_a_stream_and_its_helper_a_final_response() -> None:
+async def test_the_sdk_gets_a_stream_and_a_final_response() -> None:
     async with served(team()) as api, api.sdk as sdk:
         stream = await sdk.responses.create(model="mini", input="Why?", stream=True)
         events: list[Any] = [event async for event in stream]
@@ -52,7 +52,7 @@ async def test_the_sdk_gets_a_stream_and_its_helper_a_final_response() -> None:
     assert events[-1].response.output_text == final.output_text == ANSWER
 
 
-async def test_plan_and_progress_are_reasoning_where_a_summary_is_asked_for() -> None:
+async def test_plan_and_progress_are_reasoning_if_a_summary_is_requested() -> None:
     async with served(team()) as api, api.sdk as sdk:
         body: Json = {"model": "mini", "input": "Why?", "reasoning": {"summary": "auto"}}
         whole = await sdk.responses.create(**body)
@@ -74,7 +74,7 @@ async def test_plan_and_progress_are_reasoning_where_a_summary_is_asked_for() ->
     assert "Step 1" not in str(messages), "our own reasoning comes back, and goes no further"
 
 
-async def test_instructions_and_every_sort_of_input_reach_the_worker() -> None:
+async def test_instructions_and_every_kind_of_input_reach_the_worker() -> None:
     items: list[Json] = [
         {"role": "developer", "content": "Be short."},
         {"type": "message", "id": "msg_1", "role": "user", "content": [{"type": "input_text", "text": "Hi."}]},
@@ -138,7 +138,7 @@ REFUSED: dict[str, tuple[Json, str]] = {
 }  # fmt: skip
 
 
-async def test_what_would_change_the_answer_and_is_not_served_is_refused_by_name() -> None:
+async def test_an_unsupported_field_that_affects_the_answer_is_rejected_by_name() -> None:
     async with served(team()) as api:
         for what, (body, param) in REFUSED.items():
             error = await refused(api, **body)
@@ -147,7 +147,7 @@ async def test_what_would_change_the_answer_and_is_not_served_is_refused_by_name
         assert not api.worker("conductor").calls
 
 
-async def test_what_agents_always_send_is_taken() -> None:
+async def test_fields_and_tools_of_codex_are_accepted() -> None:
     """The fields and tools of Codex, and all fields without effect."""
     codex: Json = {
         "tools": [
@@ -185,7 +185,7 @@ class Sky(BaseModel):
     colour: str
 
 
-async def test_the_sdk_parses_an_answer_that_holds_to_its_schema() -> None:
+async def test_the_sdk_parses_an_answer_that_matches_its_schema() -> None:
     async with (
         served(team(workers=[scripted("a", '{"colour": "blue"}')], workflows={})) as api,
         api.sdk as sdk,
@@ -200,7 +200,7 @@ async def test_the_sdk_parses_an_answer_that_holds_to_its_schema() -> None:
 @pytest.mark.parametrize(
     "fields", [{"include": [LOGPROBS]}, {"include": [LOGPROBS], "top_logprobs": 2}, {"top_logprobs": 2}]
 )
-async def test_logprobs_come_whole_streamed_and_later_in_the_sdks_types(fields: Json) -> None:
+async def test_logprobs_are_returned_whole_streamed_and_on_retrieval(fields: Json) -> None:
     async with served(team(workers=[scripted("a", "first word")], workflows={})) as api, api.sdk as sdk:
         whole = await sdk.responses.create(model="a", input="Say.", **fields)
         again = await sdk.responses.retrieve(whole.id)
@@ -228,7 +228,7 @@ async def test_logprobs_come_whole_streamed_and_later_in_the_sdks_types(fields: 
     assert told == [each.token for each in done.logprobs] == ["first", " word"]
 
 
-async def test_where_the_worker_gives_none_the_field_that_asks_for_logprobs_is_named() -> None:
+async def test_logprobs_that_the_worker_does_not_support_are_rejected_by_field() -> None:
     claude = {"name": "a", "kind": "anthropic", "model": "claude-sonnet-5", "api_key_env": "K"}
     async with served(team(workers=[claude, scripted("b"), scripted("c")]), environ={"K": "k"}) as api:
         assert (await refused(api, model="a", include=[LOGPROBS]))["param"] == "include"
@@ -236,7 +236,7 @@ async def test_where_the_worker_gives_none_the_field_that_asks_for_logprobs_is_n
         assert (await refused(api, model="a", presence_penalty=1))["param"] == "presence_penalty"
 
 
-async def test_an_answer_that_was_cut_is_incomplete() -> None:
+async def test_a_truncated_answer_is_incomplete() -> None:
     async with (
         served(team(workers=[scripted("a", "one two three four")], workflows={})) as api,
         api.sdk as sdk,
@@ -265,7 +265,7 @@ FAILS = {"text": "one two three", "fail_after_tokens": 2}
          {"podium": {"max_cost_usd": 1e-9}}, 429, "insufficient_quota"),
     ],
 )  # fmt: skip
-async def test_statuses_are_those_after_which_an_agent_does_the_right_thing(
+async def test_an_agent_retries_exactly_the_temporary_errors(
     workers: list[Json], fields: Json, status: int, code: str
 ) -> None:
     """Codex retries 30 times after a 5xx, so only retryable errors may be one."""
@@ -276,7 +276,7 @@ async def test_statuses_are_those_after_which_an_agent_does_the_right_thing(
     assert answer.headers["x-should-retry"] == ("true" if status >= 500 else "false")
 
 
-async def test_a_run_that_was_paid_for_and_failed_is_not_asked_for_again() -> None:
+async def test_a_billed_failed_run_is_not_retried() -> None:
     """Even if the failed step could be retried, because earlier steps were paid too."""
     paid = [scripted("a", "A reason."), scripted("b", {"error": "unavailable"}, retry={"attempts": 1})]
     settings = team(
@@ -290,7 +290,7 @@ async def test_a_run_that_was_paid_for_and_failed_is_not_asked_for_again() -> No
         assert len(api.worker("a").calls) == 2
 
 
-async def test_a_failure_after_the_first_byte_is_a_failed_response_in_one_of_the_codes_there_are() -> None:
+async def test_a_failure_after_the_first_byte_is_a_failed_response_with_a_known_code() -> None:
     async with served(team(workers=[scripted("a", FAILS)], workflows={})) as api, api.sdk as sdk:
         stream = await sdk.responses.create(model="a", input="x", stream=True)
         events: list[Any] = [event async for event in stream]
@@ -301,7 +301,7 @@ async def test_a_failure_after_the_first_byte_is_a_failed_response_in_one_of_the
     assert [event.sequence_number for event in events] == list(range(len(events)))
 
 
-async def test_a_heartbeat_is_an_event_that_idle_timers_count() -> None:
+async def test_a_heartbeat_is_an_event_that_resets_idle_timers() -> None:
     slow = scripted("a", "x y", delay_s=0.5)
     settings = team(workers=[slow], workflows={}, limits={"heartbeat_s": 0.1, "first_byte_s": 0.05})
     async with served(settings) as api, api.sdk as sdk:
@@ -311,7 +311,7 @@ async def test_a_heartbeat_is_an_event_that_idle_timers_count() -> None:
     assert [event.sequence_number for event in events] == list(range(len(events)))
 
 
-def test_every_field_of_the_sdk_s_is_decided_about() -> None:
+def test_every_field_of_the_sdk_is_supported_or_rejected() -> None:
     """Each is supported, rejected because it would change the answer, or known to have no effect."""
     base = response_create_params.ResponseCreateParamsBase
     fields = (

@@ -117,7 +117,7 @@ requests = st.sampled_from(
 
 
 @given(request=requests, events=runs(), beats=st.sets(st.integers(0, 20), max_size=3))
-def test_every_event_of_every_run_is_what_the_sdk_takes_it_for_and_in_order(
+def test_every_event_of_every_run_matches_the_sdks_type_and_order(
     request: ApiRequest, events: list[Event], beats: set[int]
 ) -> None:
     frames = events_of(encode_with(request, events, beats))
@@ -173,9 +173,7 @@ def check_one_at_a_time(events: list[Json]) -> None:
 
 
 @given(request=requests, events=runs())
-def test_a_run_told_whole_says_and_calls_what_its_stream_did(
-    request: ApiRequest, events: list[Event]
-) -> None:
+def test_a_runs_body_matches_its_stream(request: ApiRequest, events: list[Event]) -> None:
     record = record_of(*events)
     whole = DIALECT.body(RunRecords(record), request, call_id)
     types.Response.model_validate(whole)
@@ -201,7 +199,7 @@ def texts(response: Json) -> str:
     return "".join(item["content"][0]["text"] for item in response["output"] if item["type"] == "message")
 
 
-def test_calls_of_custom_tools_and_of_namespaces_are_told_as_such() -> None:
+def test_calls_of_custom_and_namespace_tools_have_their_own_form() -> None:
     calls = ToolCall("", "patch", "*** Begin", "custom"), ToolCall("", "spawn", "{}", namespace="agents")
     events = events_of(encode(DIALECT, parse(), *suspension(*calls)))
     for event in events:

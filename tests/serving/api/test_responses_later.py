@@ -43,7 +43,7 @@ def results(response: Any, *gave: str) -> list[Any]:
     ]
 
 
-async def test_a_response_is_retrieved_until_it_is_deleted() -> None:
+async def test_a_response_can_be_retrieved_until_it_is_deleted() -> None:
     async with served(team()) as api, api.sdk as sdk:
         response = await sdk.responses.create(
             model="mini", input="Why?", instructions="Be short.", metadata={"a": "b"}
@@ -65,7 +65,7 @@ async def test_a_response_is_retrieved_until_it_is_deleted() -> None:
         assert (record["content"], record["answer"]) == (False, "… [25 characters]"), "the run's numbers stay"
 
 
-async def test_what_is_not_to_be_stored_cannot_be_asked_for() -> None:
+async def test_a_response_that_was_not_stored_cannot_be_retrieved() -> None:
     async with served(team()) as api, api.sdk as sdk:
         response = await sdk.responses.create(model="mini", input="Why?", store=False)
         with pytest.raises(openai.NotFoundError):
@@ -104,9 +104,7 @@ async def test_items_are_referred_to_by_their_ids() -> None:
 
 @pytest.mark.parametrize("by_history", [False, True])
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_run_with_tools_is_a_response_for_each_time_that_it_waits(
-    by_history: bool, stream: bool
-) -> None:
+async def test_a_tool_run_is_one_response_per_wait(by_history: bool, stream: bool) -> None:
     worker = tool_caller("a", [["look"], ["patch", "spawn"]], said="I look first.")
     async with served(team(workers=[worker], workflows={})) as api, api.sdk as sdk:
         history: list[Any] = [{"role": "user", "content": "Go."}]
@@ -154,7 +152,7 @@ def _calls_of(api: Served) -> list[Any]:
     return worker.seen
 
 
-async def test_a_response_after_tools_is_shown_again_as_it_was_asked_for() -> None:
+async def test_a_response_after_tools_is_retrieved_with_its_own_fields() -> None:
     async with (
         served(team(workers=[tool_caller("a", [["look"], ["look"]])], workflows={})) as api,
         api.sdk as sdk,
@@ -175,7 +173,7 @@ async def test_a_response_after_tools_is_shown_again_as_it_was_asked_for() -> No
         assert (await sdk.responses.retrieve(two.id)).metadata == {"turn": "2"}
 
 
-async def test_a_response_in_the_background_is_awaited_cancelled_and_told_again() -> None:
+async def test_a_background_response_can_be_polled_cancelled_and_streamed_again() -> None:
     slow = scripted("slow", {"text": "x y", "stall_after_tokens": 1})
     async with (
         served(team(workers=[scripted("a", "One two three."), slow], workflows={})) as api,
@@ -204,7 +202,7 @@ async def test_a_response_in_the_background_is_awaited_cancelled_and_told_again(
             assert (await sdk.responses.cancel(stalled.id)).status == "cancelled"
 
 
-async def test_a_stream_in_the_background_is_taken_up_again_after_any_event() -> None:
+async def test_a_background_stream_can_be_resumed_after_any_event() -> None:
     async with served(team()) as api, api.sdk as sdk:
         stream = await sdk.responses.create(
             model="mini", input="Go.", background=True, stream=True, reasoning={"summary": "auto"}
@@ -219,7 +217,7 @@ async def test_a_stream_in_the_background_is_taken_up_again_after_any_event() ->
             ]
 
 
-async def test_any_stored_response_is_told_again_as_a_stream() -> None:
+async def test_any_stored_response_can_be_streamed_again() -> None:
     async with served(team()) as api, api.sdk as sdk:
         response = await sdk.responses.create(model="mini", input="Go.")
         events: list[Any] = [event async for event in await sdk.responses.retrieve(response.id, stream=True)]
@@ -260,7 +258,7 @@ def unpack_item(content: str) -> tuple[Message, ...]:
     ["漢" * 3_900_000, '"\n' * 4_000_000, "x" * 17_000_000, "\ud800" * 1000],
     ids=["wide", "escaped", "long", "half"],
 )
-def test_what_can_be_compacted_can_be_sent(text: str) -> None:
+def test_a_compaction_round_trips(text: str) -> None:
     messages = (Message.of("user", text), Message.of("assistant", "Yes."))
     assert unpack_item(pack_item(*messages)) == messages
 
@@ -273,12 +271,12 @@ def test_what_can_be_compacted_can_be_sent(text: str) -> None:
     ],
     ids=["unpacked", "packed"],
 )
-def test_what_no_request_can_contain_is_not_compacted(message: Message) -> None:
+def test_messages_too_large_for_a_request_are_not_compacted(message: Message) -> None:
     with pytest.raises(TooLarge, match="max_body_bytes"):
         pack_item(message)
 
 
-def test_compactions_together_are_no_longer_than_a_body() -> None:
+def test_several_compactions_together_are_limited_to_a_body() -> None:
     half = pack_item(Message.of("user", "x" * (MOST_BODY_BYTES // 2)))
     assert len(half) < 100_000
     count = PartCount(MOST_BODY_BYTES)
@@ -287,7 +285,7 @@ def test_compactions_together_are_no_longer_than_a_body() -> None:
         unpack(half, "input[1]", count)
 
 
-async def test_a_compaction_of_pictures_can_be_sent() -> None:
+async def test_a_compaction_of_images_can_be_sent() -> None:
     picture = {"type": "input_image", "image_url": f"data:image/png;base64,iVBORw0KGgoA{noise(750_000)}"}
     worker = scripted("a", "Ann.", sees_images=True)
     async with served(team(workers=[worker], workflows={})) as api, api.sdk as sdk:
@@ -311,7 +309,7 @@ async def test_a_conversation_is_compacted_only_if_its_text_can_be_sent() -> Non
         assert (answer.status_code, "limits.max_text_bytes" in answer.text) == (413, True)
 
 
-def test_a_compaction_of_a_client_s_own_making_holds_no_more_than_items_may() -> None:
+def test_a_compaction_written_by_a_client_has_the_limits_of_items() -> None:
     native = Message("assistant", (Text("x"),), Native("claude", "", [{"type": "web_search"}]))
     assert unpack_item(pack_item(native)) == (Message.of("assistant", "x"),)
     thoughts = {
@@ -349,7 +347,7 @@ def test_a_compaction_of_a_client_s_own_making_holds_no_more_than_items_may() ->
             unpack_item(pack_item(message))
 
 
-async def test_any_replica_answers_for_any_response(store_address: Address) -> None:
+async def test_any_replica_can_return_any_response(store_address: Address) -> None:
     worker = tool_caller("a", [["look"]])
     async with replicas(store_address, team(workers=[worker], workflows={})) as (first, second):
         one, other = first.api.sdk, second.api.sdk
@@ -387,7 +385,7 @@ async def test_any_replica_answers_for_any_response(store_address: Address) -> N
             await other.responses.retrieve(response.id)
 
 
-async def test_a_response_of_another_team_is_as_one_that_never_was(tmp_path: Path) -> None:
+async def test_a_response_of_another_team_is_treated_as_missing(tmp_path: Path) -> None:
     async with keyed(tmp_path) as it:
         body = {"model": "mini", "input": "Why?"}
         mine = (await it.ask("mine", "POST", PATH, body)).json()
@@ -409,7 +407,7 @@ async def test_a_response_of_another_team_is_as_one_that_never_was(tmp_path: Pat
         assert (await it.ask("only run", "POST", PATH, link)).status_code == 200
 
 
-async def test_who_reads_a_response_along_is_told_nothing_more_once_its_key_is_revoked(
+async def test_a_stream_ends_when_its_readers_key_is_revoked(
     tmp_path: Path,
 ) -> None:
     slow = scripted("slow", {"text": "x y", "stall_after_tokens": 1})
@@ -457,12 +455,12 @@ def packed_json(text: bytes) -> str:
     ],
     ids=["messages", "arrays", "numbers"],
 )  # fmt: skip
-def test_a_compaction_has_no_more_parts_than_a_body_may(text: bytes) -> None:
+def test_a_compaction_has_at_most_as_many_parts_as_a_body(text: bytes) -> None:
     with pytest.raises(BadTask, match="Split it into several requests"):
         unpack_item(packed_json(text))
 
 
-async def test_several_compactions_have_no_more_parts_than_one_may() -> None:
+async def test_several_compactions_have_at_most_as_many_parts_as_one() -> None:
     empty = b'{"type":"Message","role":"user","parts":[]}'
     item = {"type": "compaction", "encrypted_content": packed_json(b"[%s]" % b",".join([empty] * 15_000))}
     async with served(team(workers=[scripted("a", "Ann.")], workflows={})) as api:
@@ -479,7 +477,7 @@ async def test_several_compactions_have_no_more_parts_than_one_may() -> None:
         assert answer.status_code == 200
 
 
-async def test_a_compaction_of_more_messages_than_a_conversation_may_have_is_not_answered() -> None:
+async def test_a_compaction_with_too_many_messages_is_rejected() -> None:
     long = pack_item(*[Message("user", ())] * 21_000)
     async with served(team(workers=[scripted("a", "Ann.")], workflows={})) as api:
         items = [{"type": "compaction", "encrypted_content": long}, {"role": "user", "content": "x"}]
@@ -489,7 +487,7 @@ async def test_a_compaction_of_more_messages_than_a_conversation_may_have_is_not
         assert not api.worker("a").calls
 
 
-async def test_many_references_to_one_response_look_at_it_once() -> None:
+async def test_many_references_to_one_response_load_it_once() -> None:
     async with served(team(workers=[scripted("a", "Ann.")], workflows={})) as api, api.sdk as sdk:
         lines: Any = [{"role": "user", "content": f"Line {n}."} for n in range(50)]
         response = await sdk.responses.create(model="a", input=lines)

@@ -32,7 +32,7 @@ async def tell_watcher(settings: Json) -> list[Json]:
     return events
 
 
-async def test_what_waited_of_an_inner_steps_first_try_is_not_told_before_its_second():
+async def test_buffered_text_of_a_failed_first_attempt_is_not_shown():
     events = await tell_watcher(two_steps([BREAKS, WORDS], ["Done."]))
     again = events[[each["type"] for each in events].index("step_restarted") :]
     assert text_of(again, 0)
@@ -40,7 +40,7 @@ async def test_what_waited_of_an_inner_steps_first_try_is_not_told_before_its_se
 
 
 @pytest.mark.parametrize("second", [WORDS, "alpha beta gamma delta"])
-async def test_watchers_have_the_answer_once_where_its_step_begins_again(second: str):
+async def test_watchers_get_the_answer_once_although_its_step_restarts(second: str):
     events = await tell_watcher(two_steps(["A."], [BREAKS, second]))
     answer = ""
     for each in events:
@@ -50,7 +50,7 @@ async def test_watchers_have_the_answer_once_where_its_step_begins_again(second:
     assert ("answer_restarted" in [each["type"] for each in events]) == (second != WORDS)
 
 
-async def test_who_looks_on_after_the_break_has_nothing_of_the_first_try(store_address: Address):
+async def test_a_watcher_after_the_restart_gets_nothing_of_the_first_attempt(store_address: Address):
     """Nobody watched before the restart, so the text was kept in one piece."""
     settings = team(workers=[scripted("a", BREAKS, WORDS, tokens_per_s=10)], workflows={})
     async with replicas(store_address, settings, n=1) as (one,):
@@ -65,7 +65,7 @@ async def test_who_looks_on_after_the_break_has_nothing_of_the_first_try(store_a
     assert "answer_restarted" not in [each["type"] for each in answers]
 
 
-async def test_a_response_that_is_told_again_says_what_the_stored_one_says(store_address: Address):
+async def test_a_response_streamed_again_equals_the_stored_one(store_address: Address):
     settings = team(workers=[scripted("a", BREAKS, "alpha beta gamma")], workflows={})
     async with replicas(store_address, settings, n=1) as (one,), one.api.sdk as sdk:
         response = await sdk.responses.create(model="a", input="Say it.", background=True)
@@ -78,7 +78,7 @@ async def test_a_response_that_is_told_again_says_what_the_stored_one_says(store
 
 
 @pytest.mark.parametrize("is_last", [True, False])
-async def test_an_answer_of_a_run_inside_a_run_is_no_two_tries_glued_together(is_last: bool):
+async def test_an_inner_runs_answer_contains_only_one_attempt(is_last: bool):
     outer = plan(step("team"), *([] if is_last else [step("b", access=[0])]))
     workers = [scripted("a", BREAKS, WORDS), scripted("b", "{question}")]
     settings = team(outer, plan(step("a")), workers=workers, workflows={}, models={"mini": {"depth": 2}})
@@ -89,7 +89,7 @@ async def test_an_answer_of_a_run_inside_a_run_is_no_two_tries_glued_together(is
     assert text.count("three") == 1
 
 
-async def test_where_no_budget_is_left_for_a_second_try_the_first_ones_error_is_told():
+async def test_without_budget_for_a_second_attempt_the_first_error_is_returned():
     price = {"input_usd_per_mtok": 1000, "output_usd_per_mtok": 2000}
     settings = team(workers=[scripted("a", BREAKS, WORDS, price=price)], workflows={})
     async with served(settings) as api:
@@ -103,7 +103,7 @@ BUSY = BREAKS | {"error": "busy"}
 
 
 @pytest.mark.parametrize("kind", ["busy", "unavailable"])
-async def test_a_worker_that_says_in_the_middle_that_it_is_busy_leaves_the_answer_to_its_fallback(kind: str):
+async def test_a_worker_that_becomes_busy_in_its_answer_is_replaced_by_its_fallback(kind: str):
     workers = [scripted("a", BREAKS | {"error": kind}, fallbacks=["b"]), scripted("b", "Well.")]
     async with served(team(workers=workers, workflows={})) as api:
         answer = await api.ok({"model": "a"})
@@ -112,13 +112,13 @@ async def test_a_worker_that_says_in_the_middle_that_it_is_busy_leaves_the_answe
     assert (step_json["served_by"], step_json["attempts"][0]["outcome"]) == ("b", "cut")
 
 
-async def test_an_inner_step_that_hears_in_the_middle_that_its_worker_is_busy_begins_again():
+async def test_an_inner_step_whose_worker_becomes_busy_restarts():
     async with served(two_steps([BUSY, WORDS], ["Done."])) as api:
         assert (await api.ok())["choices"][0]["message"]["content"] == "Done."
         assert len(api.worker("a").calls) == 2
 
 
-async def test_a_worker_that_says_when_to_come_back_is_not_asked_again_at_once_where_it_stands_alone():
+async def test_a_single_worker_with_a_long_retry_after_is_not_retried():
     async with served(two_steps([BUSY | {"retry_after_s": 30}, WORDS], ["Done."])) as api:
         answer = await api.post()
         assert (answer.status_code, answer.json()["error"]["code"]) == (400, "worker_busy")
@@ -126,7 +126,7 @@ async def test_a_worker_that_says_when_to_come_back_is_not_asked_again_at_once_w
 
 
 @pytest.mark.parametrize("kind", ["overloaded_error", "rate_limit_error"])
-async def test_claude_that_says_in_mid_stream_that_it_is_overloaded_leaves_the_step_to_its_fallback(
+async def test_an_overloaded_claude_in_mid_stream_is_replaced_by_its_fallback(
     kind: str,
 ):
     overloaded = Answer(error_after=5, extra={"type": kind})
@@ -143,7 +143,7 @@ async def test_claude_that_says_in_mid_stream_that_it_is_overloaded_leaves_the_s
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_worker_that_breaks_off_every_answer_is_asked_again_within_its_retry_budget(stream: bool):
+async def test_a_worker_that_breaks_every_answer_is_retried_within_its_retry_budget(stream: bool):
     worker = scripted("a", {"text": WORDS, "fail_after_tokens": 4}, retry={"share": 0.2})
     async with served(team(workers=[worker], workflows={})) as api:
         for _ in range(60):

@@ -37,7 +37,7 @@ async def continued() -> tuple[RunRecords, list[Event]]:
     return run.records, events
 
 
-async def test_a_record_says_which_steps_have_the_result_of_an_earlier_plan() -> None:
+async def test_a_record_states_which_steps_reuse_an_earlier_result() -> None:
     records, _ = await continued()
     workflow = record_json.workflow(records.record)
     assert [step["reused_from"] for step in workflow["steps"]] == [None, 0, None]

@@ -59,7 +59,7 @@ async def until_joined(router: Replica, run_id: str) -> None:
 
 
 @pytest.mark.parametrize("path", BODIES)
-async def test_a_run_that_was_paid_and_failed_is_not_run_again_by_clients_that_ask_again(
+async def test_a_billed_failed_run_is_not_repeated_for_client_retries(
     store_address: Address, path: str
 ) -> None:
     broken: Json = {"text": WORDS, "fail_after_tokens": 2}
@@ -100,7 +100,7 @@ async def ask_with_sdks(api: Served) -> list[int]:
     return statuses
 
 
-async def ask_as_others_do(api: Served) -> list[int]:
+async def ask_with_plain_http(api: Served) -> list[int]:
     """Retry like AI SDK, LlamaIndex and inspect-ai: after certain statuses, four tries in all, ignoring headers."""
     statuses: list[int] = []
     for stream in (False, True):
@@ -114,8 +114,8 @@ async def ask_as_others_do(api: Served) -> list[int]:
     return statuses
 
 
-@pytest.mark.parametrize("ask", [ask_with_sdks, ask_as_others_do])
-async def test_clients_as_they_are_shipped_pay_a_run_that_fails_once(
+@pytest.mark.parametrize("ask", [ask_with_sdks, ask_with_plain_http])
+async def test_clients_with_default_retries_pay_a_failed_run_once(
     store_address: Address, ask: Callable[[Served], Awaitable[list[int]]]
 ) -> None:
     down: Json = {"error": "unavailable"}
@@ -125,8 +125,8 @@ async def test_clients_as_they_are_shipped_pay_a_run_that_fails_once(
         assert calls(one)[0] == 4, "a chat each, and one of Responses and of Messages, which the stream joins"
 
 
-@pytest.mark.parametrize("ask", [ask_with_sdks, ask_as_others_do])
-async def test_nor_do_they_pay_it_twice_where_no_request_joins_an_earlier_one(
+@pytest.mark.parametrize("ask", [ask_with_sdks, ask_with_plain_http])
+async def test_without_deduplication_clients_still_do_not_pay_twice(
     store_address: Address, ask: Callable[[Served], Awaitable[list[int]]]
 ) -> None:
     down: Json = {"error": "unavailable"}
@@ -137,7 +137,7 @@ async def test_nor_do_they_pay_it_twice_where_no_request_joins_an_earlier_one(
 
 
 @pytest.mark.parametrize("path", BODIES)
-async def test_an_answer_that_was_cut_off_is_told_whole_to_the_same_request_and_then_made_anew(
+async def test_an_interrupted_answer_is_returned_whole_to_the_same_request_once(
     store_address: Address, path: str
 ) -> None:
     async with replicas(store_address, two_steps(WORDS)) as (one, other):
@@ -158,7 +158,7 @@ ASKERS = ("metadata", "user", "safety_identifier", "conversation", "previous_res
 
 
 @pytest.mark.parametrize("field", ASKERS)
-async def test_the_same_words_of_another_user_or_conversation_are_a_run_of_their_own(
+async def test_equal_requests_of_another_user_or_conversation_are_separate_runs(
     store_address: Address, field: str
 ) -> None:
     earlier = ("Before.", "Before.") if field == "previous_response_id" else ()
@@ -192,7 +192,7 @@ async def body_of(name: str, field: str, api: Served) -> Json:
             return {field: name}
 
 
-async def test_a_run_goes_on_without_its_client_only_where_that_is_set(store_address: Address) -> None:
+async def test_a_run_continues_without_its_client_only_if_configured(store_address: Address) -> None:
     async with replicas(store_address, two_steps(WORDS, asked_again_s=0), n=1) as (one,):
         id = await read_and_leave(one.api, "/v1/messages")
         await until(lambda: one.api.service.running == 0, "the run has ended with its client")
@@ -201,7 +201,7 @@ async def test_a_run_goes_on_without_its_client_only_where_that_is_set(store_add
         assert calls(one) == [2, 2]
 
 
-async def test_a_plain_chat_ends_with_its_client_and_its_paid_failure_is_final(
+async def test_a_plain_chat_is_cancelled_with_its_client_and_its_failure_is_final(
     store_address: Address,
 ) -> None:
     body: Json = {"model": "mini", "messages": TOLD, "stream": True}
@@ -219,7 +219,7 @@ async def test_a_plain_chat_ends_with_its_client_and_its_paid_failure_is_final(
         assert failed.json()["error"]["code"] == "worker_unavailable"
 
 
-async def test_a_router_that_stops_ends_what_goes_on_without_a_client(store_address: Address) -> None:
+async def test_a_stopping_router_cancels_runs_that_continue_without_a_client(store_address: Address) -> None:
     stuck: Json = {"text": WORDS, "stall_after_tokens": 3}
     async with replicas(store_address, two_steps(stuck), n=1) as (one,):
         id = await read_and_leave(one.api, "/v1/responses")

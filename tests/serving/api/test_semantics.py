@@ -74,14 +74,14 @@ async def send(api: Served, path: str, body: bytes, encoding: str) -> httpx2.Res
 
 
 @pytest.mark.parametrize("path", BODIES)
-async def test_an_encoded_body_is_read_as_if_it_were_not_encoded(path: str) -> None:
+async def test_an_encoded_body_is_decoded(path: str) -> None:
     async with served(team()) as api:
         for name, (encoding, encode) in ENCODINGS.items():
             answer = await send(api, path, encode(json.dumps(BODIES[path]).encode()), encoding)
             assert answer.status_code == 200, (name, answer.text)
 
 
-async def test_an_encoded_body_streams_too() -> None:
+async def test_a_request_with_an_encoded_body_can_stream() -> None:
     async with served(team()) as api:
         body = gzip.compress(json.dumps(ASK | {"stream": True}).encode())
         answer = await send(api, CHAT, body, "gzip")
@@ -90,9 +90,7 @@ async def test_an_encoded_body_streams_too() -> None:
 
 @pytest.mark.parametrize("encoding", ["br", "compress", "gzip, gzip", "gzip, zstd", "zip"])
 @pytest.mark.parametrize("path", [CHAT, MESSAGES, RESPONSES])
-async def test_another_encoding_is_a_415_that_names_the_header_and_those_that_are_served(
-    path: str, encoding: str
-) -> None:
+async def test_an_unsupported_encoding_returns_415_with_the_supported_ones(path: str, encoding: str) -> None:
     async with served(team()) as api:
         answer = await send(api, path, b"...", encoding)
         assert answer.status_code == 415
@@ -119,7 +117,7 @@ async def test_another_encoding_is_a_415_that_names_the_header_and_those_that_ar
     ],
     ids=range(9),
 )
-async def test_a_damaged_body_is_a_400_that_names_the_header(encoding: str, body: bytes) -> None:
+async def test_a_damaged_encoded_body_returns_400_with_the_header(encoding: str, body: bytes) -> None:
     async with served(team()) as api:
         answer = await send(api, CHAT, body, encoding)
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, "Content-Encoding")
@@ -136,7 +134,7 @@ def bomb(encode: str, size_bytes: int) -> bytes:
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "zstd"])
 @pytest.mark.parametrize("path", [CHAT, "/v1/conversations", "/v1/messages/count_tokens"])
-async def test_a_bomb_is_a_413_and_is_not_decoded_beyond_the_limit(encoding: str, path: str) -> None:
+async def test_a_decompression_bomb_returns_413_and_is_not_fully_decoded(encoding: str, path: str) -> None:
     import tracemalloc
 
     body = bomb(encoding, 100 * STEP_BYTES)
@@ -150,7 +148,7 @@ async def test_a_bomb_is_a_413_and_is_not_decoded_beyond_the_limit(encoding: str
         assert peak < 30_000_000
 
 
-async def test_the_limits_hold_for_the_decoded_body_and_not_for_the_encoded_one() -> None:
+async def test_the_body_limits_apply_to_the_decoded_body() -> None:
     async with served(team(limits={"max_body_bytes": 400_000, "max_text_bytes": 50_000})) as api:
         text = json.dumps(ASK | {"messages": [{"role": "user", "content": "long " * 20_000}]}).encode()
         refused = await send(api, CHAT, gzip.compress(text), "gzip")
@@ -166,7 +164,7 @@ async def test_the_limits_hold_for_the_decoded_body_and_not_for_the_encoded_one(
         assert (await send(api, CHAT, body, "gzip")).status_code != 413
 
 
-async def test_nothing_is_decoded_for_a_caller_without_a_key(tmp_path: Path) -> None:
+async def test_no_body_is_decoded_for_a_caller_without_a_key(tmp_path: Path) -> None:
     async with keyed(tmp_path) as it:
         answer = await it.api.http.post(
             CHAT,
@@ -177,7 +175,7 @@ async def test_nothing_is_decoded_for_a_caller_without_a_key(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("n_chars", [10, 200_000], ids=["whole at once", "in pieces"])
-async def test_an_encoded_body_is_decoded_behind_the_edge_of_a_proxy_too(n_chars: int) -> None:
+async def test_an_encoded_body_is_decoded_behind_a_proxy(n_chars: int) -> None:
     noise = "".join(random.Random(1).choices("abcdefghijklmnopqrstuvwxyz0123456789", k=n_chars))
     body = gzip.compress(json.dumps(ASK | {"messages": [{"role": "user", "content": noise}]}).encode())
     request = HEAD + b"content-encoding: gzip\r\ncontent-length: %d\r\n\r\n" % len(body) + body
@@ -203,7 +201,7 @@ GETS = ["/healthz", "/readyz", "/v1/models", "/v1/models/mini", "/v1/workflows",
 
 
 @pytest.mark.parametrize("path", [*GETS, "/v1/workflows/absent", "/v1/absent", CHAT])
-async def test_head_is_answered_as_get_without_a_body(path: str) -> None:
+async def test_head_returns_the_headers_of_get_without_a_body(path: str) -> None:
     async with served(team()) as api:
         get, head = await api.http.get(path), await api.http.head(path)
         assert (head.status_code, head.content) == (get.status_code, b"")
@@ -213,7 +211,7 @@ async def test_head_is_answered_as_get_without_a_body(path: str) -> None:
         assert again.status_code == get.status_code
 
 
-async def test_head_of_a_run_and_of_its_events_ends_at_once_also_while_the_run_goes_on() -> None:
+async def test_head_of_a_run_and_its_events_returns_immediately() -> None:
     slow = [scripted("a", "Slow.", delay_s=30)]
     async with served(team(workers=slow, workflows={})) as api:
         id = (await api.post({"model": "a"}, background=True)).json()["id"]
@@ -226,7 +224,7 @@ async def test_head_of_a_run_and_of_its_events_ends_at_once_also_while_the_run_g
 
 @pytest.mark.parametrize("path", [RESPONSES, CHAT, MESSAGES, "/v1/realtime", "/v1/models"])
 @pytest.mark.parametrize("edge", ["router", "proxy"])
-async def test_a_websocket_handshake_is_a_426_that_says_what_to_send(path: str, edge: str) -> None:
+async def test_a_websocket_handshake_returns_426_with_the_alternative(path: str, edge: str) -> None:
     handshake = (
         f"GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: keep-alive, Upgrade\r\nupgrade: WebSocket\r\n"
         "sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\nopenai-beta: responses_websockets=2026-02-06\r\n\r\n"
@@ -271,7 +269,7 @@ async def test_a_websocket_handshake_is_a_426_that_says_what_to_send(path: str, 
         "a skippable frame, and empty ones",
     ],
 )
-async def test_a_body_of_many_empty_parts_takes_little_time(encoding: str, body: bytes) -> None:
+async def test_a_body_with_many_empty_parts_is_rejected_quickly(encoding: str, body: bytes) -> None:
     async with served(team(limits={"max_body_bytes": 20_000_000})) as api:
         began_s = time.thread_time()
         answer = await send(api, CHAT, body, encoding)
@@ -279,7 +277,7 @@ async def test_a_body_of_many_empty_parts_takes_little_time(encoding: str, body:
         assert time.thread_time() - began_s < 0.7
 
 
-async def test_long_bodies_are_decoded_one_after_the_other() -> None:
+async def test_long_bodies_are_decoded_one_at_a_time() -> None:
     under_way, most = 0, 0
 
     def pieces() -> Iterator[bytes]:
@@ -300,7 +298,7 @@ async def test_long_bodies_are_decoded_one_after_the_other() -> None:
 @pytest.mark.parametrize(
     "body", [zstandard.compress(b""), b"\x50\x2a\x4d\x18" + bytes(4)], ids=["empty", "skippable"]
 )
-async def test_a_zstd_body_of_many_frames_is_decoded_no_further_than_a_hundred(body: bytes) -> None:
+async def test_a_zstd_body_is_decoded_up_to_a_hundred_frames(body: bytes) -> None:
     read = 0
 
     class Counted(bytes):

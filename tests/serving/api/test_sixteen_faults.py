@@ -153,7 +153,7 @@ async def stand_of(respond: Callable[[], Answer], *, refuses_prefill: bool = Fal
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("name", SCENARIOS)
-async def test_a_fault_of_a_primary_that_has_a_fallback_ends_as_it_should(name: str, stream: bool):
+async def test_a_primarys_fault_with_a_fallback_has_the_expected_result(name: str, stream: bool):
     scenario = SCENARIOS[name]
     answers = iter(scenario.answers)
     async with stand_of(
@@ -177,7 +177,7 @@ async def test_a_fault_of_a_primary_that_has_a_fallback_ends_as_it_should(name: 
     assert (after.status, after.text) == (200, TEXT), "the server is well afterwards"
 
 
-async def test_a_primary_that_is_down_for_a_minute_is_used_again_soon():
+async def test_a_primary_is_used_again_soon_after_an_outage_of_a_minute():
     """Sends twenty requests, one every 4 s. The fallback answers during the outage, and few calls probe the primary."""
     ends_s = time.monotonic() + 60
     async with stand_of(lambda: WELL if time.monotonic() >= ends_s else Answer(status=503)) as stand:
@@ -195,7 +195,7 @@ async def test_a_primary_that_is_down_for_a_minute_is_used_again_soon():
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
-async def test_a_failover_is_accounted_to_the_worker_that_answered(stream: bool):
+async def test_a_failover_is_billed_and_recorded_for_the_answering_worker(stream: bool):
     async with stand_of(lambda: Answer(status=503)) as stand:
         look = await stand.ask(stream=stream)
         runs = (await stand.http.get("/v1/workflows")).json()["data"]

@@ -102,7 +102,7 @@ def whole_team(*workers: Json) -> Json:
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("name", WIRES)
-async def test_words_and_calls_reach_every_client(name: str, client: str, stream: bool):
+async def test_text_and_tool_calls_reach_every_client(name: str, client: str, stream: bool):
     """The worst answers of each wire, by the worker's name and through a model."""
     wanted = ("a character in halves", "a lone half at the end", "parallel calls under one index", "whole JSON", "whole JSON with calls",
               "calls under 'end_turn'", "calls under 'TOOL_CALLS'", "words, `tool_calls` and no call", "words, `tool_use` and no call",
@@ -123,7 +123,7 @@ async def test_words_and_calls_reach_every_client(name: str, client: str, stream
 
 @pytest.mark.parametrize("row", ["a character in halves", "a lone half", "a lone half at the end"])
 @pytest.mark.parametrize("name", WIRES)
-async def test_halves_of_characters_reach_no_other_call_and_no_store(name: str, row: str):
+async def test_split_characters_are_joined_before_other_calls_and_the_store(name: str, row: str):
     text = ROWS[name][row].text
     async with (
         serving(DIALECTS[name].wire, Answer(instead=tuple(ROWS[name][row].events))) as upstream,
@@ -141,7 +141,7 @@ async def test_halves_of_characters_reach_no_other_call_and_no_store(name: str, 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("together", [False, True], ids=["in its own packet", "in one packet with words"])
 @pytest.mark.parametrize("name", WIRES)
-async def test_an_answer_goes_on_after_a_malformed_event(
+async def test_an_answer_continues_after_a_malformed_event(
     name: str, together: bool, stream: bool, position: str
 ):
     first, last = sloppy.CUT[name]
@@ -184,7 +184,7 @@ async def test_an_answer_goes_on_after_a_malformed_event(
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("events", sloppy.NO_CALL.values(), ids=sloppy.NO_CALL.keys())
-async def test_a_call_that_did_not_come_is_asked_for_again_and_else_a_clear_error(
+async def test_a_missing_tool_call_is_requested_again_or_a_clear_error(
     events: list[bytes], stream: bool, request: pytest.FixtureRequest
 ):
     name = request.node.callspec.id.partition("-")[0].partition(",")[0]

@@ -78,7 +78,7 @@ async def reconnect(it: Keyed) -> None:
     await it.store._ledger.writer._backend.aclose()
 
 
-async def test_paid_calls_are_refused_while_the_store_is_away_and_go_on_when_it_is_back(
+async def test_without_the_store_paid_calls_are_rejected_until_it_is_back(
     outage: Outage,
 ) -> None:
     async with keyed(outage.address, team(workers=POOL, workflows={})) as it:
@@ -107,7 +107,7 @@ async def test_paid_calls_are_refused_while_the_store_is_away_and_go_on_when_it_
     ["full", pytest.param("stopped", marks=[pytest.mark.real_time, pytest.mark.slow])],
     indirect=True,
 )
-async def test_where_settings_say_so_paid_calls_go_on_and_are_entered_later(
+async def test_with_the_setting_paid_calls_continue_without_the_store_and_are_entered_later(
     outage: Outage, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings = team(workers=POOL, workflows={}, store={"when_away": "serve"})

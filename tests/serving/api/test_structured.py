@@ -35,7 +35,7 @@ def pool(*replies: Any) -> Json:
     return team(TWO, workers=workers, workflows={})
 
 
-async def test_the_sdk_parses_an_answer_into_a_model_of_the_clients_own():
+async def test_the_sdk_parses_an_answer_into_the_clients_model():
     answer = {"kind": "rayleigh", "share": None, "inner": [{"kind": "mie", "share": 0.25, "inner": []}]}
     async with served(pool(json.dumps(answer))) as api:
         body: Any = {"model": "mini", "messages": [{"role": "user", "content": "Why?"}]}
@@ -47,7 +47,7 @@ async def test_the_sdk_parses_an_answer_into_a_model_of_the_clients_own():
     assert parsed == streamed == Cause.model_validate(answer)
 
 
-async def test_only_the_answering_step_is_bound_and_the_record_tells_of_the_repair():
+async def test_only_the_answering_step_has_the_schema_and_the_record_shows_the_repair():
     async with served(pool("Blue.", '```\n{"n": 4}\n```')) as api:
         answer = await api.ok(STRICT, trace=True)
         first = api.worker("a").calls[0]
@@ -58,7 +58,7 @@ async def test_only_the_answering_step_is_bound_and_the_record_tells_of_the_repa
     assert step["notes"] == ["The Markdown fence around the answer was removed."]
 
 
-async def test_nothing_of_an_invalid_answer_reaches_a_client():
+async def test_an_invalid_answer_never_reaches_a_client():
     async with served(pool("Blue.")) as api:
         whole = await api.post(STRICT)
         streamed = await api.post(STRICT | {"stream": True})
@@ -72,7 +72,7 @@ async def test_nothing_of_an_invalid_answer_reaches_a_client():
     assert "Blue." not in streamed.text
 
 
-async def test_a_stream_holds_its_answer_and_its_progress_goes_on():
+async def test_a_stream_holds_its_answer_until_it_is_valid_while_progress_continues():
     async with served(pool('{"n": 4}')) as api:
         events = await api.events(STRICT, progress="events")
     progress = [each for each in events if isinstance(each, dict) and each.get("choices") == []]
@@ -82,7 +82,7 @@ async def test_a_stream_holds_its_answer_and_its_progress_goes_on():
     assert pieces == ['{"n": 4}']
 
 
-async def test_a_cut_answer_is_told_as_one():
+async def test_a_truncated_structured_answer_is_reported_as_such():
     async with served(pool('{"n": 4}')) as api:
         answer = await api.ok(STRICT | {"max_tokens": 1})
         with pytest.raises(openai.LengthFinishReasonError):
@@ -95,7 +95,7 @@ async def test_a_cut_answer_is_told_as_one():
     assert answer["choices"][0]["finish_reason"] == "length"
 
 
-async def test_any_object_and_any_text_are_formats_too():
+async def test_json_object_and_text_are_valid_formats():
     async with served(pool("[1]", '{"any": "thing"}', "words")) as api:
         anything = await api.ok({"response_format": {"type": "json_object"}})
         text = await api.ok({"response_format": {"type": "text"}})
@@ -103,7 +103,7 @@ async def test_any_object_and_any_text_are_formats_too():
     assert text["choices"][0]["message"]["content"] == "words"
 
 
-async def test_a_schema_that_is_not_strict_is_a_wish():
+async def test_a_non_strict_schema_is_not_enforced():
     lax = {"type": "json_schema", "json_schema": {"name": "it", "schema": SCHEMA}}
     async with served(pool("Blue.")) as api:
         answer = await api.ok({"response_format": lax}, trace=True)
@@ -124,14 +124,14 @@ async def test_a_schema_that_is_not_strict_is_a_wish():
         ),
     ],
 )  # fmt: skip
-async def test_a_bad_format_is_refused_by_its_place(response_format: Json, param: str):
+async def test_an_invalid_format_is_rejected_with_its_place(response_format: Json, param: str):
     async with served(pool("Blue.")) as api:
         answer = await api.post({"response_format": response_format})
         assert not api.worker("b").calls
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
 
 
-async def test_an_invalid_answer_is_given_to_a_fallback_before_it_is_an_error():
+async def test_a_fallback_is_called_before_an_invalid_answer_is_an_error():
     workers = [
         scripted("a", "A reason.", price=PRICE),
         scripted("b", "Blue.", fallbacks=["c"], price=PRICE),
@@ -143,7 +143,7 @@ async def test_an_invalid_answer_is_given_to_a_fallback_before_it_is_an_error():
     assert [each["worker"] for each in answer["podium"]["steps"][1]["attempts"]] == ["b", "b"]
 
 
-async def test_a_team_inside_the_team_is_bound_too():
+async def test_an_inner_team_must_follow_the_schema():
     inner = json.dumps({"worker": 0, "subtask": "Go.", "access": []})
     outer = json.dumps({"worker": 2, "subtask": "All of it.", "access": []})
     workers = [scripted("a", "Blue.", '{"n": 4}', price=PRICE), scripted("b", price=PRICE)]
@@ -154,7 +154,7 @@ async def test_a_team_inside_the_team_is_bound_too():
     assert answer["choices"][0]["message"]["content"] == '{"n": 4}'
 
 
-async def test_a_client_that_leaves_while_its_answer_is_held_leaves_nothing_behind():
+async def test_a_client_that_leaves_while_its_answer_is_held_leaves_no_tasks():
     stalled = {"text": '{"n": 4}', "stall_after_tokens": 1}
     async with served(pool(stalled)) as api:
         asking = asyncio.create_task(api.post(STRICT))
@@ -163,14 +163,14 @@ async def test_a_client_that_leaves_while_its_answer_is_held_leaves_nothing_behi
         await api.quiet()
 
 
-async def test_a_deadline_ends_an_answer_that_is_held():
+async def test_a_deadline_ends_a_held_answer():
     stalled = {"text": '{"n": 4}', "stall_after_tokens": 1}
     async with served(pool(stalled)) as api:
         answer = await api.post(STRICT, deadline_s=0.3)
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "deadline_exceeded")
 
 
-async def test_every_dialect_holds_to_a_schema_and_refuses_one_that_fetches():
+async def test_every_dialect_enforces_a_schema_and_rejects_remote_references():
     answer = {"kind": "mie", "share": 0.5, "inner": []}
     async with served(pool("Blue.", json.dumps(answer), "Blue.", '{"n": 4}')) as api:
         parsed = await api.sdk.responses.parse(model="mini", input="Why?", text_format=Cause)

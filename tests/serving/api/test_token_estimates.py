@@ -23,7 +23,7 @@ TEXTS = {
 
 
 @pytest.mark.parametrize(("words", "fewest", "most"), TEXTS.values(), ids=TEXTS.keys())
-async def test_a_count_is_never_far_too_low(words: str, fewest: int, most: int) -> None:
+async def test_an_estimate_is_never_much_too_low(words: str, fewest: int, most: int) -> None:
     async with served(team()) as api:
         messages: list[Json] = [{"role": "user", "content": words}]
         bodies: dict[str, Json] = {
@@ -36,7 +36,7 @@ async def test_a_count_is_never_far_too_low(words: str, fewest: int, most: int) 
             assert fewest <= answer.json()["input_tokens"] <= 1.5 * most
 
 
-async def test_schemas_and_descriptions_of_tools_count_likewise() -> None:
+async def test_schemas_and_descriptions_of_tools_are_counted() -> None:
     words = "天地玄黄宇宙洪荒" * 50
     schema = {"type": "object", "properties": {"x": {"type": "string", "description": words}}}
     async with served(team()) as api:

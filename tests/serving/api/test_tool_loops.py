@@ -37,7 +37,7 @@ async def test_openais_sdk_runs_tools_and_gets_the_answer(model: str) -> None:
     assert answer.choices[0].finish_reason == "stop"
 
 
-async def test_openais_sdk_reads_calls_from_a_stream() -> None:
+async def test_openais_sdk_parses_tool_calls_from_a_stream() -> None:
     async with (
         served(calling_team()) as api,
         api.sdk as client,
@@ -88,7 +88,7 @@ async def test_anthropics_sdk_runs_tools_and_gets_the_answer(stream: bool) -> No
             assert answer.id == responses.id
 
 
-async def test_a_tools_failure_and_its_pictures_reach_the_step() -> None:
+async def test_a_tools_failure_reaches_the_step() -> None:
     async with served(calling_team()) as api, sdk(api) as client:
         responses = await run_tools(api, stream=False)
         content = [{"type": "text", "text": "no network"}, PICTURE]
@@ -104,7 +104,7 @@ async def test_a_tools_failure_and_its_pictures_reach_the_step() -> None:
     assert block.text == "They gave: ERROR no network, ERROR no network."
 
 
-async def test_arguments_that_are_no_object_are_told_as_what_they_are() -> None:
+async def test_invalid_tool_arguments_are_returned_as_invalid_json() -> None:
     async with served(calling_team(arguments="[1")) as api:
         whole = await api.ok(QUESTION | {"tools": TOOLS}, PATH)
         streamed = await run_tools(api, stream=True)
@@ -113,7 +113,7 @@ async def test_arguments_that_are_no_object_are_told_as_what_they_are() -> None:
     assert [block.input for block in streamed.content if block.type == "tool_use"] == [expected] * 2
 
 
-async def test_a_forged_id_is_an_error_in_the_dialects_own_shape() -> None:
+async def test_a_forged_id_is_an_error_in_the_dialects_form() -> None:
     forged = "call_" + "A" * 40
     messages: Any = [
         *QUESTION["messages"],
@@ -132,7 +132,7 @@ async def test_a_forged_id_is_an_error_in_the_dialects_own_shape() -> None:
             await api.sdk.chat.completions.create(model="mini", messages=turns, tools=CHAT_TOOLS)
 
 
-async def test_what_tools_gave_is_no_answer_to_an_equal_request() -> None:
+async def test_tool_results_do_not_answer_an_equal_request() -> None:
     async with served(calling_team() | {"cache": {"keep_s": 60}}) as api, sdk(api) as client:
         for _ in range(2):
             responses = await run_tools(api, stream=False)
@@ -190,7 +190,7 @@ def in_dialect(path: str, id: str, gave: str = "noon") -> Json:
 
 
 @pytest.mark.parametrize("field", FORMATS)
-async def test_results_cannot_bring_a_schema_that_the_run_is_not_bound_by(field: str) -> None:
+async def test_results_cannot_add_a_schema_to_a_run(field: str) -> None:
     path, wanted = FORMATS[field]
     async with served(calling_team()) as api:
         whole = await api.ok(ASK | {"tools": CHAT_TOOLS[1:]})
@@ -204,7 +204,7 @@ async def test_results_cannot_bring_a_schema_that_the_run_is_not_bound_by(field:
         assert (late.status_code, late.json()["error"]["param"]) == (400, field)
 
 
-async def test_results_with_the_schema_that_the_run_began_with_go_on() -> None:
+async def test_results_with_the_runs_original_schema_continue_it() -> None:
     path, wanted = FORMATS["response_format"]
     async with served(calling_team()) as api:
         whole = await api.ok(ASK | {"tools": CHAT_TOOLS[1:]} | wanted)
@@ -215,7 +215,7 @@ async def test_results_with_the_schema_that_the_run_began_with_go_on() -> None:
             assert answer.json()["error"]["code"] == "answer_invalid"
 
 
-async def test_a_wrong_answer_after_tools_is_repaired_once_and_the_repair_calls_none() -> None:
+async def test_an_invalid_answer_after_tools_is_repaired_once_without_tools() -> None:
     """A waiting run does not know of the repair, so each of its answers would be repaired again."""
     path, wanted = FORMATS["response_format"]
     async with served(team(workers=[tool_caller("a", [["clock"]])], workflows={})) as api:
@@ -228,7 +228,7 @@ async def test_a_wrong_answer_after_tools_is_repaired_once_and_the_repair_calls_
 
 
 @pytest.mark.parametrize(("path", "field"), [(PATH, "messages"), ("/v1/responses", "input")])
-async def test_what_is_wrong_with_results_is_told_by_the_dialects_own_field(path: str, field: str) -> None:
+async def test_an_error_in_results_names_the_dialects_own_field(path: str, field: str) -> None:
     async with served(calling_team()) as api:
         forged = await api.http.post(path, json=in_dialect(path, "call_" + "A" * 40))
         assert (forged.status_code, forged.json()["error"]["param"]) == (400, field)
@@ -239,14 +239,14 @@ async def test_what_is_wrong_with_results_is_told_by_the_dialects_own_field(path
         assert (other.status_code, other.json()["error"]["param"]) == (400, field)
 
 
-async def test_a_choice_of_one_tool_names_it() -> None:
+async def test_a_choice_of_one_tool_requires_its_name() -> None:
     async with served(calling_team()) as api:
         body: Json = {**QUESTION, "tools": TOOLS, "tool_choice": {"type": "tool"}}
         refused = await api.http.post(PATH, json=body)
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "tool_choice")
 
 
-async def test_a_run_in_the_background_tells_its_record_which_results_it_waits_for() -> None:
+async def test_a_background_runs_record_lists_the_results_that_it_waits_for() -> None:
     async with served(calling_team()) as api:
         run = (await api.post({"tools": CHAT_TOOLS[1:]}, background=True)).json()
         await until(lambda: api.service.running == 0, "it waits")

@@ -53,7 +53,7 @@ def mixed_team(*plans: str, **settings: object) -> Json:
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("who", WHO)
 @pytest.mark.parametrize(("path", "choice"), FORCED, ids=str)
-async def test_a_tool_that_must_be_called_and_that_no_worker_can_call_is_a_400_that_names_the_field(
+async def test_a_required_tool_that_no_worker_can_call_returns_400(
     path: str, choice: object, who: str, stream: bool
 ) -> None:
     async with served(mixed_team(plan(step("able")))) as api:
@@ -70,7 +70,7 @@ async def test_a_tool_that_must_be_called_and_that_no_worker_can_call_is_a_400_t
 
 @pytest.mark.parametrize("who", ["a worker", "a workflow", "a part of the pool"])
 @pytest.mark.parametrize("path", DIALECTS)
-async def test_tools_that_may_be_called_and_cannot_are_noted_on_the_record(path: str, who: str) -> None:
+async def test_optional_tools_that_no_worker_can_call_are_noted_on_the_record(path: str, who: str) -> None:
     async with served(mixed_team(plan(step("plain")))) as api:
         answer = await api.http.post(path, json=DIALECTS[path] | WHO[who])
         assert (answer.status_code, "Sunny." in answer.text) == (200, True)
@@ -79,7 +79,7 @@ async def test_tools_that_may_be_called_and_cannot_are_noted_on_the_record(path:
     assert ["calls_tools" in json.dumps(each["notes"]) for each in record["steps"]] == [True]
 
 
-async def test_a_step_of_a_worker_that_calls_none_is_noted_and_the_others_have_them() -> None:
+async def test_a_step_whose_worker_calls_no_tools_is_noted() -> None:
     async with served(mixed_team(plan(step("plain", "Guess."), step("able", "Look.", [0])))) as api:
         await api.ok(DIALECTS[CHAT])
         record = await api.newest()
@@ -92,7 +92,7 @@ async def test_a_step_of_a_worker_that_calls_none_is_noted_and_the_others_have_t
 @pytest.mark.parametrize(
     "tools", [{}, {"tools": CHAT_TOOLS, "tool_choice": "none"}], ids=["none", "none may be called"]
 )
-async def test_nothing_is_noted_where_no_tool_may_be_called(tools: Json) -> None:
+async def test_a_request_without_callable_tools_leaves_no_note(tools: Json) -> None:
     async with served(mixed_team()) as api:
         await api.ok({"model": "plain", "messages": ASKED} | tools)
         record = await api.newest()
@@ -120,13 +120,13 @@ async def test_a_forced_call_is_planned_for_a_worker_that_can_make_it(plans: lis
         assert "Sunny." not in answer.text
 
 
-async def test_the_worker_that_answers_without_a_plan_is_one_that_calls_tools() -> None:
+async def test_without_a_plan_a_worker_that_calls_tools_answers() -> None:
     async with served(mixed_team("no plan", conductor={"worker": "conductor", "fallback": "plain"})) as api:
         assert "get_weather" in (await api.post(DIALECTS[CHAT])).text
         assert "Sunny." in (await api.post({"messages": ASKED})).text, "where there are no tools"
 
 
-async def test_models_tell_who_calls_tools() -> None:
+async def test_the_models_list_shows_tool_support() -> None:
     async with served(mixed_team()) as api:
         listed = (await api.http.get("/v1/models")).json()["data"]
     calls_tools = {

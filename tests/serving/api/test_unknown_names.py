@@ -66,7 +66,7 @@ async def it(tmp_path: Path) -> Any:
 
 
 @pytest.mark.parametrize(("whose", "name"), [("keys", "mine"), ("teams", "search")])
-async def test_a_policy_with_a_name_that_is_not_there_is_a_400_with_a_suggestion(
+async def test_a_policy_with_an_unknown_name_returns_400_with_a_suggestion(
     it: Keyed, whose: str, name: str
 ) -> None:
     path = f"/v1/admin/{whose}/{it.ids[name]}/policy"
@@ -84,7 +84,7 @@ async def test_a_policy_with_a_name_that_is_not_there_is_a_400_with_a_suggestion
         assert (await it.ask("admin", "POST", path, policy)).status_code == 200
 
 
-async def test_a_deny_list_denies(it: Keyed) -> None:
+async def test_a_denied_worker_is_rejected(it: Keyed) -> None:
     await it.ask("admin", "POST", f"/v1/admin/keys/{it.ids['mine']}/policy", {"exclude_workers": ["coder"]})
     assert (await it.ask("mine", "POST", CHAT, ASK | {"model": "coder"})).status_code == 404
 
@@ -101,9 +101,7 @@ async def test_a_deny_list_denies(it: Keyed) -> None:
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_request_with_a_name_that_is_not_there_gets_a_suggestion(
-    body: Json, param: str, stream: bool
-) -> None:
+async def test_a_request_with_an_unknown_name_gets_a_suggestion(body: Json, param: str, stream: bool) -> None:
     async with served(settings()) as api:
         answer = await api.post({"stream": stream} | body)
     error = answer.json()["error"]
@@ -111,7 +109,7 @@ async def test_a_request_with_a_name_that_is_not_there_gets_a_suggestion(
     assert "Did you mean 'coder'?" in error["message"]
 
 
-async def test_no_worker_that_the_caller_may_not_call_is_suggested(it: Keyed) -> None:
+async def test_a_forbidden_worker_is_never_suggested(it: Keyed) -> None:
     await it.ask("admin", "POST", f"/v1/admin/keys/{it.ids['mine']}/policy", {"exclude_workers": ["coder"]})
     for body in (
         {"podium": {"exclude_workers": ["codder"]}},
@@ -129,7 +127,7 @@ async def test_no_worker_that_the_caller_may_not_call_is_suggested(it: Keyed) ->
         {"conductor": {"worker": "conductor", "fallback": "codder"}},
     ],
 )
-def test_settings_with_a_name_that_is_not_there_get_a_suggestion(change: Json) -> None:
+def test_settings_with_an_unknown_name_get_a_suggestion(change: Json) -> None:
     with pytest.raises(SettingsError, match="Did you mean 'coder'"):
         parse(settings() | change)
 
@@ -166,7 +164,7 @@ async def test_a_reload_that_removes_a_worker_flags_the_policies_that_name_it(
     assert it.api.service.policy_faults == []
 
 
-def test_the_command_line_checks_names_against_the_settings(
+def test_the_command_checks_names_against_the_settings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PODIUM_STORE_URL", f"sqlite:///{tmp_path / 'podium.db'}")

@@ -67,7 +67,7 @@ TAKEN: dict[str, Json] = {
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_what_would_change_the_answer_is_refused_by_name(stream: bool) -> None:
+async def test_an_unsupported_field_that_affects_the_answer_is_rejected_by_name(stream: bool) -> None:
     async with served(team()) as api:
         for name, (body, param) in REFUSED.items():
             for path in ("/v1/chat/completions", "/v1/plans"):
@@ -79,7 +79,7 @@ async def test_what_would_change_the_answer_is_refused_by_name(stream: bool) -> 
         assert not api.worker("conductor").calls
 
 
-async def test_what_would_not_is_taken() -> None:
+async def test_an_unsupported_value_without_effect_is_accepted() -> None:
     async with served(team()) as api:
         for name, body in TAKEN.items():
             answer = await api.post(body)
@@ -87,13 +87,13 @@ async def test_what_would_not_is_taken() -> None:
             assert answer.json()["choices"][0]["message"]["content"] == "Blue light scatters most."
 
 
-async def test_a_refusal_that_was_said_before_is_shown_as_what_was_said() -> None:
+async def test_an_earlier_refusal_is_sent_as_an_assistant_message() -> None:
     async with served(team()) as api:
         await api.ok(talk({"role": "assistant", "content": None, "refusal": "I cannot."}) | {"model": "a"})
         assert [m.text for m in api.worker("a").calls[0].messages][1] == "I cannot."
 
 
-async def test_the_sdk_is_told_which_field_it_is() -> None:
+async def test_the_sdks_error_names_the_unsupported_field() -> None:
     async with served(team()) as api, api.sdk as sdk:
         functions: Any = [TOOL["function"]]
         with pytest.raises(openai.BadRequestError) as caught:
@@ -102,6 +102,6 @@ async def test_the_sdk_is_told_which_field_it_is() -> None:
     assert "is not supported" in caught.value.message
 
 
-def test_every_field_that_the_sdk_knows_is_served_refused_or_without_effect() -> None:
+def test_every_field_of_the_sdk_is_supported_rejected_or_without_effect() -> None:
     accepts_by_name = {*completion_create_params.CompletionCreateParamsBase.__annotations__, "stream"}
     assert accepts_by_name <= ChatRequest.model_fields.keys()

@@ -30,7 +30,7 @@ ANSWERS = {
     ("dialect", "inner"),
     [(each, inner) for each in DIALECTS for inner in (False, True) if not (inner and each == "completions")],
 )
-async def test_a_prompt_that_is_too_long_is_told_so_that_agents_compact(
+async def test_a_prompt_too_long_has_the_error_that_makes_agents_compact(
     dialect: str, stream: bool, inner: bool, how: str
 ):
     path, fields, error = DIALECTS[dialect]
@@ -57,7 +57,7 @@ async def test_a_prompt_that_is_too_long_is_told_so_that_agents_compact(
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("status", [400, 401, 404, 429, 503])
 @pytest.mark.parametrize("dialect", ["chat", "messages", "responses"])
-async def test_a_prompt_that_is_too_long_is_told_also_after_the_fallback_failed(
+async def test_a_prompt_too_long_is_reported_even_if_the_fallback_failed(
     dialect: str, status: int, stream: bool, model: str
 ):
     path, body, error = DIALECTS[dialect]
@@ -83,7 +83,7 @@ async def test_a_prompt_that_is_too_long_is_told_also_after_the_fallback_failed(
     ]
 
 
-async def test_a_prompt_that_is_too_long_for_the_conductor_is_told_after_all_others_failed():
+async def test_a_prompt_too_long_for_the_conductor_is_reported_after_all_others_failed():
     workers = [scripted("a", {"error": "refused"})]
     settings = team({"error": "overflow"}, workers=workers, workflows={})
     async with served(settings) as api:

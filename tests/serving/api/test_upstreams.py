@@ -40,7 +40,7 @@ def only(worker: Json, *others: Json) -> Json:
     return team(workers=[worker, *others], workflows={})
 
 
-def nothing_is_held(api: Served, name: str = "a") -> None:
+def check_nothing_is_held(api: Served, name: str = "a") -> None:
     """Check that no slot or cent is held. `served` checks tasks, runs and spans."""
     slots = api.service.pool.limiters[name]
     assert (slots.open_calls, slots.queued) == (0, 0)
@@ -48,7 +48,7 @@ def nothing_is_held(api: Served, name: str = "a") -> None:
 
 
 @pytest.mark.parametrize("tokens", [10**30, -(10**6)])
-async def test_a_usage_that_cannot_be_harms_neither_the_answer_nor_the_list_of_runs(
+async def test_impossible_usage_breaks_neither_the_answer_nor_the_list_of_runs(
     provider: Provider, tokens: int
 ):
     async with serving(provider.wire) as upstream:
@@ -68,7 +68,7 @@ async def test_a_usage_that_cannot_be_harms_neither_the_answer_nor_the_list_of_r
     assert ["implausible" in note for note in step_json["notes"]] == [True]
 
 
-async def test_a_record_that_json_cannot_say_is_told_as_well_as_it_can():
+async def test_values_that_json_cannot_represent_are_approximated():
     odd = {
         "tokens": 10**30,
         "text": "\ud800",
@@ -84,7 +84,7 @@ async def test_a_record_that_json_cannot_say_is_told_as_well_as_it_can():
     }  # fmt: skip
 
 
-async def test_a_lone_surrogate_in_an_answer_tears_no_stream(provider: Provider):
+async def test_a_lone_surrogate_in_an_answer_does_not_break_the_stream(provider: Provider):
     events = provider.wire.events(Answer(text="a b"))
     odd = tuple(event.replace(b'" b"', b'" \\ud800"') for event in events)
     async with serving(provider.wire) as upstream:
@@ -105,7 +105,7 @@ FAULTS: dict[str, Fault] = {
 }
 
 
-async def test_every_fault_before_the_first_word_fails_over_and_leaves_nothing(provider: Provider):
+async def test_every_fault_before_the_first_token_uses_the_fallback(provider: Provider):
     async with AsyncExitStack() as stack:
         servers = [await stack.enter_async_context(faulty(fault)) for fault in FAULTS.values()]
         names = [f"w{number}" for number in range(len(servers))]
@@ -117,7 +117,7 @@ async def test_every_fault_before_the_first_word_fails_over_and_leaves_nothing(p
 
         async def play(name: str) -> tuple[int, str, str]:
             answer = await api.post({"model": name}, max_cost_usd=1)
-            nothing_is_held(api, name)
+            check_nothing_is_held(api, name)
             body = answer.json()
             return answer.status_code, body["model"], body["podium"]["steps"][0]["served_by"]
 
@@ -125,7 +125,7 @@ async def test_every_fault_before_the_first_word_fails_over_and_leaves_nothing(p
     assert results == dict.fromkeys(FAULTS, (200, "b", "b"))
 
 
-async def test_hung_streams_free_their_slots_when_the_timer_ends_them(provider: Provider):
+async def test_hung_streams_release_their_slots_at_the_timeout(provider: Provider):
     """More streams than slots stall, then one more request is served."""
     words = b"".join(provider.wire.events(Answer(text="a b c"))[: provider.first_word + 1])
     async with (
@@ -135,7 +135,7 @@ async def test_hung_streams_free_their_slots_when_the_timer_ends_them(provider: 
         upstream.heard.set()
         async with asyncio.timeout(60):
             answers = await asyncio.gather(*(api.post({"model": "a"}) for _ in range(6)))
-        nothing_is_held(api)
+        check_nothing_is_held(api)
     codes = {answer.status_code for answer in answers}
     assert codes <= {400, 502}, "words were read, or on a busy machine none before the timer ended"
     assert upstream.requests == 6
@@ -148,12 +148,12 @@ async def test_a_provider_that_fails_every_second_call_answers_every_client(prov
         async with served(only(remote(provider, upstream.url, retry=again))) as api:
             for _ in range(10):
                 await api.ok({"model": "a"})
-            nothing_is_held(api)
+            check_nothing_is_held(api)
             assert api.service.pool.health["a"].circuit == "closed"
     assert len(upstream.requests) == 20, "ten retries are what it may owe, and each helped"
 
 
-async def test_leaving_a_hung_call_frees_its_slot_at_once(provider: Provider):
+async def test_leaving_a_hung_call_releases_its_slot_immediately(provider: Provider):
     async with (
         faulty(Fault(drips=COMMENTS["comments"])) as upstream,
         served(only(remote(provider, upstream.url, stall_timeout_s=60))) as api,
@@ -168,7 +168,7 @@ async def test_leaving_a_hung_call_frees_its_slot_at_once(provider: Provider):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_after_a_failover_the_answer_names_who_served(stream: bool):
+async def test_after_a_failover_the_response_names_the_worker_that_answered(stream: bool):
     workers = [
         scripted("a", {"error": "unavailable"}, retry=ONCE, fallbacks=["b"]),
         scripted("b", "Instead."),
@@ -188,7 +188,7 @@ async def test_after_a_failover_the_answer_names_who_served(stream: bool):
     assert [(each["worker"], each["served_by"], each["model"]) for each in steps] == [("a", "b", "scripted")]
 
 
-async def test_a_deadline_that_is_shorter_than_retry_after_leaves_time_for_the_fallback():
+async def test_a_deadline_below_retry_after_leaves_time_for_the_fallback():
     waits = {"attempts": 3, "max_wait_s": 60}
     busy = scripted("a", {"error": "busy", "retry_after_s": 30}, retry=waits)
     async with served(only(busy | {"fallbacks": ["b"]}, scripted("b", "Instead."))) as api:
@@ -202,7 +202,7 @@ async def test_a_deadline_that_is_shorter_than_retry_after_leaves_time_for_the_f
     )
 
 
-async def test_a_conductor_that_never_ends_is_cut_off_and_a_worker_answers(provider: Provider):
+async def test_an_endless_plan_is_cut_off_and_a_worker_answers(provider: Provider):
     """The conductor's words arrive in time but never end, because its server ignores every limit."""
     words = b"".join(provider.wire.events(Answer(text="x"))[: provider.first_word + 1])
     drip = provider.wire.events(Answer(text="never "))[provider.first_word]

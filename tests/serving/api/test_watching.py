@@ -83,7 +83,7 @@ def text_of(events: list[Json], step: int | None) -> str:
 
 
 @pytest.mark.parametrize("with_store", [False, True])
-async def test_watchers_see_the_plan_and_the_steps_words_while_they_are_written(
+async def test_watchers_see_plan_and_step_output_while_they_are_written(
     store_address: Address, with_store: bool
 ) -> None:
     if not with_store and store_address.kind != "sqlite":
@@ -121,7 +121,7 @@ async def test_watchers_see_the_plan_and_the_steps_words_while_they_are_written(
         assert SECRET not in json.dumps(await apis[0].record(id))
 
 
-async def test_a_run_that_nobody_watches_notes_no_words_of_its_steps() -> None:
+async def test_a_run_without_watchers_stores_no_step_deltas() -> None:
     async with served(slow_team()) as api:
         id = (await api.ok())["podium"]["workflow_id"]
         assert not [each for each in await watch(api, id) if each["type"] in ("work", "answer")]
@@ -130,7 +130,7 @@ async def test_a_run_that_nobody_watches_notes_no_words_of_its_steps() -> None:
 @pytest.mark.parametrize(
     ("method", "change", "status"), [("DELETE", None, 401), ("POST", {"scopes": ["run"]}, 403)]
 )
-async def test_a_watcher_is_shown_nothing_more_once_its_key_is_revoked_or_may_not_read(
+async def test_a_watchers_stream_ends_when_its_key_loses_access(
     tmp_path: Path, method: str, change: Any, status: int
 ) -> None:
     workers = [scripted("a", WORDS * 4, tokens_per_s=10)]

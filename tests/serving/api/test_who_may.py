@@ -36,7 +36,7 @@ CONVERSATION, ITEM = "conv_1", "msg_1"
 BATCH = {"input_file_id": FILE, "endpoint": CHAT, "completion_window": "24h"}
 
 
-class Asked(NamedTuple):
+class AccessCase(NamedTuple):
     """A request, and its expected status for each of `WHO`."""
 
     method: str
@@ -55,105 +55,105 @@ OF_MY_TEAM_TO_READ_AND_RUN = (401, 401, 404, 404, 403, 200, 200)
 TO_ADD = (*OF_MY_TEAM_TO_READ_AND_RUN[:-1], 403)
 """An administrator adds nothing to a team's own objects."""
 TABLE = (
-    Asked("GET", "/healthz", EVERYBODY),
-    Asked("GET", "/readyz", EVERYBODY),
-    Asked("GET", "/", (307,) * 7, headers={"accept": "text/html,*/*;q=0.8"}),
-    Asked("GET", "/console/", EVERYBODY),
-    Asked("GET", "/v1/models", ANY_KEY),
-    Asked("GET", "/v1/models/{name:path}", ANY_KEY),
-    Asked("POST", CHAT, RUNS, ASK),
-    Asked("POST", CHAT, RUNS, ASK | {"stream": True}),
-    Asked("POST", "/v1/completions", RUNS, {"model": "a", "prompt": "Once"}),
-    Asked("POST", "/v1/embeddings", (*RUNS[:2], 400, 400, 403, 400, 400), {"model": "a", "input": "x"}),
-    Asked("POST", "/v1/messages", RUNS, ASK | {"max_tokens": 50}),
-    Asked("POST", "/v1/messages", RUNS, ASK | {"max_tokens": 50, "stream": True}),
-    Asked("POST", "/v1/messages/count_tokens", RUNS, ASK),
-    Asked("POST", "/v1/responses", RUNS, ASKED),
-    Asked("POST", "/v1/responses", RUNS, ASKED | {"stream": True}),
-    Asked("POST", "/v1/responses/input_tokens", RUNS, ASKED),
-    Asked("POST", "/v1/responses/compact", RUNS, ASKED),
-    Asked("GET", "/v1/responses/{response_id}", OF_MY_TEAM),
-    Asked("GET", "/v1/responses/{response_id}/input_items", OF_MY_TEAM),
-    Asked("POST", "/v1/responses/{response_id}/cancel", OF_MY_TEAM_TO_READ_AND_RUN, {}),
-    Asked("DELETE", "/v1/responses/{response_id}", OF_MY_TEAM_TO_READ_AND_RUN),
-    Asked("POST", "/v1/conversations", RUNS, {}),
-    Asked("GET", "/v1/conversations/{conversation_id}", OF_MY_TEAM),
-    Asked("POST", "/v1/conversations/{conversation_id}", TO_ADD, {"metadata": {}}),
-    Asked("POST", "/v1/conversations/{conversation_id}/items", TO_ADD, {"items": []}),
-    Asked("GET", "/v1/conversations/{conversation_id}/items", OF_MY_TEAM),
-    Asked("GET", "/v1/conversations/{conversation_id}/items/{item_id}", OF_MY_TEAM),
-    Asked("POST", "/v1/responses", TO_ADD, ASKED | {"conversation": CONVERSATION}),
-    Asked("DELETE", "/v1/conversations/{conversation_id}/items/{item_id}", OF_MY_TEAM_TO_READ_AND_RUN),
-    Asked("DELETE", "/v1/conversations/{conversation_id}", OF_MY_TEAM_TO_READ_AND_RUN),
-    Asked("POST", "/v1/plans", RUNS, ASK),
-    Asked("GET", "/v1/workflows", READS),
-    Asked("GET", "/v1/costs", READS),
-    Asked("GET", "/v1/workflows/{id}", OF_MY_TEAM),
-    Asked("GET", "/v1/workflows/{id}/events", OF_MY_TEAM),
-    Asked("POST", "/v1/workflows/{id}/cancel", OF_MY_TEAM_TO_RUN, {}),
-    Asked("POST", "/v1/workflows/{id}/feedback", (401, 401, 404, 200, 403, 200, 403), {"score": 1}),
-    Asked("POST", "/v1/files", RUNS),
-    Asked("GET", "/v1/files", READS),
-    Asked("GET", "/v1/files/{file}", OF_MY_TEAM),
-    Asked("GET", "/v1/files/{file}/content", OF_MY_TEAM),
-    Asked("POST", "/v1/batches", (401, 401, 404, 200, 403, 200, 200), BATCH),
-    Asked("GET", "/v1/batches", READS),
-    Asked("GET", "/v1/batches/{batch}", OF_MY_TEAM),
-    Asked("POST", "/v1/batches/{batch}/cancel", OF_MY_TEAM_TO_RUN, {}),
-    Asked("DELETE", "/v1/files/{file}", OF_MY_TEAM_TO_RUN),
-    Asked("GET", "/v1/replicas", ADMINS),
-    Asked("GET", "/v1/workers", ADMINS),
-    Asked("GET", "/v1/admin/ledger", ADMINS),
-    Asked("GET", "/v1/admin/teams", ADMINS),
-    Asked("POST", "/v1/admin/teams", CREATES, {"name": "new"}),
-    Asked("POST", "/v1/admin/teams/{team}", ADMINS, {"enabled": True}),
-    Asked("GET", "/v1/admin/teams/{team}/budget", ADMINS),
-    Asked("POST", "/v1/admin/teams/{team}/budget", ADMINS, {"day_usd": 9}),
-    Asked("GET", "/v1/admin/teams/{team}/policy", ADMINS),
-    Asked("POST", "/v1/admin/teams/{team}/policy", ADMINS, {"max_steps": 9}),
-    Asked("GET", "/v1/admin/keys", ADMINS),
-    Asked("POST", "/v1/admin/keys", CREATES, {"name": "new"}),
-    Asked("GET", "/v1/admin/keys/{key}", ADMINS),
-    Asked("POST", "/v1/admin/keys/{key}", ADMINS, {"expires_at": "2100-01-01T00:00:00Z"}),
-    Asked("POST", "/v1/admin/keys/{key}/rotate", ADMINS, {}),
-    Asked("GET", "/v1/admin/keys/{key}/budget", ADMINS),
-    Asked("POST", "/v1/admin/keys/{key}/budget", ADMINS, {}),
-    Asked("GET", "/v1/admin/keys/{key}/policy", ADMINS),
-    Asked("POST", "/v1/admin/keys/{key}/policy", ADMINS, {}),
-    Asked("DELETE", "/v1/admin/keys/{key}", ADMINS),
-    Asked("POST", "/v1/admin/reload", (*ADMINS[:-1], 400), {}),  # it was not started from a file
-    Asked("GET", "/v1/admin/openapi.json", ADMINS),
-    Asked("GET", "/v1/budget", ANY_KEY),
-    Asked("GET", "/v1/openapi.json", ANY_KEY),
+    AccessCase("GET", "/healthz", EVERYBODY),
+    AccessCase("GET", "/readyz", EVERYBODY),
+    AccessCase("GET", "/", (307,) * 7, headers={"accept": "text/html,*/*;q=0.8"}),
+    AccessCase("GET", "/console/", EVERYBODY),
+    AccessCase("GET", "/v1/models", ANY_KEY),
+    AccessCase("GET", "/v1/models/{name:path}", ANY_KEY),
+    AccessCase("POST", CHAT, RUNS, ASK),
+    AccessCase("POST", CHAT, RUNS, ASK | {"stream": True}),
+    AccessCase("POST", "/v1/completions", RUNS, {"model": "a", "prompt": "Once"}),
+    AccessCase("POST", "/v1/embeddings", (*RUNS[:2], 400, 400, 403, 400, 400), {"model": "a", "input": "x"}),
+    AccessCase("POST", "/v1/messages", RUNS, ASK | {"max_tokens": 50}),
+    AccessCase("POST", "/v1/messages", RUNS, ASK | {"max_tokens": 50, "stream": True}),
+    AccessCase("POST", "/v1/messages/count_tokens", RUNS, ASK),
+    AccessCase("POST", "/v1/responses", RUNS, ASKED),
+    AccessCase("POST", "/v1/responses", RUNS, ASKED | {"stream": True}),
+    AccessCase("POST", "/v1/responses/input_tokens", RUNS, ASKED),
+    AccessCase("POST", "/v1/responses/compact", RUNS, ASKED),
+    AccessCase("GET", "/v1/responses/{response_id}", OF_MY_TEAM),
+    AccessCase("GET", "/v1/responses/{response_id}/input_items", OF_MY_TEAM),
+    AccessCase("POST", "/v1/responses/{response_id}/cancel", OF_MY_TEAM_TO_READ_AND_RUN, {}),
+    AccessCase("DELETE", "/v1/responses/{response_id}", OF_MY_TEAM_TO_READ_AND_RUN),
+    AccessCase("POST", "/v1/conversations", RUNS, {}),
+    AccessCase("GET", "/v1/conversations/{conversation_id}", OF_MY_TEAM),
+    AccessCase("POST", "/v1/conversations/{conversation_id}", TO_ADD, {"metadata": {}}),
+    AccessCase("POST", "/v1/conversations/{conversation_id}/items", TO_ADD, {"items": []}),
+    AccessCase("GET", "/v1/conversations/{conversation_id}/items", OF_MY_TEAM),
+    AccessCase("GET", "/v1/conversations/{conversation_id}/items/{item_id}", OF_MY_TEAM),
+    AccessCase("POST", "/v1/responses", TO_ADD, ASKED | {"conversation": CONVERSATION}),
+    AccessCase("DELETE", "/v1/conversations/{conversation_id}/items/{item_id}", OF_MY_TEAM_TO_READ_AND_RUN),
+    AccessCase("DELETE", "/v1/conversations/{conversation_id}", OF_MY_TEAM_TO_READ_AND_RUN),
+    AccessCase("POST", "/v1/plans", RUNS, ASK),
+    AccessCase("GET", "/v1/workflows", READS),
+    AccessCase("GET", "/v1/costs", READS),
+    AccessCase("GET", "/v1/workflows/{id}", OF_MY_TEAM),
+    AccessCase("GET", "/v1/workflows/{id}/events", OF_MY_TEAM),
+    AccessCase("POST", "/v1/workflows/{id}/cancel", OF_MY_TEAM_TO_RUN, {}),
+    AccessCase("POST", "/v1/workflows/{id}/feedback", (401, 401, 404, 200, 403, 200, 403), {"score": 1}),
+    AccessCase("POST", "/v1/files", RUNS),
+    AccessCase("GET", "/v1/files", READS),
+    AccessCase("GET", "/v1/files/{file}", OF_MY_TEAM),
+    AccessCase("GET", "/v1/files/{file}/content", OF_MY_TEAM),
+    AccessCase("POST", "/v1/batches", (401, 401, 404, 200, 403, 200, 200), BATCH),
+    AccessCase("GET", "/v1/batches", READS),
+    AccessCase("GET", "/v1/batches/{batch}", OF_MY_TEAM),
+    AccessCase("POST", "/v1/batches/{batch}/cancel", OF_MY_TEAM_TO_RUN, {}),
+    AccessCase("DELETE", "/v1/files/{file}", OF_MY_TEAM_TO_RUN),
+    AccessCase("GET", "/v1/replicas", ADMINS),
+    AccessCase("GET", "/v1/workers", ADMINS),
+    AccessCase("GET", "/v1/admin/ledger", ADMINS),
+    AccessCase("GET", "/v1/admin/teams", ADMINS),
+    AccessCase("POST", "/v1/admin/teams", CREATES, {"name": "new"}),
+    AccessCase("POST", "/v1/admin/teams/{team}", ADMINS, {"enabled": True}),
+    AccessCase("GET", "/v1/admin/teams/{team}/budget", ADMINS),
+    AccessCase("POST", "/v1/admin/teams/{team}/budget", ADMINS, {"day_usd": 9}),
+    AccessCase("GET", "/v1/admin/teams/{team}/policy", ADMINS),
+    AccessCase("POST", "/v1/admin/teams/{team}/policy", ADMINS, {"max_steps": 9}),
+    AccessCase("GET", "/v1/admin/keys", ADMINS),
+    AccessCase("POST", "/v1/admin/keys", CREATES, {"name": "new"}),
+    AccessCase("GET", "/v1/admin/keys/{key}", ADMINS),
+    AccessCase("POST", "/v1/admin/keys/{key}", ADMINS, {"expires_at": "2100-01-01T00:00:00Z"}),
+    AccessCase("POST", "/v1/admin/keys/{key}/rotate", ADMINS, {}),
+    AccessCase("GET", "/v1/admin/keys/{key}/budget", ADMINS),
+    AccessCase("POST", "/v1/admin/keys/{key}/budget", ADMINS, {}),
+    AccessCase("GET", "/v1/admin/keys/{key}/policy", ADMINS),
+    AccessCase("POST", "/v1/admin/keys/{key}/policy", ADMINS, {}),
+    AccessCase("DELETE", "/v1/admin/keys/{key}", ADMINS),
+    AccessCase("POST", "/v1/admin/reload", (*ADMINS[:-1], 400), {}),  # it was not started from a file
+    AccessCase("GET", "/v1/admin/openapi.json", ADMINS),
+    AccessCase("GET", "/v1/budget", ANY_KEY),
+    AccessCase("GET", "/v1/openapi.json", ANY_KEY),
 )
 """Every route, with each of its methods at least once."""
 NOT_THERE, NOT_SO = (401, 401, 404, 404, 404, 404, 404), (401, 401, 405, 405, 405, 405, 405)
 ELSEWHERE, FOREIGN = (401, 401, 307, 307, 307, 307, 307), (403,) * 7
 NOBODY = (405,) * 7
 BESIDES = (
-    *(Asked("GET", path, NOT_THERE) for path in ("/v1/nothing", "/openapi.json", "/docs", "/metrics", "/V1/models", "//v1/workflows")),
-    Asked("GET", "/", NOT_THERE),
-    Asked("GET", "/", NOT_THERE, headers={"accept": "application/json"}),
-    Asked("POST", "/", NOT_THERE, {}, {"accept": "text/html"}),
-    Asked("GET", "/v1/admin", NOT_THERE),
-    Asked("GET", "/healthz/%2e%2e/v1/workflows", NOT_THERE),
-    Asked("GET", "/v1/models/%2e%2e/admin/keys", NOT_THERE),
-    Asked("GET", "/v1/workflows/", ELSEWHERE),
-    Asked("HEAD", "/healthz", (200,) * 7),
-    Asked("HEAD", "/v1/workflows", READS),
-    Asked("HEAD", CHAT, NOT_SO),
-    Asked("POST", "/healthz", NOBODY, {}),
-    Asked("POST", "/console/", NOBODY, {}),
-    Asked("GET", "/console/absent.js", (404,) * 7),
-    Asked("GET", "/console/", FOREIGN, headers={"host": "evil.example"}),
-    Asked("GET", CHAT, NOT_SO),
-    Asked("OPTIONS", CHAT, NOT_SO),
-    Asked("DELETE", "/v1/workflows", NOT_SO),
-    Asked("PUT", "/v1/admin/keys", NOT_SO, {}),
-    Asked("GET", "/v1/workflows", READS, headers={"x-http-method-override": "DELETE", "x-original-url": "/v1/admin/keys"}),
-    Asked("GET", "/v1/admin/keys", ADMINS, headers={"x-forwarded-user": "admin", "x-podium-caller": "admin"}),
-    Asked("POST", CHAT, FOREIGN, ASK, {"origin": "https://evil.example"}),
-    Asked("POST", CHAT, FOREIGN, ASK, {"host": "evil.example"}),
+    *(AccessCase("GET", path, NOT_THERE) for path in ("/v1/nothing", "/openapi.json", "/docs", "/metrics", "/V1/models", "//v1/workflows")),
+    AccessCase("GET", "/", NOT_THERE),
+    AccessCase("GET", "/", NOT_THERE, headers={"accept": "application/json"}),
+    AccessCase("POST", "/", NOT_THERE, {}, {"accept": "text/html"}),
+    AccessCase("GET", "/v1/admin", NOT_THERE),
+    AccessCase("GET", "/healthz/%2e%2e/v1/workflows", NOT_THERE),
+    AccessCase("GET", "/v1/models/%2e%2e/admin/keys", NOT_THERE),
+    AccessCase("GET", "/v1/workflows/", ELSEWHERE),
+    AccessCase("HEAD", "/healthz", (200,) * 7),
+    AccessCase("HEAD", "/v1/workflows", READS),
+    AccessCase("HEAD", CHAT, NOT_SO),
+    AccessCase("POST", "/healthz", NOBODY, {}),
+    AccessCase("POST", "/console/", NOBODY, {}),
+    AccessCase("GET", "/console/absent.js", (404,) * 7),
+    AccessCase("GET", "/console/", FOREIGN, headers={"host": "evil.example"}),
+    AccessCase("GET", CHAT, NOT_SO),
+    AccessCase("OPTIONS", CHAT, NOT_SO),
+    AccessCase("DELETE", "/v1/workflows", NOT_SO),
+    AccessCase("PUT", "/v1/admin/keys", NOT_SO, {}),
+    AccessCase("GET", "/v1/workflows", READS, headers={"x-http-method-override": "DELETE", "x-original-url": "/v1/admin/keys"}),
+    AccessCase("GET", "/v1/admin/keys", ADMINS, headers={"x-forwarded-user": "admin", "x-podium-caller": "admin"}),
+    AccessCase("POST", CHAT, FOREIGN, ASK, {"origin": "https://evil.example"}),
+    AccessCase("POST", CHAT, FOREIGN, ASK, {"host": "evil.example"}),
 )  # fmt: skip
 """Unknown routes, cross-origin requests, and attempts to exceed a key's rights."""
 
@@ -202,14 +202,14 @@ async def add_new(it: Keyed, names: dict[str, str], n: int) -> None:
     names["response_id"] = await add_response(it)
 
 
-async def send(it: Keyed, who: str | None, route: Asked, path: str) -> httpx2.Response:
+async def send(it: Keyed, who: str | None, route: AccessCase, path: str) -> httpx2.Response:
     if (route.method, path) != ("POST", "/v1/files"):
         return await it.ask(who, route.method, path, route.body, route.headers)
     form: Any = {"data": {"purpose": "batch"}, "files": {"file": ("in.jsonl", b"{}")}}
     return await it.api.http.post(path, headers=it.headers(who), **form)
 
 
-async def test_every_route_gives_every_sort_of_key_what_it_may_have_and_nothing_else(it: Keyed) -> None:
+async def test_every_route_returns_the_expected_status_for_every_kind_of_key(it: Keyed) -> None:
     id = await run_of(it, "mine")
     spare = (await it.directory.create_key("spare"))[1].id
     await add_batch(it)
@@ -248,11 +248,11 @@ def api_routes() -> set[tuple[str, str]]:
     }
 
 
-def test_the_table_of_access_has_every_route_and_no_other() -> None:
+def test_the_access_table_has_exactly_the_routes_of_the_api() -> None:
     assert {f"{method} {path}" for method, path in api_routes()} == access_table(DIALECTS).keys()
 
 
-def test_a_route_without_a_row_is_not_started_with() -> None:
+def test_a_route_without_an_access_rule_prevents_the_start() -> None:
     service = Service(build_pool(parse(team()), {}, engines={}))
     table = access_table(DIALECTS)
     admission = Admission(service, table)
@@ -261,7 +261,7 @@ def test_a_route_without_a_row_is_not_started_with() -> None:
         admission.guard([route])
 
 
-async def test_head_takes_the_same_key_as_get_on_every_route(it: Keyed) -> None:
+async def test_head_requires_the_same_key_as_get_on_every_route(it: Keyed) -> None:
     for method, path in api_routes():
         if method == "GET" and path != "/console":
             place = re.sub(r"\{[^}]+\}", "x", path)
@@ -284,7 +284,7 @@ def test_the_table_has_every_route() -> None:
     )
 
 
-async def test_a_request_without_a_key_runs_nothing_and_says_how_one_is_sent(it: Keyed) -> None:
+async def test_a_request_without_a_key_runs_nothing_and_gets_the_remedy(it: Keyed) -> None:
     for who in (None, "wrong"):
         answer = await it.ask(who, "POST", CHAT, ASK)
         error = answer.json()["error"]
@@ -306,14 +306,14 @@ async def test_a_request_without_a_key_runs_nothing_and_says_how_one_is_sent(it:
         ({"x-api-key": b"pk_\xff\xfe"}, "A Podium key is"),
     ],
 )
-async def test_what_is_no_key_is_told_why_and_not_shown(it: Keyed, headers: Any, message: str) -> None:
+async def test_an_invalid_key_gets_the_reason_but_is_not_shown(it: Keyed, headers: Any, message: str) -> None:
     answer = await it.api.http.get("/v1/models", headers=headers)
     assert answer.status_code == 401
     assert message in answer.json()["error"]["message"]
     assert not [value for value in headers.values() if value and str(value) in answer.text]
 
 
-async def test_both_headers_are_read_and_two_different_keys_are_none(it: Keyed) -> None:
+async def test_both_headers_are_read_and_two_different_keys_are_rejected(it: Keyed) -> None:
     mine, other = it.secrets["mine"], it.secrets["other team"]
     responses = [
         ({"x-api-key": mine}, 200),
@@ -331,7 +331,7 @@ async def test_both_headers_are_read_and_two_different_keys_are_none(it: Keyed) 
     assert read_credential([(b"x-api-key", b" k "), (b"authorization", b"BEARER k")]) == "k"
 
 
-async def test_nothing_behind_authentication_sees_the_key(it: Keyed) -> None:
+async def test_the_key_is_removed_from_the_headers_after_authentication(it: Keyed) -> None:
     mine = it.secrets["mine"].encode()
     headers = [(b"host", b"x"), (b"authorization", b"Bearer " + mine), (b"x-api-key", mine)]
     for path in ("/v1/models", "/healthz", "/readyz"):
@@ -340,7 +340,7 @@ async def test_nothing_behind_authentication_sees_the_key(it: Keyed) -> None:
         assert scope["headers"] == [(b"host", b"x")]
 
 
-async def test_openais_and_anthropics_clients_send_keys_that_are_read(it: Keyed) -> None:
+async def test_keys_sent_by_openais_and_anthropics_clients_are_accepted(it: Keyed) -> None:
     mine = it.secrets["mine"]
     client = it.api.openai(mine)
     answer = await client.chat.completions.create(**ASK)
@@ -351,7 +351,7 @@ async def test_openais_and_anthropics_clients_send_keys_that_are_read(it: Keyed)
         assert (await other.get("/v1/models", cast_to=dict[str, Any]))["object"] == "list"
 
 
-async def test_a_run_is_seen_by_its_team_whatever_key_asked_and_by_administrators(it: Keyed) -> None:
+async def test_a_run_is_visible_to_its_team_and_to_administrators(it: Keyed) -> None:
     mine, others, alone = [await run_of(it, who) for who in ("only run", "other team", "alone")]
 
     async def visible(who: str) -> set[str]:
@@ -368,13 +368,13 @@ async def test_a_run_is_seen_by_its_team_whatever_key_asked_and_by_administrator
     assert record["account"] == {"key_id": it.ids["only run"], "team_id": it.ids["search"]}
 
 
-async def test_a_key_that_may_not_read_ends_a_run_and_is_shown_nothing_of_it(it: Keyed) -> None:
+async def test_a_key_without_read_scope_can_cancel_a_run_but_not_see_it(it: Keyed) -> None:
     id = await run_of(it, "mine")
     response = await it.ask("only run", "POST", f"/v1/workflows/{id}/cancel", {})
     assert response.json() == {"id": id, "object": "workflow", "status": "finished"}
 
 
-async def test_a_run_of_another_team_is_as_one_that_never_was_also_while_it_runs(tmp_path: Path) -> None:
+async def test_a_run_of_another_team_returns_404_even_while_it_runs(tmp_path: Path) -> None:
     slow = scripted("a", {"text": "x y", "stall_after_tokens": 1})
     async with keyed(tmp_path, team(workers=[slow], workflows={})) as it:
         ask = ASK | {"model": "a", "stream": True}
@@ -388,7 +388,7 @@ async def test_a_run_of_another_team_is_as_one_that_never_was_also_while_it_runs
             assert (await it.ask("mine", "GET", f"/v1/workflows/{id}")).json()["status"] == "running"
 
 
-async def test_what_only_operators_may_read_of_a_record_is_read_by_administrators_only(
+async def test_an_errors_detail_in_a_record_is_only_for_administrators(
     tmp_path: Path,
 ) -> None:
     worker = {"name": "gone", "kind": "openai", "model": "m", "base_url": "http://127.0.0.1:1", "retry": {"attempts": 1}}  # fmt: skip
@@ -402,13 +402,13 @@ async def test_what_only_operators_may_read_of_a_record_is_read_by_administrator
         assert "127.0.0.1:1" not in listed
 
 
-async def test_a_probe_learns_whether_the_server_is_ready_and_only_a_key_learns_more(it: Keyed) -> None:
+async def test_readyz_shows_details_only_to_a_valid_key(it: Keyed) -> None:
     for who in (None, "wrong"):
         assert (await it.ask(who, "GET", "/readyz")).json() == {"status": "ready"}
     assert (await it.ask("mine", "GET", "/readyz")).json()["workers"] == ["a", "b", "c"]
 
 
-async def test_a_websocket_is_closed_before_anybody_looks_at_it(it: Keyed) -> None:
+async def test_a_websocket_is_closed_before_authentication(it: Keyed) -> None:
     messages: list[Any] = []
 
     async def send(message: Any) -> None:
@@ -419,7 +419,7 @@ async def test_a_websocket_is_closed_before_anybody_looks_at_it(it: Keyed) -> No
     assert messages == [{"type": "websocket.close", "code": 1008}]
 
 
-async def test_without_any_key_this_machine_is_served_whatever_credential_it_sends() -> None:
+async def test_without_keys_local_requests_are_served_whatever_credential_they_send() -> None:
     async with served(team()) as api:
         for headers in ({}, {"authorization": "Bearer none"}, {"x-api-key": "a"}, {"authorization": "?"}):
             assert (await api.http.post(CHAT, json=ASK, headers=headers)).status_code == 200
@@ -431,7 +431,7 @@ async def test_without_any_key_this_machine_is_served_whatever_credential_it_sen
         assert "podium keys create" in refused.json()["error"]["message"]
 
 
-async def test_without_any_key_whoever_a_proxy_asks_for_is_refused_and_told_how_to_make_one() -> None:
+async def test_without_keys_requests_through_a_proxy_from_elsewhere_are_rejected() -> None:
     async with served(team()) as api:
         for client, status in (("127.0.0.1", 200), ("10.1.2.3", 403), ("10.1.2.3, 127.0.0.1", 403)):
             answer = await api.http.get("/v1/models", headers={"x-forwarded-for": client})
@@ -455,7 +455,7 @@ async def test_without_any_key_whoever_a_proxy_asks_for_is_refused_and_told_how_
         (True, {"x-forwarded-for": "127.0.0.1, ::1"}, 200),
     ],
 )
-async def test_without_any_key_haproxys_own_connection_is_not_a_caller_on_this_machine(
+async def test_without_keys_haproxys_own_connection_is_not_a_local_caller(
     is_behind_haproxy: bool, headers: dict[str, str], status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if is_behind_haproxy:
@@ -466,5 +466,5 @@ async def test_without_any_key_haproxys_own_connection_is_not_a_caller_on_this_m
         assert (await api.http.get("/healthz", headers=headers)).status_code == 200
 
 
-def test_the_keys_of_these_tests_are_of_every_sort() -> None:
+def test_the_tests_have_a_key_of_every_kind() -> None:
     assert {who for who in WHO if who} - {"wrong"} <= KEYS.keys()

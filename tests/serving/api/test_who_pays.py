@@ -34,7 +34,7 @@ async def ask(it: Keyed, who: str, **body: Any) -> Any:
     return await it.ask(who, "POST", CHAT, ASK | body)
 
 
-async def test_the_ledger_has_what_the_records_say_by_key_and_by_team(store_address: Address) -> None:
+async def test_the_ledger_matches_the_records_per_key_and_team(store_address: Address) -> None:
     async with keyed(store_address) as it:
         costs = dict[str, Decimal]()
         for who in ("mine", "only run", "other team"):
@@ -47,7 +47,7 @@ async def test_the_ledger_has_what_the_records_say_by_key_and_by_team(store_addr
         assert await find_faults(await it.directory.open()) == []
 
 
-async def test_a_team_s_budget_holds_for_all_of_its_keys_and_for_nobody_else(store_address: Address) -> None:
+async def test_a_teams_budget_applies_to_all_of_its_keys_only(store_address: Address) -> None:
     async with keyed(store_address, team(workers=[DEAR], workflows={})) as it:
         await it.directory.set_budget(team_subject(it.ids["search"]), {"day": Decimal("0.5")})
         statuses = [(await ask(it, who, model="dear")).status_code for who in ("mine", "only run") * 4]
@@ -60,7 +60,7 @@ async def test_a_team_s_budget_holds_for_all_of_its_keys_and_for_nobody_else(sto
         assert "team" in refused["message"]
 
 
-async def test_parallel_requests_of_one_key_do_not_spend_the_same_cent(store_address: Address) -> None:
+async def test_parallel_requests_of_one_key_cannot_exceed_its_budget(store_address: Address) -> None:
     async with keyed(store_address, team(workers=[DEAR], workflows={})) as it:
         await it.directory.set_budget(key_subject(it.ids["alone"]), {"month": Decimal(1)})
         answers = await asyncio.gather(*(ask(it, "alone", model="dear") for _ in range(12)))
@@ -68,7 +68,7 @@ async def test_parallel_requests_of_one_key_do_not_spend_the_same_cent(store_add
         assert 0 < await spent_usd(it, "keys", it.ids["alone"]) <= 1
 
 
-async def test_a_worker_without_a_price_is_refused_under_a_budget_and_a_free_one_is_not(
+async def test_under_a_budget_an_unpriced_worker_is_rejected_but_not_a_free_one(
     store_address: Address,
 ) -> None:
     free, unknown = scripted("free"), {"name": "unknown", "kind": "openai", "model": "m", "base_url": "http://127.0.0.1:1", "retry": {"attempts": 1}}  # fmt: skip
@@ -79,7 +79,7 @@ async def test_a_worker_without_a_price_is_refused_under_a_budget_and_a_free_one
         assert (await ask(it, "other team", model="unknown")).status_code == 502
 
 
-async def test_who_leaves_while_its_call_waits_for_a_slot_pays_nothing_for_it(store_address: Address) -> None:
+async def test_a_call_cancelled_while_it_waits_for_a_slot_costs_nothing(store_address: Address) -> None:
     one_at_a_time = DEAR | {"max_concurrency": 1, "tokens_per_s": 100}
     async with keyed(store_address, team(workers=[one_at_a_time], workflows={})) as it:
         first = asyncio.create_task(ask(it, "alone", model="dear"))
@@ -94,7 +94,7 @@ async def test_who_leaves_while_its_call_waits_for_a_slot_pays_nothing_for_it(st
         assert await find_faults(await it.directory.open()) == []
 
 
-async def test_who_leaves_between_two_attempts_at_a_server_that_is_away_pays_nothing(store_address: Address) -> None:  # fmt: skip
+async def test_a_call_cancelled_between_two_attempts_at_an_unreachable_server_costs_nothing(store_address: Address) -> None:  # fmt: skip
     away = {
         "name": "away", "kind": "openai", "model": "m", "base_url": "http://127.0.0.1:1", "price": DEAR["price"],
         "retry": {"attempts": 8, "first_wait_s": 60, "max_wait_s": 60},
@@ -110,7 +110,7 @@ async def test_who_leaves_between_two_attempts_at_a_server_that_is_away_pays_not
         assert await find_faults(await it.directory.open()) == []
 
 
-async def test_an_administrator_sees_the_ledgers_lines_and_how_workers_are_doing(tmp_path: Path) -> None:
+async def test_an_administrator_sees_ledger_lines_and_worker_health(tmp_path: Path) -> None:
     async with keyed(tmp_path) as it:
         answer = await it.ask("mine", "POST", "/v1/chat/completions", ASK)
         await it.ask("other team", "POST", "/v1/chat/completions", ASK | {"model": "a"})
@@ -150,7 +150,7 @@ TINY = scripted("tiny", "Instead.", price={"input_usd_per_mtok": 1, "output_usd_
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("model", ["big", "steps"])
-async def test_the_ledger_books_a_failover_on_the_worker_that_answered(
+async def test_the_ledger_charges_a_failover_to_the_answering_worker(
     tmp_path: Path, model: str, stream: bool
 ) -> None:
     async with serving(OpenAIWire()) as upstream:
@@ -190,7 +190,7 @@ NO_THINKERS = [("openai", "m"), ("anthropic", "claude-haiku-4-5"), ("gemini", "g
 
 
 @pytest.mark.parametrize(("wire", "model"), NO_THINKERS)
-async def test_a_stream_that_breaks_again_and_again_costs_about_what_streamed(
+async def test_a_stream_that_breaks_repeatedly_costs_about_what_was_streamed(
     tmp_path: Path, wire: str, model: str
 ) -> None:
     dialect, words = PROVIDERS[wire], "one two three four five six seven eight nine ten"

@@ -11,7 +11,7 @@ SECRET = "hunter2-p%40ss"
 URL = f"postgresql://podium:{SECRET}@db.example:6432/accounts?sslmode=require"
 
 
-def test_without_a_variable_it_is_a_file_in_the_data_folder(tmp_path: Path) -> None:
+def test_the_default_store_is_a_file_in_the_data_folder(tmp_path: Path) -> None:
     address = find_address(StoreSettings(), {"XDG_DATA_HOME": str(tmp_path)})
     assert (address.kind, address.path) == ("sqlite", tmp_path / "podium" / "podium.db")
     assert not address.may_hold_something, "nothing is made before something is stored"
@@ -19,7 +19,7 @@ def test_without_a_variable_it_is_a_file_in_the_data_folder(tmp_path: Path) -> N
     assert home == Path.home() / ".local/share/podium/podium.db"
 
 
-def test_settings_name_the_file_and_the_variable() -> None:
+def test_the_settings_may_set_the_file_and_the_variable() -> None:
     assert find_address(StoreSettings(path=Path("/data/a b?.db")), {}).path == Path("/data/a b?.db")
     settings = StoreSettings(url_env="STORE")
     assert find_address(settings, {"STORE": URL, "PODIUM_STORE_URL": "nonsense"}).kind == "postgresql"
@@ -51,7 +51,7 @@ def test_an_address_shows_no_password() -> None:
         f"sqlite:///{SECRET}.db",
     ],
 )
-def test_an_address_that_is_none_names_the_variable_and_the_remedy_and_no_password(text: str) -> None:
+def test_an_invalid_address_is_an_error_without_the_password(text: str) -> None:
     with pytest.raises(
         StoreError, match=r"variable PODIUM_STORE_URL .*Set it to postgresql://USER"
     ) as caught:
@@ -60,7 +60,7 @@ def test_an_address_that_is_none_names_the_variable_and_the_remedy_and_no_passwo
     assert caught.value.__suppress_context__
 
 
-def test_a_file_is_refused_where_several_nodes_share_the_store() -> None:
+def test_a_file_is_rejected_if_several_nodes_share_the_store() -> None:
     with pytest.raises(StoreError, match="only one node"):
         require_shared(Address("sqlite", "/data/podium.db"))
     require_shared(parse_address(URL))

@@ -16,7 +16,7 @@ from tests.databases import make_file
 
 
 @pytest.mark.parametrize("cancelled_after_s", [0, 0.01])
-def test_a_loop_closes_after_the_thread_of_a_cancelled_statement(tmp_path: Path, cancelled_after_s: float):
+def test_a_loop_closes_only_after_a_cancelled_statements_thread(tmp_path: Path, cancelled_after_s: float):
     from tests.virtual_time import CarefulLoop
 
     async def cancel_a_slow_statement() -> None:
@@ -35,7 +35,7 @@ def test_a_loop_closes_after_the_thread_of_a_cancelled_statement(tmp_path: Path,
         time.sleep(0.01)
 
 
-async def test_a_connection_that_is_closed_in_the_middle_of_a_query_leaves_no_write_lock(tmp_path: Path):
+async def test_a_connection_closed_during_a_query_leaves_no_write_lock(tmp_path: Path):
     make_file(tmp_path / "store.db")
     async with (
         Database(sqlite_address(tmp_path / "store.db")) as database,

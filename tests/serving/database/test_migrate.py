@@ -59,7 +59,7 @@ def start(address: Address, before: str = "") -> subprocess.Popen[str]:
     return process
 
 
-async def test_an_empty_database_gets_the_schema_that_the_code_knows(empty_address: Address) -> None:
+async def test_an_empty_database_gets_the_schema_of_the_code(empty_address: Address) -> None:
     def differences(connection: Connection) -> list[object]:
         # SQLite has no identity columns, so a comparison would report a difference.
         with_defaults = connection.dialect.name != "sqlite"
@@ -83,7 +83,7 @@ async def test_an_empty_database_gets_the_schema_that_the_code_knows(empty_addre
     assert await check_version(empty_address) == newest_version()
 
 
-async def test_rows_of_the_ledger_stay_as_they_are(empty_address: Address) -> None:
+async def test_ledger_rows_cannot_be_changed(empty_address: Address) -> None:
     async with await open_database(empty_address) as database:
         row = {
             "kind": "adjust",
@@ -105,13 +105,13 @@ async def test_rows_of_the_ledger_stay_as_they_are(empty_address: Address) -> No
             assert (await connection.execute(select(ledger.c.amount))).scalars().all() == [5]
 
 
-def test_processes_that_start_together_make_the_schema_once(empty_address: Address) -> None:
+def test_processes_that_start_together_create_the_schema_once(empty_address: Address) -> None:
     processes = [start(empty_address) for _ in range(3)]
     ended = [process.communicate(timeout=60) for process in processes]
     assert [out for out, _ in ended] == [f"{newest_version()}\n"] * 3, ended
 
 
-def test_a_migration_that_is_killed_leaves_nothing_and_the_next_one_works(empty_address: Address) -> None:
+def test_a_killed_migration_leaves_no_tables_and_can_be_repeated(empty_address: Address) -> None:
     killed = start(empty_address, KILLED)
     killed.communicate(timeout=60)
     assert killed.returncode == -signal.SIGKILL
@@ -124,7 +124,7 @@ async def _tables(address: Address) -> list[str]:
         return await connection.run_sync(lambda sync: inspect(sync).get_table_names())
 
 
-async def test_another_version_is_refused_with_what_helps(
+async def test_another_schema_version_is_rejected_with_the_remedy(
     empty_address: Address, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with await open_database(empty_address) as database:
@@ -141,7 +141,7 @@ async def test_another_version_is_refused_with_what_helps(
             await refused(empty_address)
 
 
-async def test_a_migration_that_must_stop_the_servers_is_refused_online(empty_address: Address) -> None:
+async def test_an_incompatible_migration_is_rejected_online(empty_address: Address) -> None:
     await migrate(empty_address, to="0012")
     for refused in (check_version, lambda address: migrate(address, online=True)):
         with pytest.raises(StoreError, match="stop the servers"):
@@ -150,7 +150,7 @@ async def test_a_migration_that_must_stop_the_servers_is_refused_online(empty_ad
     assert await migrate(empty_address) == newest_version()
 
 
-async def test_migrations_that_only_add_change_nothing_that_older_servers_use(empty_address: Address) -> None:
+async def test_additive_migrations_do_not_affect_older_servers(empty_address: Address) -> None:
     def columns(connection: Connection) -> dict[tuple[str, str], str]:
         seen = inspect(connection)
         return {
@@ -176,7 +176,7 @@ async def test_migrations_that_only_add_change_nothing_that_older_servers_use(em
     assert before
 
 
-async def test_another_programs_tables_are_left_alone(empty_address: Address) -> None:
+async def test_tables_of_another_program_are_not_changed(empty_address: Address) -> None:
     if empty_address.kind == "sqlite":
         empty_address.path.parent.mkdir()
     async with Database(empty_address) as database, database.writing() as connection:
@@ -186,7 +186,7 @@ async def test_another_programs_tables_are_left_alone(empty_address: Address) ->
     assert await _tables(empty_address) == ["team"]
 
 
-async def test_a_writer_waits_for_another_and_a_broken_constraint_is_no_outage(
+async def test_writers_wait_for_each_other_and_a_broken_constraint_is_not_an_outage(
     empty_address: Address,
 ) -> None:
     async with await open_database(empty_address) as database:
@@ -201,7 +201,7 @@ async def test_a_writer_waits_for_another_and_a_broken_constraint_is_no_outage(
             await add("a")
 
 
-async def test_only_this_account_can_read_the_file(tmp_path: Path) -> None:
+async def test_the_database_file_is_private_to_its_owner(tmp_path: Path) -> None:
     address = sqlite_address(tmp_path / "data" / "podium.db")
     with pytest.raises(StoreError, match="Create it with `podium store migrate`"):
         await check_version(address)
@@ -213,7 +213,7 @@ async def test_only_this_account_can_read_the_file(tmp_path: Path) -> None:
     assert stat.S_IMODE(address.path.parent.stat().st_mode) == 0o700
 
 
-async def test_a_file_that_is_no_database_is_named(tmp_path: Path) -> None:
+async def test_a_file_that_is_not_a_database_is_named_in_the_error(tmp_path: Path) -> None:
     path = tmp_path / "podium.db"
     path.write_text("not a database, whatever it is called")
     for refused in (open_database, migrate, check_version, see_version):
@@ -221,12 +221,14 @@ async def test_a_file_that_is_no_database_is_named(tmp_path: Path) -> None:
             await refused(sqlite_address(path))
 
 
-async def test_a_file_that_cannot_be_made_is_named() -> None:
+async def test_an_unwritable_database_file_is_reported() -> None:
     with pytest.raises(StoreError, match=r"cannot be written: .*store\.path"):
         await open_database(sqlite_address(Path(__file__) / "podium.db"))
 
 
-async def test_a_database_that_is_away_or_absent_is_said_without_its_password(postgres: Postgres) -> None:
+async def test_an_unavailable_or_missing_database_is_reported_without_its_password(
+    postgres: Postgres,
+) -> None:
     away = parse_address("postgresql://podium:hunter2@127.0.0.1:1/x")
     with pytest.raises(StoreUnavailable) as unavailable:
         await open_database(away)

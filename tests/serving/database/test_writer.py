@@ -50,21 +50,21 @@ async def names(address: Address) -> list[str]:
         return list((await connection.execute(text("SELECT name FROM team ORDER BY name"))).scalars())
 
 
-async def test_what_is_asked_for_at_once_is_committed_together(writer: Writer) -> None:
+async def test_concurrent_writes_are_committed_together(writer: Writer) -> None:
     asked = [f"{number:03}" for number in range(300)]
     assert await asyncio.gather(*(writer.do(ADD, name) for name in asked)) == asked
     assert await names(writer.address) == asked
     assert batches == [256, 44]
 
 
-async def test_what_has_patience_gathers_and_is_written_after_what_somebody_waits_for(writer: Writer) -> None:
+async def test_deferred_writes_are_batched_after_urgent_ones(writer: Writer) -> None:
     patient = [writer.post(ADD_PATIENTLY, name) for name in "ab"]
     await writer.do(ADD, "c")
     await asyncio.gather(*patient)
     assert batches == [1, 2]
 
 
-async def test_what_has_patience_is_written_first_where_it_is_hurried_or_the_writer_closes(
+async def test_deferred_writes_are_written_when_hurried_or_closing(
     store_address: Address,
 ) -> None:
     batches.clear()
@@ -79,7 +79,7 @@ async def test_what_has_patience_is_written_first_where_it_is_hurried_or_the_wri
     assert await names(store_address) == ["a", "b", "c"]
 
 
-async def test_a_faulty_item_fails_alone(writer: Writer) -> None:
+async def test_a_faulty_item_does_not_fail_the_others(writer: Writer) -> None:
     results = await asyncio.gather(
         *(writer.do(ADD, name) for name in ("a", "b\0", "c")), return_exceptions=True
     )
@@ -89,21 +89,21 @@ async def test_a_faulty_item_fails_alone(writer: Writer) -> None:
     assert not writer.is_away
 
 
-async def test_who_gives_up_before_it_is_begun_has_written_nothing(writer: Writer) -> None:
+async def test_a_write_cancelled_before_it_starts_writes_nothing(writer: Writer) -> None:
     given_up = writer.post(ADD, "a")
     given_up.cancel()
     await writer.do(ADD, "b")
     assert await names(writer.address) == ["b"]
 
 
-async def test_what_is_kept_is_written_before_it_closes(store_address: Address) -> None:
+async def test_queued_writes_are_written_before_the_writer_closes(store_address: Address) -> None:
     await (await open_database(store_address)).aclose()
     async with Writer(store_address) as writer:
         writer.post(ADD_LATER, "a")
     assert await names(store_address) == ["a"]
 
 
-async def test_what_comes_too_late_is_told_so(
+async def test_a_write_after_closing_fails_with_a_message(
     store_address: Address, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with Writer(store_address) as writer:
@@ -115,37 +115,39 @@ async def test_what_comes_too_late_is_told_so(
     assert [line.split(":")[0] for line in lines] == ["Store operation 'team' failed"]
 
 
-async def test_a_server_that_starts_again_is_found_again_without_an_error(
-    postgres_of_its_own: Postgres,
+async def test_a_restarted_server_is_reconnected_without_an_error(
+    own_postgres: Postgres,
 ) -> None:
-    address = await asyncio.to_thread(postgres_of_its_own.make_database)
+    address = await asyncio.to_thread(own_postgres.make_database)
     await (await open_database(address)).aclose()
     async with Writer(address) as writer:
         await writer.do(ADD, "before")
-        await asyncio.to_thread(postgres_of_its_own.stop)
-        await asyncio.to_thread(postgres_of_its_own.start)
+        await asyncio.to_thread(own_postgres.stop)
+        await asyncio.to_thread(own_postgres.start)
         await writer.do(ADD, "after")
     assert await names(address) == ["after", "before"]
 
 
-async def test_while_the_server_is_away_some_fail_and_others_are_kept(postgres_of_its_own: Postgres) -> None:
-    address = await asyncio.to_thread(postgres_of_its_own.make_database)
+async def test_without_the_server_urgent_writes_fail_and_durable_ones_are_kept(
+    own_postgres: Postgres,
+) -> None:
+    address = await asyncio.to_thread(own_postgres.make_database)
     await (await open_database(address)).aclose()
     async with Writer(address) as writer:
         await writer.do(ADD, "before")
-        await asyncio.to_thread(postgres_of_its_own.stop)
+        await asyncio.to_thread(own_postgres.stop)
         kept = writer.post(ADD_LATER, "kept")
         with pytest.raises(StoreUnavailable) as caught:
             await writer.do(ADD, "lost")
         assert "127.0.0.1" in caught.value.detail
         assert writer.is_away
-        await asyncio.to_thread(postgres_of_its_own.start)
+        await asyncio.to_thread(own_postgres.start)
         assert await kept == "kept"
         assert not writer.is_away
     assert await names(address) == ["before", "kept"]
 
 
-async def test_a_file_that_another_process_has_locked_for_long_is_a_store_that_is_away(
+async def test_a_file_locked_for_too_long_counts_as_unavailable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("serving.database.database.BUSY_MS", 50)
@@ -164,7 +166,7 @@ async def test_a_file_that_another_process_has_locked_for_long_is_a_store_that_i
 
 
 @pytest.fixture
-async def postgres_of_its_own() -> AsyncGenerator[Postgres]:
+async def own_postgres() -> AsyncGenerator[Postgres]:
     """Run a PostgreSQL that the test may stop."""
     context = running_postgres()
     running = await asyncio.to_thread(context.__enter__)
@@ -172,7 +174,7 @@ async def postgres_of_its_own() -> AsyncGenerator[Postgres]:
     await asyncio.to_thread(context.__exit__, None, None, None)
 
 
-async def test_who_finds_no_connection_left_is_told_that_all_are_in_use(
+async def test_the_error_says_if_all_connections_are_in_use(
     store_address: Address, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("serving.database.database.CONNECT_S", 0.5)

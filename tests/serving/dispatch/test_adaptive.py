@@ -31,7 +31,7 @@ async def ask(worker: Worker, times: int) -> None:
             pass
 
 
-def test_an_engine_with_a_line_of_its_own_is_given_about_what_it_works_on():
+def test_an_engine_with_its_own_queue_gets_about_as_many_calls_as_it_runs():
     slots, samples = Slots(MOST), list[int]()
     for sent_s in range(10):
         slots.speak(sent_s, 0.1, is_full=False)
@@ -50,7 +50,7 @@ async def test_all_slots_are_free_after_all_calls():
     assert (limiter.open_calls, limiter.queued) == (0, 0)
 
 
-async def test_a_worker_that_says_it_is_busy_is_given_fewer_once_for_all_calls_under_way():
+async def test_a_busy_worker_loses_slots_once_for_all_calls_in_progress():
     inner = ScriptedWorker("w", [*[ScriptedReply(error="busy")] * 5, *["x"] * 100], delay_s=0.01)
     limiter = AdaptiveLimiter("w", 10)
     worker = dispatcher(route(inner, limiter=limiter))
@@ -61,7 +61,7 @@ async def test_a_worker_that_says_it_is_busy_is_given_fewer_once_for_all_calls_u
     assert limiter.n_slots == 10, "it takes them again, one more at a time"
 
 
-def test_after_a_short_time_in_which_it_was_busy_a_worker_soon_takes_what_it_took_before():
+def test_after_a_short_busy_period_a_worker_soon_regains_its_slots():
     slots = Slots(64)
     for _ in range(20):
         slots.refuse(LATER_S)
@@ -71,7 +71,7 @@ def test_after_a_short_time_in_which_it_was_busy_a_worker_soon_takes_what_it_too
     assert slots.n == 64
 
 
-def test_where_it_is_busy_again_on_the_way_there_it_grows_slowly(monkeypatch: pytest.MonkeyPatch):
+def test_slots_grow_slowly_if_the_worker_is_busy_again(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("serving.dispatch.slots.LOWER_EVERY_S", 0.0)
     slots, refused = Slots(64), 0
     for _ in range(5000):
@@ -84,7 +84,7 @@ def test_where_it_is_busy_again_on_the_way_there_it_grows_slowly(monkeypatch: py
     assert refused < 50
 
 
-def test_first_tokens_that_fewer_calls_make_no_sooner_cost_no_slots():
+def test_slots_recover_if_fewer_of_them_do_not_improve_first_tokens():
     slots = Slots(40)
     for sent_s in range(10):
         slots.speak(sent_s, 0.2, is_full=False)
@@ -124,7 +124,7 @@ def send_shorter_and_shorter(slots: Slots, *parties: str, beside: dict[str, floa
     return lowest
 
 
-def test_one_party_alone_leaves_a_quarter_of_the_slots_which_soon_are_all_there_for_others():
+def test_one_team_alone_keeps_a_quarter_of_the_slots_and_others_regain_all():
     slots = quiet(64)
     assert send_shorter_and_shorter(slots, "a") == 16
     assert slots.n == 16
@@ -136,21 +136,21 @@ def test_one_party_alone_leaves_a_quarter_of_the_slots_which_soon_are_all_there_
 @pytest.mark.parametrize(
     ("others_s", "lowest"), [({"b": 0.1}, 64), ({"b": 1.0}, 51), ({"b": 0.1, "c": 1.0}, 51)]
 )
-def test_one_party_beside_others_cuts_no_slots_for_them(others_s: dict[str, float], lowest: int):
+def test_one_slow_team_reduces_no_slots_for_others(others_s: dict[str, float], lowest: int):
     slots = quiet(64)
     assert send_shorter_and_shorter(slots, "a", beside=others_s) == lowest, "a cut that did not help others"
     assert slots.n >= 51
 
 
 @pytest.mark.parametrize("parties", [("",), ("a", "b")], ids=["keys are off", "two"])
-def test_where_two_are_late_or_nobody_can_be_told_apart_slots_are_cut_as_far_as_it_helps(
+def test_slots_are_reduced_if_several_or_unknown_teams_are_slow(
     parties: tuple[str, ...],
 ):
     assert send_shorter_and_shorter(quiet(64), *parties) < 8
 
 
 @pytest.mark.parametrize("n", [1, 2, 1000])
-def test_an_engine_with_a_line_of_its_own_is_given_fewer_whoever_calls(n: int):
+def test_an_engine_with_its_own_queue_gets_fewer_calls_from_any_team(n: int):
     slots, samples = quiet(MOST), list[int]()
     for call in range(1000):
         slots.speak(LATER_S, 0.1 * max(1.0, slots.n / ENGINE), is_full=True, party=f"party {call % n}")
@@ -159,7 +159,7 @@ def test_an_engine_with_a_line_of_its_own_is_given_fewer_whoever_calls(n: int):
     assert max(samples[500:]) <= MOST * 2 / 3
 
 
-async def test_first_tokens_are_told_by_team():
+async def test_first_token_times_are_recorded_per_team():
     limiter = AdaptiveLimiter("w", 1)
     worker = dispatcher(route(ScriptedWorker("w", ["x"]), limiter=limiter))
     for key, team in (("a", "t"), ("a2", "t"), ("b", "")):

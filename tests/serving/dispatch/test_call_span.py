@@ -43,7 +43,7 @@ async def ask(worker: ScriptedWorker, call: Call = CALL, *, content: bool = Fals
     return SPANS.ended[-1]
 
 
-async def test_a_span_says_who_was_asked_for_what_and_what_it_took():
+async def test_a_span_has_the_worker_the_operation_and_the_usage():
     usage = Usage(10, 4, 3, 2)
     span = await ask(
         ScriptedWorker("w", [ScriptedReply("one two", usage=usage)], price=PRICE, model="model-1-2026")
@@ -61,7 +61,7 @@ async def test_a_span_says_who_was_asked_for_what_and_what_it_took():
     assert span.status.status_code is StatusCode.UNSET
 
 
-async def test_a_plans_span_is_called_after_the_conductor():
+async def test_a_plans_span_is_named_after_the_conductor():
     span = await ask(
         ScriptedWorker("conductor", ["x"]),
         Call(CALL.messages, site=CallSite(operation="plan", plan=2, attempt=3)),
@@ -79,12 +79,12 @@ async def test_a_plans_span_is_called_after_the_conductor():
     assert spans.STEP not in span.attributes
 
 
-async def test_the_time_to_the_first_chunk_is_the_time_that_opening_takes():
+async def test_the_time_to_the_first_chunk_is_the_time_to_open_the_call():
     span = await ask(ScriptedWorker("w", ["x"], delay_s=0.03))
     assert span.attributes[spans.FIRST_CHUNK_S] == pytest.approx(0.03)
 
 
-async def test_a_step_links_to_each_step_it_reads():
+async def test_a_steps_span_links_to_the_steps_that_it_reads():
     worker = ScriptedWorker("w", ["x"])
     with spans.workflow("mini", "wf_1"):
         for step, access in [(0, ()), (1, ()), (2, (0, 1))]:
@@ -99,7 +99,7 @@ async def test_a_step_links_to_each_step_it_reads():
     assert all(span.parent.span_id == root.context.span_id for span in (first, second, third))
 
 
-async def test_a_run_inside_a_run_takes_none_of_its_links():
+async def test_an_inner_run_has_none_of_the_outer_runs_links():
     worker = ScriptedWorker("w", ["x"])
 
     async def step(run: str, step: int, *access: int) -> Any:
@@ -113,7 +113,7 @@ async def test_a_run_inside_a_run_takes_none_of_its_links():
     assert [link.context.span_id for link in inner_reader.links] == [inner.context.span_id]
 
 
-async def test_a_failure_before_the_first_token_is_named():
+async def test_a_span_names_an_error_before_the_first_token():
     with pytest.raises(WorkerBusy):
         await ask(ScriptedWorker("w", [ScriptedReply(error="busy")]))
     span = SPANS.ended[-1]
@@ -131,7 +131,7 @@ async def test_a_failure_before_the_first_token_is_named():
         (True, Permit(hides_personal_data=True), "[e-mail address removed] was scripted to fail (busy)."),
     ],
 )
-async def test_an_errors_words_are_in_a_span_only_where_texts_are(
+async def test_an_error_message_is_in_a_span_only_if_content_is_recorded(
     content: bool, permit: Permit, words: str
 ) -> None:
     with pytest.raises(WorkerBusy):
@@ -143,7 +143,7 @@ async def test_an_errors_words_are_in_a_span_only_where_texts_are(
     assert SPANS.ended[-1].status.description == words
 
 
-async def test_a_failure_in_mid_stream_is_named_beside_what_came():
+async def test_a_failure_in_mid_stream_is_recorded_with_the_first_chunk_time():
     with pytest.raises(WorkerUnavailable):
         await ask(ScriptedWorker("w", [ScriptedReply("x y z", fail_after_tokens=1)], model="m"))
     span = SPANS.ended[-1]
@@ -152,7 +152,7 @@ async def test_a_failure_in_mid_stream_is_named_beside_what_came():
     assert spans.INPUT_TOKENS not in span.attributes, "nobody said"
 
 
-async def test_no_content_unless_the_settings_ask_for_it():
+async def test_a_span_has_no_content_unless_configured():
     worker = ScriptedWorker("w", ["the answer"])
     without, with_content = await ask(worker), await ask(worker, content=True)
     assert not any(
@@ -166,7 +166,7 @@ async def test_no_content_unless_the_settings_ask_for_it():
 @pytest.mark.parametrize(
     "reply", [ScriptedReply("x y", stall_after_tokens=1), ScriptedReply("x", stall_after_tokens=0)]
 )
-async def test_it_ends_where_the_call_is_cancelled(reply: ScriptedReply):
+async def test_a_span_ends_when_its_call_is_cancelled(reply: ScriptedReply):
     worker = ScriptedWorker("w", [reply])
     asking = asyncio.create_task(ask(worker))
     await until(lambda: worker.open_calls == 1)
@@ -176,7 +176,7 @@ async def test_it_ends_where_the_call_is_cancelled(reply: ScriptedReply):
     assert (SPANS.open, len(SPANS.ended), asking.cancelled()) == ([], 1, True)
 
 
-async def test_an_unknown_cost_is_not_told_as_nothing():
+async def test_an_unknown_cost_is_not_recorded_as_zero():
     span = await ask(ScriptedWorker("w", ["x"], price=None))
     assert spans.COST_USD not in span.attributes
     assert (await ask(ScriptedWorker("w", ["x"]))).attributes[spans.COST_USD] == 0

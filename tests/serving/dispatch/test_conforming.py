@@ -51,7 +51,7 @@ async def ask(*replies: Any, **settings: Any) -> tuple[ScriptedWorker, CallResul
     return script, reply.result, pieces
 
 
-async def test_a_right_answer_comes_in_one_piece_once_it_is_whole():
+async def test_a_valid_answer_is_sent_as_one_delta():
     script, result, pieces = await ask(ScriptedReply('{"n":\n 1}', reasoning="Let me see."))
     assert (result.output, pieces, result.reasoning) == ('{"n":\n 1}', ['{"n":\n 1}'], "Let me see.")
     assert (result.finish, result.attempts, result.notes) == (FinishReason.STOP, (), ())
@@ -62,7 +62,7 @@ def script_tokens(script: ScriptedWorker, call: int) -> int:
     return sum(len(message.text.split()) for message in script.calls[call].messages)
 
 
-async def test_the_model_is_told_the_schema_after_its_own_system_prompt():
+async def test_the_schema_is_appended_to_the_workers_system_prompt():
     script, _, _ = await ask(RIGHT)
     first = script.calls[0].messages[0]
     assert first.role == "system"
@@ -70,7 +70,7 @@ async def test_the_model_is_told_the_schema_after_its_own_system_prompt():
     assert script.calls[0].answer_format is None, "it has no field for one"
 
 
-async def test_a_wrong_answer_is_repaired_once_and_both_calls_are_paid():
+async def test_an_invalid_answer_is_repaired_once_and_both_calls_are_billed():
     ledger = BudgetLedger()
     script, result, _ = await ask("About one.", RIGHT, ledger=ledger)
     texts = [message.text for message in script.calls[1].messages[-2:]]
@@ -92,12 +92,12 @@ async def test_the_record_names_the_deployment_that_gave_a_wrong_answer():
     assert [(each.deployment, each.error) for each in reply.attempts] == [("east", "AnswerInvalid")]
 
 
-async def test_no_stop_sequence_cuts_an_answer_that_has_to_hold_to_its_schema():
+async def test_stop_sequences_do_not_apply_to_structured_answers():
     script, result, _ = await ask(ScriptedReply(RIGHT), sampling=Sampling(stop=('"', "}")))
     assert (result.output, result.notes, script.calls[0].sampling.stop) == (RIGHT, (STOP_NOTE,), ())
 
 
-async def test_two_wrong_answers_are_an_error_that_nobody_asks_again_for():
+async def test_two_invalid_answers_are_a_final_error():
     ledger = BudgetLedger()
     with pytest.raises(AnswerInvalid) as caught:
         await ask("One.", '{"n": "1"}', ledger=ledger)
@@ -109,7 +109,7 @@ async def test_two_wrong_answers_are_an_error_that_nobody_asks_again_for():
     assert not ledger.holds
 
 
-async def test_no_repair_is_made_that_could_cost_more_than_is_left():
+async def test_an_invalid_answer_is_not_repaired_without_budget():
     ledger = BudgetLedger(Budget(Decimal("0.005")))
     with pytest.raises(BudgetExceeded):
         await ask(ScriptedReply("One.", usage=Usage(3000, 100)), RIGHT, ledger=ledger)
@@ -117,23 +117,23 @@ async def test_no_repair_is_made_that_could_cost_more_than_is_left():
 
 
 @pytest.mark.parametrize("finish", [FinishReason.LENGTH, FinishReason.CONTENT_FILTER])
-async def test_a_cut_and_a_refusal_are_told_as_what_they_are(finish: FinishReason):
+async def test_a_truncated_or_refused_answer_is_not_repaired(finish: FinishReason):
     script, result, _ = await ask(ScriptedReply('{"n":', finish=finish))
     assert (result.output, result.finish, len(script.calls)) == ('{"n":', finish, 1)
 
 
-async def test_a_fence_around_the_whole_is_taken_off_and_noted():
+async def test_a_code_fence_around_the_answer_is_removed_and_noted():
     script, result, _ = await ask(f"```json\n{RIGHT}\n```")
     assert (result.output, result.notes, len(script.calls)) == (RIGHT, (FENCE_NOTE,), 1)
 
 
-async def test_what_breaks_while_it_is_held_shows_nothing_and_may_be_asked_elsewhere():
+async def test_an_answer_that_breaks_before_it_is_valid_shows_nothing():
     with pytest.raises(WorkerUnavailable) as caught:
         await ask(ScriptedReply("one two three", fail_after_tokens=2))
     assert caught.value.billed_at_bound
 
 
-async def test_an_answer_that_need_not_hold_streams_and_is_noted():
+async def test_a_non_strict_answer_is_streamed_and_noted():
     lax = AnswerFormat(SCHEMA, strict=False)
     script, result, pieces = await ask("About one.", wanted=lax)
     assert (pieces, len(script.calls)) == (["About", " one."], 1)
@@ -141,7 +141,7 @@ async def test_an_answer_that_need_not_hold_streams_and_is_noted():
     assert (await ask(RIGHT, wanted=lax))[1].notes == ()
 
 
-def test_where_tools_may_be_called_decoding_is_free():
+def test_decoding_is_unconstrained_if_tools_may_be_called():
     assert vllm.translate(WANTED, Toolset()).native is not None
     assert vllm.translate(WANTED, Toolset((Tool("clock"),))).native is None
 
@@ -163,7 +163,7 @@ class Caller:
         return open_reply("w", "m", deltas())
 
 
-async def test_a_turn_that_calls_tools_is_passed_on_as_it_is_and_the_last_one_is_bound():
+async def test_only_the_last_turn_is_validated_and_tool_calls_pass_unchanged():
     worker = dispatcher(Caller())
     call = Call((Message.of("user", "When?"),), tools=Toolset((Tool("clock"),)), answer_format=WANTED)
     async with worker.open(call) as reply:

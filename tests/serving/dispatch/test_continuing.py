@@ -59,14 +59,14 @@ async def ask(player: Player, call: Call, *, prefills: bool = False) -> tuple[st
 
 
 @pytest.mark.parametrize("cut", [1, 10, 20, 25, 30])
-async def test_an_answer_that_its_model_would_end_about_at_its_limit_is_whole(cut: int):
+async def test_an_answer_that_ends_near_its_limit_is_complete(cut: int):
     prefix = begin(TEXT, cut)
     player = saying(Seam(prefix).beginning + TEXT[len(prefix) :])
     assert await ask(player, call_after(prefix)) == (TEXT[len(prefix) :], FinishReason.STOP)
 
 
 @pytest.mark.parametrize("cut", [1, 10, 29])
-async def test_a_longer_answer_ends_no_further_beyond_its_limit_than_the_repetition_is_long(cut: int):
+async def test_a_longer_answer_exceeds_its_limit_by_at_most_the_repetition(cut: int):
     prefix = begin(LONG, cut)
     beginning = Seam(prefix).beginning
     text, finish = await ask(saying(beginning + LONG[len(prefix) :]), call_after(prefix))
@@ -75,7 +75,7 @@ async def test_a_longer_answer_ends_no_further_beyond_its_limit_than_the_repetit
     assert LIMIT <= len(tokens(prefix + text)) <= LIMIT + len(beginning)
 
 
-async def test_who_has_broken_off_in_thoughts_alone_is_asked_for_no_more_than_is_left():
+async def test_after_a_break_during_reasoning_only_the_remaining_tokens_are_requested():
     partial_answer = Shown("", "A thought.", tokens=3, breaks=1, worker="a")
     call = partial_answer.continue_call(
         Call((Message.of("user", "Say it."),), Sampling(max_output_tokens=LIMIT))
@@ -85,13 +85,13 @@ async def test_who_has_broken_off_in_thoughts_alone_is_asked_for_no_more_than_is
     assert [each.sampling.max_output_tokens for each in player.calls] == [LIMIT - 3]
 
 
-async def test_who_need_not_repeat_anything_says_no_more_than_is_left():
+async def test_a_continuation_without_repetition_stops_at_the_limit():
     prefix = begin(LONG, 10)
     text, finish = await ask(saying(LONG[len(prefix) :]), call_after(prefix), prefills=True)
     assert (len(tokens(prefix + text)), finish) == (LIMIT, FinishReason.LENGTH)
 
 
-async def test_one_that_repeats_so_much_that_no_room_is_left_has_broken_off():
+async def test_a_continuation_that_repeats_too_much_is_an_error():
     prefix = begin(LONG, 150)
     player = saying(f"{MARK} {LONG[len(begin(LONG, 95)) :]}")
     with pytest.raises(WorkerUnavailable, match="repeated too much"):
@@ -99,7 +99,7 @@ async def test_one_that_repeats_so_much_that_no_room_is_left_has_broken_off():
 
 
 @pytest.mark.parametrize("prefills", [False, True])
-async def test_an_answer_of_which_only_blanks_are_there_begins_again_without_them(prefills: bool):
+async def test_an_answer_of_only_whitespace_restarts(prefills: bool):
     text, finish = await ask(saying("\n\n One two."), call_after("\n\n "), prefills=prefills)
     assert (text, finish) == ("One two.", FinishReason.STOP)
 
@@ -117,7 +117,7 @@ async def test_an_answer_of_which_only_blanks_are_there_begins_again_without_the
         ("One two", " END.", " END."),
     ],
 )
-async def test_a_stop_sequence_that_begins_before_the_seam_ends_the_answer(
+async def test_a_stop_sequence_across_a_break_ends_the_answer(
     prefix: str, rest: str, expected: str, prefills: bool
 ):
     call = call_after(prefix, limit=500)
@@ -133,7 +133,7 @@ async def test_a_stop_sequence_that_begins_before_the_seam_ends_the_answer(
     assert reply.result.usage == Usage(7, 5)
 
 
-async def test_what_failed_before_a_call_that_does_not_go_on_stays_in_its_error():
+async def test_the_error_of_a_failed_continuation_includes_earlier_attempts():
     before = Attempt("a", "WorkerUnavailable", "It broke.")
 
     class Again(Player):
@@ -153,7 +153,7 @@ async def test_what_failed_before_a_call_that_does_not_go_on_stays_in_its_error(
         assert caught.value.billed_at_bound
 
 
-async def test_a_refused_turn_at_the_end_stays_in_the_error_of_the_call_that_was_asked_in_words():
+async def test_the_error_of_a_fallback_prompt_includes_the_rejected_prefill():
     class Refusing(Player):
         """Player that refuses a final assistant turn."""
 

@@ -65,7 +65,7 @@ async def ask(running: Served, sdk: openai.AsyncOpenAI, words: str = "Why?") -> 
     return await running.record(completion.model_dump()["podium"]["workflow_id"])
 
 
-async def test_calls_are_shared_by_weight_each_with_the_key_and_the_model_of_its_deployment() -> None:
+async def test_calls_are_distributed_by_weight_with_each_deployments_key_and_model() -> None:
     async with deployed({"weight": 3}, {"model": "gpt-5-in-b"}) as (running, wires), running.sdk as sdk:
         for _ in range(10):
             await asyncio.gather(*(ask(running, sdk) for _ in range(20)))
@@ -82,7 +82,7 @@ async def test_calls_are_shared_by_weight_each_with_the_key_and_the_model_of_its
         }
 
 
-async def test_another_deployment_takes_over_from_one_that_fails_which_is_then_left_alone() -> None:
+async def test_another_deployment_replaces_a_failing_one_which_is_then_skipped() -> None:
     async with deployed({"weight": 1000}, {}) as (running, wires), running.sdk as sdk:
         wires["a"].respond = lambda _: BROKEN
         records = [await ask(running, sdk) for _ in range(20)]
@@ -98,7 +98,7 @@ async def test_another_deployment_takes_over_from_one_that_fails_which_is_then_l
         )
 
 
-async def test_a_busy_deployment_is_left_alone_for_as_long_as_it_says() -> None:
+async def test_a_busy_deployment_is_skipped_for_its_retry_after() -> None:
     async with deployed({"weight": 1000}, {}) as (running, wires), running.sdk as sdk:
         wires["a"].respond = lambda _: Answer(status=429, headers={"retry-after": "60"})
         for _ in range(10):
@@ -106,7 +106,7 @@ async def test_a_busy_deployment_is_left_alone_for_as_long_as_it_says() -> None:
         assert (len(wires["a"].requests), len(wires["b"].requests)) == (1, 10)
 
 
-async def test_a_prompt_that_is_refused_is_sent_to_no_other_deployment() -> None:
+async def test_a_rejected_prompt_is_sent_to_no_other_deployment() -> None:
     async with deployed({}, {}) as (running, wires), running.sdk as sdk:
         for wire in wires.values():
             wire.respond = lambda _: Answer(status=400, error="flagged by the content policy")
@@ -115,7 +115,7 @@ async def test_a_prompt_that_is_refused_is_sent_to_no_other_deployment() -> None
         assert sum(len(wire.requests) for wire in wires.values()) == 1
 
 
-async def test_a_refused_key_makes_the_next_one_answer() -> None:
+async def test_after_a_rejected_key_the_next_deployment_answers() -> None:
     async with deployed({"weight": 1000}, {}) as (running, wires), running.sdk as sdk:
         wires["a"].respond = lambda _: Answer(status=401, error="no such key")
         for _ in range(5):
@@ -123,7 +123,7 @@ async def test_a_refused_key_makes_the_next_one_answer() -> None:
         assert (len(wires["a"].requests), len(wires["b"].requests)) == (1, 5)
 
 
-async def test_a_deployment_is_sent_no_more_than_its_requests_a_minute() -> None:
+async def test_a_deployment_gets_at_most_its_requests_per_minute() -> None:
     async with (
         deployed({"weight": 1000, "requests_per_minute": 20}, {}) as (running, wires),
         running.sdk as sdk,
@@ -133,9 +133,7 @@ async def test_a_deployment_is_sent_no_more_than_its_requests_a_minute() -> None
         assert len(wires["a"].requests) + len(wires["b"].requests) == 30
 
 
-async def test_where_all_have_reached_their_tokens_a_minute_callers_are_told_to_wait_and_nobody_is_asked() -> (
-    None
-):
+async def test_if_all_token_rates_are_used_callers_get_retry_after() -> None:
     async with deployed({"tokens_per_minute": 600}) as (running, wires), running.sdk as sdk:
         wires["a"].respond = lambda _: Answer(input_tokens=300, output_tokens=20)
         await ask(running, sdk)
@@ -147,7 +145,7 @@ async def test_where_all_have_reached_their_tokens_a_minute_callers_are_told_to_
         assert len(wires["a"].requests) == 1
 
 
-async def test_a_full_deployment_is_asked_after_one_with_a_free_slot() -> None:
+async def test_a_full_deployment_is_called_after_one_with_a_free_slot() -> None:
     async with deployed({"weight": 1000, "max_concurrency": 1}, {}) as (running, wires), running.sdk as sdk:
         wires["a"].answers.append(Answer(stall_after=2))
         stalled = asyncio.create_task(ask(running, sdk))
@@ -160,7 +158,7 @@ async def test_a_full_deployment_is_asked_after_one_with_a_free_slot() -> None:
             await stalled
 
 
-async def test_what_all_deployments_take_together_is_what_the_door_goes_by() -> None:
+async def test_admission_uses_the_capacity_of_all_deployments() -> None:
     one: Json = {"max_concurrency": 1}
     async with deployed(one, one, max_wait_s=0.5) as (running, wires), running.sdk as sdk:
         for wire in wires.values():
@@ -187,7 +185,7 @@ async def test_what_all_deployments_take_together_is_what_the_door_goes_by() -> 
         await until(lambda: limiter.n_slots == 2, "without one more call")
 
 
-async def test_what_it_costs_is_by_the_price_of_the_deployment_that_answered() -> None:
+async def test_the_cost_uses_the_price_of_the_deployment_that_answered() -> None:
     dear = {"input_usd_per_mtok": 100, "output_usd_per_mtok": 100}
     async with deployed({}, {"price": dear}) as (running, wires), running.sdk as sdk:
         wires["a"].respond = lambda _: BROKEN
@@ -195,7 +193,7 @@ async def test_what_it_costs_is_by_the_price_of_the_deployment_that_answered() -
         assert record["cost_usd"] == pytest.approx((12 + 7) * 100 / 1e6)
 
 
-async def test_the_next_deployment_is_asked_only_with_what_is_left_after_the_one_before_is_paid() -> None:
+async def test_the_next_deployment_is_called_only_with_the_remaining_budget() -> None:
     async with deployed({"weight": 1e6}, {}, stall_timeout_s=15) as (running, wires):
         wires["a"].respond = lambda _: Answer(stall_after=1)
         answer = await running.post({"model": "gpt"}, max_cost_usd=0.001)
@@ -209,13 +207,13 @@ def settings(*places: Json, **worker: object) -> Json:
     return {"workers": [{"name": "w", "kind": "openai", "model": "m", **worker, "deployments": list(places)}]}
 
 
-def test_the_key_of_a_worker_goes_to_no_other_server() -> None:
+def test_a_workers_key_is_sent_to_no_other_server() -> None:
     elsewhere = {"name": "b", "base_url": "https://other.example/v1"}
     (worker,) = parse(settings({"name": "a"}, elsewhere, api_key_env="KEY_A")).workers
     assert [worker.at(each).api_key_env for each in worker.deployments] == ["KEY_A", None]  # type: ignore[union-attr]
 
 
-def test_an_optional_deployment_without_its_key_is_left_out_and_the_worker_with_the_last_of_them() -> None:
+def test_an_optional_deployment_without_its_key_is_absent() -> None:
     places = [{"name": "a", "api_key_env": "KEY_A"}, {"name": "b", "api_key_env": "KEY_B"}]
     three_workers = parse(
         settings(*places, optional=True)
@@ -239,12 +237,12 @@ def test_an_optional_deployment_without_its_key_is_left_out_and_the_worker_with_
         ("`project` must be set only for service vertex", [{"name": "a", "project": "p"}]),
     ],
 )  # fmt: skip
-def test_a_deployment_that_cannot_be_is_refused_with_its_name(fault: str, place: list[Json]) -> None:
+def test_an_invalid_deployment_is_rejected_with_its_name(fault: str, place: list[Json]) -> None:
     with pytest.raises(SettingsError, match=fault):
         parse(settings(*place))
 
 
-def test_a_rate_fills_evenly_and_waits_for_what_is_owed() -> None:
+def test_a_token_bucket_fills_evenly_and_repays_its_debt() -> None:
     now_s = [0.0]
     rate = TokenBucket(600, lambda: now_s[0])
     rate.take(60)
@@ -260,7 +258,7 @@ def test_a_rate_fills_evenly_and_waits_for_what_is_owed() -> None:
     assert rate.wait_s == pytest.approx(0.1), "no more than a tenth of a minute's is there at once"
 
 
-async def test_the_tokens_of_a_pdf_count_against_the_tokens_a_minute_before_they_are_reported() -> None:
+async def test_a_pdfs_estimated_tokens_count_towards_the_rate() -> None:
     read = Call((Message("user", (File("a.pdf", "data:application/pdf;base64,AAAA"),)),))
     place = routes.target(ScriptedWorker("w", ["x"]), "a")
     place.tokens = TokenBucket(600, lambda: 0.0)
@@ -268,7 +266,7 @@ async def test_the_tokens_of_a_pdf_count_against_the_tokens_a_minute_before_they
         assert place.tokens.wait_s > (PDF_TOKENS - 60) / 10, "60 tokens were there, at 10 a second"
 
 
-async def test_a_rate_that_this_router_keeps_closes_the_worker_to_nobody() -> None:
+async def test_a_rate_limit_of_this_router_does_not_open_the_circuit() -> None:
     async with deployed({"requests_per_minute": 1}) as (running, wires), running.sdk as sdk:
         await ask(running, sdk)
         for n in range(2 * FAILURES_BEFORE_REST):
@@ -301,7 +299,7 @@ async def deployments_of(*places: Target) -> dict[str, str]:
     return answered
 
 
-async def test_a_conversation_that_has_moved_stays_where_its_cache_is_until_that_deployment_fails() -> None:
+async def test_a_moved_conversation_stays_at_the_deployment_with_its_cache() -> None:
     places = targets(a=1, b=1, c=1)
     worker, before = routes.dispatcher(routes.deployed(*places)), await deployments_of(*places)
     home = next(name for name in ("a", "b", "c") if name != before["cv_1"])
@@ -326,7 +324,7 @@ def call_in(conversation: str, *messages: Message, is_named: bool = True, terms:
     return Call(messages or (Message.of("user", "Why?"),), sampling, terms=terms)
 
 
-async def test_conversations_are_shared_by_weight_and_stay_at_every_router() -> None:
+async def test_conversations_are_distributed_by_weight_equally_on_every_router() -> None:
     before = await deployments_of(*targets(a=3, b=1))
     assert 128 < Counter(before.values())["a"] < 172, "3 of 4 on average"
     assert await deployments_of(*targets(b=1, a=3)) == before, (
@@ -334,7 +332,7 @@ async def test_conversations_are_shared_by_weight_and_stay_at_every_router() -> 
     )
 
 
-async def test_only_the_conversations_of_a_deployment_that_fails_move_and_they_return() -> None:
+async def test_only_conversations_of_a_failing_deployment_move_and_they_return() -> None:
     places = targets(a=1, b=1, c=1)
     before = await deployments_of(*places)
     places[1].health.fail(rest_s=60)
@@ -347,7 +345,7 @@ async def test_only_the_conversations_of_a_deployment_that_fails_move_and_they_r
     assert await deployments_of(*places) == before
 
 
-async def test_a_deployment_that_is_added_takes_its_share_and_no_other_conversation_moves() -> None:
+async def test_a_new_deployment_takes_its_share_and_no_other_conversation_moves() -> None:
     before, after = await deployments_of(*targets(a=1, b=1)), await deployments_of(*targets(a=1, b=1, c=1))
     moved = [name for name in CONVERSATIONS if before[name] != after[name]]
     assert {after[name] for name in moved} == {"c"}
@@ -381,7 +379,7 @@ FIRST: dict[str, tuple[Call, str, bool]] = {
 
 
 @pytest.mark.parametrize(("call", "model", "stays"), FIRST.values(), ids=list(FIRST))
-async def test_first_requests_that_are_alike_go_to_one_deployment_only_if_a_cache_is_there(
+async def test_equal_first_requests_use_one_deployment_only_if_it_caches(
     call: Call, model: str, *, stays: bool
 ) -> None:
     route = routes.deployed(*targets(a=1, b=1))
@@ -396,7 +394,7 @@ async def test_first_requests_that_are_alike_go_to_one_deployment_only_if_a_cach
 
 
 @pytest.mark.parametrize(("weight", "n_calls"), [(1, 14), (4, 24)])
-async def test_calls_of_one_conversation_stay_until_its_deployment_has_far_more_than_its_share(
+async def test_a_conversation_stays_at_its_deployment_unless_that_is_overloaded(
     weight: int, n_calls: int
 ) -> None:
     weights = {"a": weight, "b": 1, "c": 1}
@@ -412,7 +410,7 @@ async def test_calls_of_one_conversation_stay_until_its_deployment_has_far_more_
         assert reply.deployment == "a", "it has room again"
 
 
-def test_a_hash_is_evenly_spread_and_never_zero() -> None:
+def test_a_hash_is_uniformly_distributed_and_never_zero() -> None:
     numbers = [unit_hash(str(number)) for number in range(1000)]
     assert 0 < min(numbers) < 0.02
     assert 0.98 < max(numbers) <= 1

@@ -24,7 +24,7 @@ EMPTY = Delta(finish=FinishReason.STOP, usage=Usage(10, 1))
 PRICE = Price(Decimal(1_000_000), Decimal(2_000_000))
 
 
-class Says:
+class AnswersInTurn:
     """Worker that gives these answers in turn, and repeats the last."""
 
     def __init__(self, name: str, *answers: tuple[Delta, ...], late_s: float = 0.0) -> None:
@@ -46,7 +46,7 @@ def words(text: str) -> tuple[Delta, ...]:
     return Delta(text), Delta(finish=FinishReason.STOP, usage=Usage(10, 5))
 
 
-def with_retries(worker: Says, attempts: int = 3) -> Route:
+def with_retries(worker: AnswersInTurn, attempts: int = 3) -> Route:
     """Return a route with one slot, so that a retry fails if the first call still holds it."""
     profile = ModelProfile(prefills=lambda _: True)
     return route(worker, attempts, 0.001, 0.002, slots=1, longest_queue_s=1.0, profile=profile)
@@ -57,8 +57,8 @@ async def ask(*routes: Route, call: Call = CALL) -> tuple[str, Reply]:
         return "".join([delta.text async for delta in reply]), reply
 
 
-async def test_it_is_asked_once_more_and_both_answers_are_paid():
-    inner = Says("w", (EMPTY,), words("Here."))
+async def test_an_empty_answer_is_retried_once_and_both_calls_are_billed():
+    inner = AnswersInTurn("w", (EMPTY,), words("Here."))
     text, reply = await ask(with_retries(inner))
     assert (text, len(inner.calls)) == ("Here.", 2)
     (attempt,) = reply.attempts
@@ -71,20 +71,24 @@ async def test_it_is_asked_once_more_and_both_answers_are_paid():
     assert "returned an empty answer" in attempt.message
 
 
-async def test_a_second_one_is_the_answer_where_nobody_else_is_there():
-    inner = Says("w", (EMPTY,))
+async def test_a_second_empty_answer_is_returned_without_a_fallback():
+    inner = AnswersInTurn("w", (EMPTY,))
     text, reply = await ask(with_retries(inner))
     assert (text, reply.finish, len(inner.calls), len(reply.attempts)) == ("", FinishReason.STOP, 2, 1)
 
 
-async def test_where_one_call_is_all_it_is_the_answer_at_once():
-    inner = Says("w", (EMPTY,), words("Here."))
+async def test_with_one_attempt_an_empty_answer_is_returned_immediately():
+    inner = AnswersInTurn("w", (EMPTY,), words("Here."))
     text, reply = await ask(with_retries(inner, attempts=1))
     assert (text, len(inner.calls), reply.attempts) == ("", 1, ())
 
 
-async def test_a_fallback_is_asked_after_the_second_and_its_own_silence_stands():
-    first, second, mute = Says("a", (EMPTY,)), Says("b", words("Here.")), Says("c", (EMPTY,))
+async def test_a_fallback_is_called_after_two_empty_answers():
+    first, second, mute = (
+        AnswersInTurn("a", (EMPTY,)),
+        AnswersInTurn("b", words("Here.")),
+        AnswersInTurn("c", (EMPTY,)),
+    )
     text, reply = await ask(with_retries(first), with_retries(second))
     assert (text, reply.worker, [each.worker for each in reply.attempts]) == ("Here.", "b", ["a", "a"])
     assert sum(each.cost_usd or 0 for each in reply.attempts) == 24
@@ -92,14 +96,14 @@ async def test_a_fallback_is_asked_after_the_second_and_its_own_silence_stands()
     assert (text, reply.worker, [each.worker for each in reply.attempts]) == ("", "c", ["a", "a", "c"])
 
 
-async def test_what_took_long_is_not_asked_again_where_another_worker_is_free():
-    slow, second = Says("a", (EMPTY,), late_s=1.05), Says("b", words("Here."))
+async def test_a_slow_empty_answer_is_not_retried_if_another_worker_is_free():
+    slow, second = AnswersInTurn("a", (EMPTY,), late_s=1.05), AnswersInTurn("b", words("Here."))
     text, reply = await ask(with_retries(slow), with_retries(second))
     assert (text, len(slow.calls), [each.worker for each in reply.attempts]) == ("Here.", 1, ["a"])
 
 
-async def test_nor_where_the_callers_time_is_nearly_over():
-    slow = Says("a", (EMPTY,), words("Here."), late_s=0.3)
+async def test_an_empty_answer_close_to_the_deadline_is_not_retried():
+    slow = AnswersInTurn("a", (EMPTY,), words("Here."), late_s=0.3)
     text, _ = await ask(with_retries(slow), call=replace(CALL, terms=Terms(time.monotonic() + 0.5)))
     assert (text, len(slow.calls)) == ("", 1)
 
@@ -121,8 +125,8 @@ async def test_nor_where_the_callers_time_is_nearly_over():
     ],
     ids=["stop sequences", "a begun answer", "a text to complete", "results of tools"],
 )
-async def test_what_may_have_nothing_more_to_say_is_not_asked_again(call: Call):
-    inner = Says("w", (EMPTY,), words("Here."))
+async def test_an_empty_answer_that_may_be_complete_is_not_retried(call: Call):
+    inner = AnswersInTurn("w", (EMPTY,), words("Here."))
     assert (await ask(with_retries(inner), call=call))[0] == ""
     assert len(inner.calls) == 1
 
@@ -132,7 +136,7 @@ async def test_what_may_have_nothing_more_to_say_is_not_asked_again(call: Call):
     [(Delta(finish=FinishReason.LENGTH),), (Delta(reasoning="Hm."), EMPTY)],
     ids=["length", "thoughts"],
 )
-async def test_an_answer_that_was_cut_or_thought_of_stands(answer: tuple[Delta, ...]):
-    inner = Says("w", answer, words("Here."))
+async def test_an_empty_answer_with_reasoning_or_a_length_limit_is_not_retried(answer: tuple[Delta, ...]):
+    inner = AnswersInTurn("w", answer, words("Here."))
     assert (await ask(with_retries(inner)))[0] == ""
     assert len(inner.calls) == 1

@@ -63,7 +63,7 @@ async def settle() -> None:
 
 
 @given(st.integers(1, 12), events)
-def test_no_place_is_lost_or_given_twice_whoever_comes_and_leaves(places: int, happened: list[Event]) -> None:
+def test_no_slot_is_lost_or_granted_twice(places: int, happened: list[Event]) -> None:
     async def run() -> None:
         nonlocal places
         crowd, most = Crowd(places), places
@@ -107,7 +107,7 @@ def test_keys_take_turns(payers: list[str]) -> None:
         assert all(had[payer] - had[each] <= 1 for each in waiting), "somebody had two turns before another"
 
 
-async def test_a_key_that_holds_more_places_than_another_waits_until_the_other_has_as_many() -> None:
+async def test_a_key_with_more_slots_waits_until_others_have_as_many() -> None:
     crowd = Crowd(4)
     for payer in (*"aaaa", *"aabbb"):
         await crowd.join("interactive", payer)
@@ -117,9 +117,7 @@ async def test_a_key_that_holds_more_places_than_another_waits_until_the_other_h
 
 
 @pytest.mark.parametrize(("places", "reserve"), [(3, 0), (4, 1), (8, 1), (30, 3)])
-async def test_the_last_tenth_is_kept_for_keys_that_have_less_than_their_share(
-    places: int, reserve: int
-) -> None:
+async def test_the_last_tenth_is_reserved_for_keys_below_their_share(places: int, reserve: int) -> None:
     crowd = Crowd(places)
     await crowd.join("interactive", "modest")
     await crowd.give_back()
@@ -135,7 +133,7 @@ async def test_the_last_tenth_is_kept_for_keys_that_have_less_than_their_share(
     assert not crowd.waiting
 
 
-async def test_a_key_that_is_alone_has_all_places_and_so_it_is_once_the_others_call_no_more() -> None:
+async def test_a_key_alone_may_use_all_slots() -> None:
     alone, shared = Crowd(8), Crowd(8)
     for _ in range(9):
         await alone.join("interactive", "flood")
@@ -152,14 +150,14 @@ async def test_a_key_that_is_alone_has_all_places_and_so_it_is_once_the_others_c
     assert shared.n_held == 8
 
 
-async def test_keys_that_have_as_much_as_each_other_have_all_places_between_them() -> None:
+async def test_keys_with_equal_shares_use_all_slots() -> None:
     crowd = Crowd(8)
     for payer in "ab" * 8:
         await crowd.join("interactive", payer)
     assert Counter(crowd.paying) == {"a": 4, "b": 4}
 
 
-async def test_what_is_kept_is_for_those_that_somebody_waits_for() -> None:
+async def test_the_reserve_is_for_interactive_requests() -> None:
     crowd = Crowd(4)
     await crowd.join("interactive", "modest")
     await crowd.give_back()
@@ -187,7 +185,7 @@ async def turns_of(line: list[tuple[Priority, str]]) -> list[tuple[Priority, str
 
 
 @pytest.mark.parametrize("n_batch", [1, 5])
-async def test_batch_work_comes_last_and_still_gets_one_place_in_ten(n_batch: int) -> None:
+async def test_batch_requests_come_last_but_get_one_slot_in_ten(n_batch: int) -> None:
     line: list[tuple[Priority, str]] = [("batch", "b")] * n_batch + [("interactive", "a")] * (3 * BATCH_EVERY)
     order = [priority for priority, _ in await turns_of(line)]
     assert order[: BATCH_EVERY - 1] == ["interactive"] * (BATCH_EVERY - 1)
@@ -196,7 +194,7 @@ async def test_batch_work_comes_last_and_still_gets_one_place_in_ten(n_batch: in
 
 
 @given(st.lists(st.sampled_from("abc"), max_size=30), st.sampled_from("abcd"))
-def test_who_is_ahead_is_told_before_one_waits(payers: list[str], newest: str) -> None:
+def test_the_number_of_calls_ahead_is_known_before_waiting(payers: list[str], newest: str) -> None:
     async def run() -> tuple[int, list[str]]:
         crowd = Crowd(1)
         await crowd.queue.take("interactive", "first")

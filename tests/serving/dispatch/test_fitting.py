@@ -83,7 +83,7 @@ async def fitted(kind: str, model: str) -> AsyncGenerator[tuple[Worker, WireServ
 
 
 @pytest.mark.parametrize(("kind", "model"), MODELS)
-async def test_a_known_model_refuses_nothing_at_any_effort(kind: str, model: str):
+async def test_a_known_model_rejects_no_request_at_any_effort(kind: str, model: str):
     async with fitted(kind, model) as (worker, _):
         for call in NASTY:
             for effort in (None, *LEVELS):
@@ -109,7 +109,7 @@ async def test_a_known_model_refuses_nothing_at_any_effort(kind: str, model: str
         ("anthropic", "claude-sonnet-5-5", {"stop_sequences": ["END"]}),
     ],
 )
-async def test_what_a_model_accepts_is_sent(kind: str, model: str, expected: dict[str, Any]):
+async def test_parameters_that_a_model_accepts_are_sent(kind: str, model: str, expected: dict[str, Any]):
     call = Call((USER,), Sampling(max_output_tokens=9000, temperature=0.3, top_p=0.3, stop=("END",), seed=7))
     async with fitted(kind, model) as (worker, server), worker.open(call) as reply:
         [_ async for _ in reply]
@@ -130,7 +130,7 @@ async def test_what_a_model_accepts_is_sent(kind: str, model: str, expected: dic
         ("gemini", "gemini-2.5-flash", {"topK": 20}, ["min_p", "repetition_penalty"]),
     ],
 )
-async def test_samplers_go_to_models_that_take_them_and_are_noted_on_others(
+async def test_samplers_are_sent_only_to_models_that_accept_them(
     kind: str, model: str, expected: dict[str, Any], left_out: list[str]
 ):
     call = Call((USER,), Sampling(max_output_tokens=9000, top_k=20, min_p=0.1, repetition_penalty=1.1))
@@ -152,12 +152,12 @@ async def test_samplers_go_to_models_that_take_them_and_are_noted_on_others(
         ({"model": "openai/gpt-4o", "base_url": "https://openrouter.ai/api/v1"}, ()),
     ],
 )
-def test_openais_own_models_take_no_samplers(worker: dict[str, Any], samplers: tuple[str, ...]):
+def test_openais_own_models_accept_no_samplers(worker: dict[str, Any], samplers: tuple[str, ...]):
     own: Any = parse({"workers": [{"name": "w", "kind": "openai", "api_key_env": "K"} | worker]}).workers[0]
     assert accepts_of(own).samplers == samplers
 
 
-def test_an_unknown_model_is_sent_everything_and_nothing_is_noted():
+def test_an_unknown_model_gets_every_parameter_without_a_note():
     call = Call(
         (USER,),
         Sampling(
@@ -176,7 +176,7 @@ def test_an_unknown_model_is_sent_everything_and_nothing_is_noted():
     assert fit(call, accepts_by_name("openai", "qwen3-32b"), "qwen3-32b") == (call, ())
 
 
-def test_every_change_is_a_sentence_that_names_parameter_and_model():
+def test_every_note_names_the_parameter_and_the_model():
     call = Call(
         (USER,),
         Sampling(
@@ -217,7 +217,7 @@ def test_every_change_is_a_sentence_that_names_parameter_and_model():
     )
 
 
-def test_what_says_no_more_than_the_default_goes_without_a_note():
+def test_omitting_a_default_value_leaves_no_note():
     call = Call((USER,), Sampling(temperature=1.0, top_p=1.0, top_k=0, min_p=0, repetition_penalty=1))
     assert fit(call, Accepts(samplers=()), "m")[1] == ()
     assert fit(call, Accepts(sampling="never"), "m")[1] == ()
@@ -231,13 +231,13 @@ def test_what_says_no_more_than_the_default_goes_without_a_note():
         ("low", ("low", "high"), "low"), ("low", (), None), ("odd", ("low",), None), ("odd", None, "odd"), (None, ("low",), None),
     ],
 )  # fmt: skip
-def test_an_effort_becomes_the_nearest_that_the_model_knows(
+def test_an_effort_is_mapped_to_the_nearest_supported_one(
     effort: str | None, efforts: tuple[str, ...] | None, expected: str | None
 ):
     assert Accepts(efforts=efforts).effort(effort) == expected
 
 
-def test_the_settings_say_more_than_the_name():
+def test_settings_override_what_is_known_from_the_name():
     own = Accepts(stop_sequences=2)
     accepts = overlay(accepts_by_name("openai", "gpt-5"), own)
     assert (accepts.stop_sequences, accepts.sampling) == (2, "never")
@@ -255,7 +255,7 @@ def test_the_settings_say_more_than_the_name():
         ("openai", "mistral-gpt-5-alike-o3", "mistral"),
     ],
 )
-def test_a_name_is_known_with_its_dates_prefixes_and_newer_numbers(kind: str, model: str, like: str):
+def test_model_names_match_with_dates_prefixes_and_newer_numbers(kind: str, model: str, like: str):
     assert accepts_by_name(kind, model) == accepts_by_name(kind, like)
 
 
@@ -271,7 +271,7 @@ TEXT = st.text("abE", max_size=12)
 @example(["E", "b", "E"], ["b", "EbE"])
 @example(["EbE"], ["b", "EbE"])
 @given(st.lists(TEXT, max_size=6), st.lists(st.text("abE", min_size=1, max_size=3), min_size=1, max_size=3))
-async def test_an_answer_ends_before_the_first_stop_sequence_however_it_arrives(
+async def test_an_answer_ends_before_the_first_stop_sequence_however_it_is_split(
     texts: list[str], stops: list[str]
 ):
     whole = "".join(texts)
@@ -287,13 +287,15 @@ async def test_an_answer_ends_before_the_first_stop_sequence_however_it_arrives(
     assert [delta.usage for delta in deltas if delta.usage] == [Usage(1, 2)]
 
 
-async def test_words_are_shown_as_they_come_and_only_a_possible_stop_is_held_back():
+async def test_text_is_streamed_immediately_except_for_a_possible_stop_sequence():
     texts = [delta.text async for delta in cut_at(["END"], pieces(["one ", "two E", "N", "G", "LISH"]))]
     assert texts == ["one ", "two ", "", "ENG", "LISH", ""]
 
 
 @pytest.mark.parametrize("error", [WorkerUnavailable, WorkerBusy])
-async def test_an_answer_that_was_cut_is_whole_although_its_stream_breaks_later(error: type[WorkerError]):
+async def test_an_answer_cut_at_a_stop_sequence_is_complete_although_its_stream_breaks(
+    error: type[WorkerError],
+):
     async def broken() -> AsyncGenerator[Delta]:
         yield Delta("four. END of")
         raise error("gone")
@@ -314,7 +316,7 @@ async def endless() -> AsyncGenerator[Delta]:
         yield Delta("more")
 
 
-async def test_an_answer_that_was_cut_does_not_wait_for_its_cost_until_the_deadline():
+async def test_after_a_stop_sequence_the_cost_is_not_awaited_until_the_deadline():
     deadline_at_s = time.monotonic() + 0.5
     deltas = [d async for d in cut_at(["END"], endless(), deadline_at_s)]
     assert time.monotonic() < deadline_at_s
@@ -323,14 +325,14 @@ async def test_an_answer_that_was_cut_does_not_wait_for_its_cost_until_the_deadl
     assert [d.notes for d in deltas if d.billed_at_bound] == [UNREAD.notes]
 
 
-async def test_without_a_deadline_the_rest_is_read_for_seconds_only(monkeypatch: pytest.MonkeyPatch):
+async def test_without_a_deadline_the_rest_is_read_for_a_limited_time(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(stop_sequences, "REST_S", 0.1)
     async with asyncio.timeout(5):
         deltas = [d async for d in cut_at(["END"], endless())]
     assert any(d.billed_at_bound for d in deltas)
 
 
-async def test_a_stop_sequence_as_long_as_a_book_takes_no_time():
+async def test_a_very_long_stop_sequence_is_matched_quickly():
     began_s = time.process_time()
     stops = ["E" * 1_000_000] * 4
     texts = [delta.text async for delta in cut_at(stops, pieces(["one", "two", "three"] * 10))]
@@ -338,7 +340,7 @@ async def test_a_stop_sequence_as_long_as_a_book_takes_no_time():
     assert time.process_time() - began_s < 1
 
 
-async def test_a_broken_off_call_leaves_nothing_open():
+async def test_an_aborted_call_leaves_nothing_open():
     script = ScriptedWorker("w", [ScriptedReply("one two three", stall_after_tokens=2)])
     worker = fitting(script, "m", Accepts(stop_sequences=0))
     async with worker.open(Call((USER,), Sampling(stop=("END",)))) as reply:

@@ -65,7 +65,7 @@ async def leave(tasks: list["asyncio.Task[None]"]) -> None:
     await asyncio.wait(tasks)
 
 
-async def test_a_slot_is_held_for_the_life_of_the_stream():
+async def test_a_slot_is_held_until_the_stream_ends():
     inner = ScriptedWorker("w", ["one two"])
     worker = dispatcher(route(inner, slots=1))
     async with worker.open(CALL) as reply:
@@ -76,7 +76,7 @@ async def test_a_slot_is_held_for_the_life_of_the_stream():
     assert len(inner.calls) == 2
 
 
-async def test_no_more_are_open_at_once_than_there_are_slots():
+async def test_at_most_as_many_calls_are_open_as_there_are_slots():
     inner = ScriptedWorker("w", ["x"], delay_s=0.002)
     worker, most = dispatcher(route(inner, slots=3)), 0
 
@@ -89,7 +89,7 @@ async def test_no_more_are_open_at_once_than_there_are_slots():
     assert most == 3
 
 
-async def test_who_waits_longest_is_next():
+async def test_the_longest_waiting_call_is_next():
     worker, order = dispatcher(full("w")), list[int]()
 
     async def ask(number: int) -> None:
@@ -100,7 +100,7 @@ async def test_who_waits_longest_is_next():
     assert order == list(range(8))
 
 
-async def test_a_cancelled_call_gives_its_slot_back_and_a_cancelled_wait_takes_none():
+async def test_a_cancelled_call_releases_its_slot_and_a_cancelled_wait_takes_none():
     inner = ScriptedWorker("w", [ScriptedReply("x y", stall_after_tokens=1)])
     worker = dispatcher(route(inner, slots=1))
 
@@ -123,7 +123,7 @@ async def test_a_cancelled_call_gives_its_slot_back_and_a_cancelled_wait_takes_n
         pass
 
 
-async def test_a_call_that_fails_gives_its_slot_back():
+async def test_a_failed_call_releases_its_slot():
     worker = dispatcher(full("w", ScriptedReply(error="unavailable"), "fine"))
     with pytest.raises(WorkerUnavailable):
         await worker.open(CALL).__aenter__()
@@ -131,7 +131,7 @@ async def test_a_call_that_fails_gives_its_slot_back():
         assert reply.worker == worker.name == "w"
 
 
-async def test_a_call_that_begins_a_run_is_sent_away_when_its_turn_has_not_come_in_time():
+async def test_a_runs_first_call_is_rejected_after_its_maximum_queue_time():
     one = full("w", ScriptedReply("x y", stall_after_tokens=1), "fine", longest_queue_s=0.05)
     worker = dispatcher(one)
     async with worker.open(CALL):
@@ -148,7 +148,7 @@ async def test_a_call_that_begins_a_run_is_sent_away_when_its_turn_has_not_come_
     assert (await patient[0]).worker == "w"
 
 
-async def test_a_line_that_is_too_long_goes_to_a_fallback_and_is_not_waited_for_again():
+async def test_a_full_queue_uses_a_fallback_and_is_not_retried():
     inner = ScriptedWorker("w", [ScriptedReply("x y", stall_after_tokens=1)])
     first = route(inner, 5, 0.001, 60.0, slots=1, longest_queue_s=0.05)
     worker = dispatcher(first, ScriptedWorker("other", ["Here."]))
@@ -158,7 +158,7 @@ async def test_a_line_that_is_too_long_goes_to_a_fallback_and_is_not_waited_for_
     assert len(inner.calls) == 1
 
 
-async def test_after_a_call_that_was_paid_only_the_last_ones_line_is_waited_in_to_its_end():
+async def test_after_a_billed_call_only_the_last_workers_queue_is_awaited():
     class Paid(ScriptedWorker):
         @asynccontextmanager
         async def open(self, call: Call) -> AsyncGenerator[Reply]:
@@ -177,7 +177,7 @@ async def test_after_a_call_that_was_paid_only_the_last_ones_line_is_waited_in_t
 
 
 @pytest.mark.parametrize("begins", [True, False])
-async def test_a_key_whose_calls_are_long_does_not_keep_another_out(begins: bool):
+async def test_a_key_with_long_calls_does_not_block_another(begins: bool):
     one = full("w", slots=8)
     worker, limiter = dispatcher(one), one.limiter
     async with worker.open(of_key("modest")):
@@ -191,7 +191,7 @@ async def test_a_key_whose_calls_are_long_does_not_keep_another_out(begins: bool
 
 
 @pytest.mark.parametrize("begins", [True, False])
-async def test_where_a_key_has_all_slots_another_ones_call_of_any_step_goes_to_a_worker_that_is_free(
+async def test_if_one_key_has_all_slots_anothers_call_uses_a_free_worker(
     begins: bool,
 ):
     first, second = full("a", slots=4, longest_queue_s=0.2), full("b", "Here.", slots=4)
@@ -205,7 +205,7 @@ async def test_where_a_key_has_all_slots_another_ones_call_of_any_step_goes_to_a
     await leave(tasks)
 
 
-async def test_who_left_a_line_for_a_worker_that_fails_comes_back():
+async def test_a_call_returns_to_a_queue_if_the_other_worker_fails():
     first = full("a", "Here.", longest_queue_s=1.0)
     failing = ScriptedWorker("b", [ScriptedReply(error="overflow")])
     tasks = await flood(first, 1)
@@ -221,7 +221,7 @@ async def test_who_left_a_line_for_a_worker_that_fails_comes_back():
     assert reply.attempts[0].message == "a was skipped because b can answer immediately."
 
 
-async def test_who_leaves_goes_to_the_one_that_is_free_not_to_the_next_in_line():
+async def test_a_queued_call_moves_to_a_free_worker_not_to_the_next_queue():
     first, second, third = full("a", longest_queue_s=1.0), full("b"), full("c", "Here.")
     tasks = await flood(first, 1) + await flood(second, 1)
     async with asyncio.timeout(5), dispatcher(first, second, third).open(of_key("modest")) as reply:
@@ -229,7 +229,7 @@ async def test_who_leaves_goes_to_the_one_that_is_free_not_to_the_next_in_line()
     await leave(tasks)
 
 
-async def test_whoever_was_left_and_is_free_again_is_asked_once_before_those_that_were_not_asked():
+async def test_a_skipped_worker_that_becomes_free_is_called_first():
     down = ScriptedWorker("a", ["x", ScriptedReply(error="unavailable")])
     first, second, third = route(down, slots=1), full("b", longest_queue_s=1.0), full("c", "Here.")
     tasks = {each.name: await flood(each, 1) for each in (first, second, third)}
@@ -247,7 +247,7 @@ async def test_whoever_was_left_and_is_free_again_is_asked_once_before_those_tha
     await leave(tasks["b"])
 
 
-async def test_lines_of_several_are_waited_in_no_longer_than_one():
+async def test_several_queues_together_are_awaited_no_longer_than_one():
     workers = [full(name, longest_queue_s=0.4) for name in "abc"]
     tasks = [each for one in workers for each in await flood(one, 1)]
     began_s = time.monotonic()
@@ -258,7 +258,7 @@ async def test_lines_of_several_are_waited_in_no_longer_than_one():
     await leave(tasks)
 
 
-async def test_lines_of_several_deployments_are_waited_in_no_longer_than_one():
+async def test_several_deployments_queues_together_are_awaited_no_longer_than_one():
     places = [target(ScriptedWorker("w", ["x"]), name, limiter=Limiter("w", 1, 0.4)) for name in "abc"]
     tasks = [asyncio.create_task(hold_slot(each.limiter)) for each in places]
     await until(lambda: all(each.limiter.is_full for each in places))
@@ -270,7 +270,7 @@ async def test_lines_of_several_deployments_are_waited_in_no_longer_than_one():
     await leave(tasks)
 
 
-async def test_before_slots_of_calls_that_are_known_to_be_long_nobody_waits_where_another_is_free():
+async def test_a_queue_with_long_calls_is_left_if_another_worker_is_free():
     first, second = full("a", slots=4, longest_queue_s=60), full("b", "Here.", slots=4)
     first.limiter._held_s = 30.0
     tasks = await flood(first, 4)
@@ -288,7 +288,7 @@ async def test_before_slots_of_calls_that_are_known_to_be_long_nobody_waits_wher
     await leave([*tasks, *others, task])
 
 
-async def test_of_those_that_wait_no_more_leave_than_the_other_one_has_places_for():
+async def test_queued_calls_move_only_as_far_as_the_other_worker_has_slots():
     first, second = full("a", longest_queue_s=0.2), full("b", slots=2)
     tasks = await flood(first, 1)
     line = dispatcher(first, second)

@@ -76,7 +76,7 @@ def is_idle(of: Pool) -> bool:
 
 
 @pytest.mark.parametrize("fault", [SILENT["headers that drip"], Fault(drips=COMMENTS["comments"])])
-async def test_a_silent_worker_is_asked_once_where_another_is_free(fault: Fault):
+async def test_a_silent_worker_is_called_once_if_another_is_free(fault: Fault):
     async with faulty(fault) as upstream:
         own = pool(api(upstream.url, first_token_timeout_s=1.2, fallbacks=["b"]), INSTEAD)
         text, reply = await ask(own)
@@ -107,7 +107,7 @@ async def ask_until(of: Pool, within_s: float) -> str:
     ],
     ids=["learned", "set", "deployments", "thinks"],
 )
-async def test_a_silent_worker_leaves_a_share_of_the_callers_time_to_whoever_is_free(
+async def test_a_silent_worker_leaves_time_for_a_free_one(
     settings: dict[str, Any],
 ):
     async with faulty(Fault()) as upstream:
@@ -127,7 +127,7 @@ class Silent:
         yield
 
 
-async def test_so_does_a_silent_worker_of_ones_own():
+async def test_a_silent_custom_worker_leaves_time_for_a_free_one():
     a = route(PluginWorker(Silent(), Patience()), learns_first_token=False)
     line = dispatcher(a, ScriptedWorker("b", ["Instead."]))
     async with asyncio.timeout(1.0), line.open(due(1.0)) as reply:
@@ -158,7 +158,7 @@ async def test_calls_that_end_in_long_silence_open_the_circuit(ends: str, monkey
 
 
 @pytest.mark.parametrize("why", ["it was early", "others were answered", "an engine was being started"])
-async def test_clients_that_leave_a_worker_that_is_well_do_not_open_its_circuit(
+async def test_clients_that_leave_do_not_open_a_healthy_workers_circuit(
     why: str, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(targets, "LEAST_S", 10.0 if why == "it was early" else 0.02)
@@ -192,7 +192,7 @@ async def aiter_of(worker: Worker) -> AsyncGenerator[Reply]:
         yield reply
 
 
-async def test_the_limit_is_for_the_first_token_alone():
+async def test_the_first_token_limit_applies_only_to_the_first_token():
     async with serving(OpenAIWire(), Answer(text="a b", stall_after=2)) as upstream:
         own = pool(api(upstream.url, first_token_timeout_s=60, stall_timeout_s=0.3))
         with pytest.raises(WorkerUnavailable):
@@ -200,7 +200,7 @@ async def test_the_limit_is_for_the_first_token_alone():
         await own.aclose()
 
 
-def test_what_a_first_token_may_take_is_learned():
+def test_the_first_token_limit_is_learned():
     health = WorkerHealth()
     assert usual_limit_s(health) == START_S
     for _ in range(KNOWN_CALLS):
@@ -214,7 +214,7 @@ def test_what_a_first_token_may_take_is_learned():
     assert usual_limit_s(health) == FAILING_S, "one that has become slower for good comes back"
 
 
-async def test_a_thousand_requests_hit_a_dead_worker_three_times_and_the_record_says_why_not():
+async def test_a_thousand_requests_call_a_dead_worker_three_times():
     own = pool(DOWN | {"fallbacks": ["b"], "retry": QUICK}, INSTEAD)
     answers = [await ask(own)]
     own.health["a"].rests_until_s += 600  # long enough for the other calls on a busy machine
@@ -229,7 +229,7 @@ async def test_a_thousand_requests_hit_a_dead_worker_three_times_and_the_record_
 AT_ONCE, SLOTS = 200, 64
 
 
-async def test_what_waits_for_a_worker_that_turns_out_to_be_dead_is_not_sent_to_it():
+async def test_calls_queued_for_a_dead_worker_are_not_sent_to_it():
     own = pool(DOWN | {"delay_s": 0.1, "max_concurrency": SLOTS, "fallbacks": ["b"], "retry": QUICK}, INSTEAD)
     answers = await asyncio.gather(*(ask(own) for _ in range(AT_ONCE)))
     assert {text for text, _ in answers} == {"Instead."}
@@ -248,14 +248,14 @@ async def test_what_waits_for_a_worker_that_turns_out_to_be_dead_is_not_sent_to_
     assert is_idle(own)
 
 
-async def test_calls_that_wait_for_a_worker_that_stands_alone_are_made():
+async def test_calls_queued_for_an_only_worker_are_made_even_if_it_fails():
     own = pool(DOWN | {"delay_s": 0.01, "max_concurrency": 4, "retry": ONCE})
     await asyncio.gather(*(fail(own) for _ in range(20)))
     assert len(script(own, "a").calls) == 20
     assert is_idle(own)
 
 
-async def test_calls_that_wait_where_nobody_is_well_are_made_once_at_each():
+async def test_if_no_worker_is_healthy_queued_calls_try_each_once():
     down = DOWN | {"delay_s": 0.01, "max_concurrency": 4, "retry": ONCE}
     own = pool(down | {"fallbacks": ["b"]}, down | {"name": "b"})
     await asyncio.gather(*(fail(own) for _ in range(20)))
@@ -263,7 +263,7 @@ async def test_calls_that_wait_where_nobody_is_well_are_made_once_at_each():
     assert is_idle(own)
 
 
-async def test_of_calls_that_wait_until_a_rest_is_over_one_finds_out_whether_the_worker_is_well():
+async def test_when_the_circuit_may_close_one_queued_call_probes_the_worker():
     stalls = {"text": "one two", "stall_after_tokens": 1}
     a = {"name": "a", "replies": [stalls, stalls, "Well."], "delay_s": 0.02, "max_concurrency": 2}
     own = pool(a | {"fallbacks": ["b"]}, INSTEAD)
@@ -281,7 +281,7 @@ async def test_of_calls_that_wait_until_a_rest_is_over_one_finds_out_whether_the
     assert own.health["a"].circuit == "closed"
 
 
-async def test_what_waits_inside_for_a_deployment_of_a_dead_worker_is_not_sent_to_it():
+async def test_calls_queued_inside_a_dead_workers_deployment_are_not_sent():
     inner, health = ScriptedWorker("a", [ScriptedReply(error="unavailable")], delay_s=0.01), WorkerHealth()
     place = target(inner, "there", slots=1)
     a = deployed(place, limiter=Limiter("a", SLOTS), health=health)
@@ -295,7 +295,7 @@ async def test_what_waits_inside_for_a_deployment_of_a_dead_worker_is_not_sent_t
     assert (len(inner.calls), health.failures) == (FAILURES_BEFORE_REST, FAILURES_BEFORE_REST)
 
 
-async def test_one_call_finds_out_whether_it_is_well_again():
+async def test_one_call_probes_whether_the_worker_has_recovered():
     replies = [{"error": "unavailable"}] * 3 + ["Well."]
     own = pool(DOWN | {"replies": replies, "delay_s": 0.05, "fallbacks": ["b"], "retry": QUICK}, INSTEAD)
     await ask(own)
@@ -307,7 +307,7 @@ async def test_one_call_finds_out_whether_it_is_well_again():
     assert (health.circuit, health.rest_s) == ("closed", 0.0)
 
 
-async def test_a_probe_that_fails_is_not_tried_again():
+async def test_a_failed_probe_is_not_retried():
     own = pool(DOWN | {"fallbacks": ["b"], "retry": QUICK}, INSTEAD)
     await ask(own)
     own.health["a"].rests_until_s = 0.0
@@ -316,7 +316,7 @@ async def test_a_probe_that_fails_is_not_tried_again():
     assert 5 < own.health["a"].rest_s <= 10, "it is left alone for twice as long as before"
 
 
-async def test_where_nobody_is_well_they_are_asked_all_the_same():
+async def test_if_no_worker_is_healthy_all_are_still_tried():
     own = pool(
         DOWN | {"fallbacks": ["b"], "retry": {"attempts": 1}}, DOWN | {"name": "b", "retry": {"attempts": 1}}
     )
@@ -325,7 +325,7 @@ async def test_where_nobody_is_well_they_are_asked_all_the_same():
     assert [len(script(own, name).calls) for name in "ab"] == [5, 5]
 
 
-async def test_a_worker_that_stands_alone_is_always_asked_and_no_call_waits_for_a_probe():
+async def test_an_only_worker_is_always_called_without_a_probe():
     own = pool(DOWN | {"retry": {"attempts": 1}})
     for _ in range(5):
         await fail(own)
@@ -335,7 +335,7 @@ async def test_a_worker_that_stands_alone_is_always_asked_and_no_call_waits_for_
     assert len(script(own, "a").calls) == 10
 
 
-async def test_a_worker_that_asked_for_a_rest_gets_it():
+async def test_a_workers_retry_after_is_respected():
     busy = {"error": "busy", "retry_after_s": 5}
     own = pool(DOWN | {"replies": [busy], "fallbacks": ["b"]}, INSTEAD)
     assert [(await ask(own))[0] for _ in range(20)] == ["Instead."] * 20
@@ -360,7 +360,7 @@ SHORT_WAITS: dict[str, tuple[list[Answer], str, tuple[float, float]]] = {
 
 
 @pytest.mark.parametrize("named", SHORT_WAITS)
-async def test_a_short_retry_after_is_waited_for_before_a_fallback_is_asked(named: str):
+async def test_a_short_retry_after_is_awaited_before_a_fallback_is_called(named: str):
     answers, text, (least_s, most_s) = SHORT_WAITS[named]
     answers = [
         busy(formatdate(time.time() + 2, usegmt=True)) if IN_TWO_S in each.headers.values() else each
@@ -375,7 +375,7 @@ async def test_a_short_retry_after_is_waited_for_before_a_fallback_is_asked(name
         await own.aclose()
 
 
-async def test_a_retry_after_is_waited_for_neither_past_the_deadline_nor_past_the_setting():
+async def test_a_retry_after_beyond_deadline_or_setting_is_not_awaited():
     async with serving(OpenAIWire()) as upstream:
         upstream.respond = lambda _: busy("2")
         own = pool(api(upstream.url, fallbacks=["b"]), INSTEAD)
@@ -387,7 +387,7 @@ async def test_a_retry_after_is_waited_for_neither_past_the_deadline_nor_past_th
         assert len(upstream.requests) == 2
 
 
-async def test_a_first_token_after_twenty_seconds_is_not_waited_for_where_a_fallback_exists():
+async def test_a_first_token_after_twenty_seconds_is_not_awaited_if_a_fallback_exists():
     late = Answer(pause_after=1, late_s=20)
     began_s = time.monotonic()
     async with serving(OpenAIWire(), late, late, late) as upstream:
@@ -411,7 +411,7 @@ OUTAGES = {
 
 
 @pytest.mark.parametrize("outage", OUTAGES)
-async def test_a_worker_that_was_down_for_a_minute_is_used_again_within_ten_seconds(outage: str):
+async def test_a_worker_is_used_again_within_ten_seconds_of_its_recovery(outage: str):
     """Sends one request per second. An outage costs few calls, but silent calls that began before it was detected
     count too.
     """
@@ -438,7 +438,7 @@ async def test_a_worker_that_was_down_for_a_minute_is_used_again_within_ten_seco
     assert calls <= most_calls
 
 
-async def test_a_probe_that_nobody_reads_to_its_end_does_not_close_the_circuit():
+async def test_an_unfinished_probe_does_not_close_the_circuit():
     own = pool(
         DOWN | {"replies": [{"error": "unavailable"}] * 3 + ["one two"], "fallbacks": ["b"], "retry": QUICK},
         INSTEAD,
@@ -458,7 +458,7 @@ FIRST_REPLY: dict[str, list[Any]] = {
 
 
 @pytest.mark.parametrize("ends", FIRST_REPLY)
-async def test_a_probe_that_says_nothing_of_the_worker_lets_the_next_call_probe_at_once(ends: str):
+async def test_an_inconclusive_probe_permits_another_one_immediately(ends: str):
     replies = [*FIRST_REPLY[ends], "Well."]
     a = {"name": "a", "replies": replies, "max_concurrency": 1, "fallbacks": ["b"], "retry": ONCE}
     own = pool(a, INSTEAD)
@@ -480,7 +480,7 @@ async def test_a_probe_that_says_nothing_of_the_worker_lets_the_next_call_probe_
     assert (health.circuit, is_idle(own)) == ("closed", True)
 
 
-async def test_a_probe_is_over_while_the_fallback_still_answers_the_prompt_that_it_refused():
+async def test_a_rejected_probe_is_over_while_its_fallback_answers():
     a = {"name": "a", "replies": [{"error": "refused"}, "Well."], "fallbacks": ["b"], "retry": ONCE}
     own = pool(a, INSTEAD)
     for _ in range(FAILURES_BEFORE_REST):
@@ -492,7 +492,7 @@ async def test_a_probe_is_over_while_the_fallback_still_answers_the_prompt_that_
 
 
 @pytest.mark.parametrize("ends", ["prompt is refused", "client leaves the line"])
-async def test_a_probe_of_one_deployment_that_says_nothing_of_it_lets_the_next_call_probe_at_once(ends: str):
+async def test_an_inconclusive_probe_of_a_deployment_permits_another_one_immediately(ends: str):
     healths = WorkerHealth(), WorkerHealth()
     refusal = [ScriptedReply(error="refused")] if ends == "prompt is refused" else []
     inner = ScriptedWorker("a", [*refusal, "Well."])
@@ -526,7 +526,7 @@ async def test_retries_are_a_share_of_the_calls():
     assert 100 < len(script(own, "a").calls) <= 100 + RESERVE + 10
 
 
-def test_a_budget_is_earned_by_calls_and_bounded():
+def test_a_retry_budget_grows_with_calls_up_to_a_limit():
     budget = RetryBudget(0.5)
     assert sum(budget.spend() for _ in range(20)) == RESERVE
     for _ in range(4):
@@ -537,7 +537,7 @@ def test_a_budget_is_earned_by_calls_and_bounded():
     assert sum(budget.spend() for _ in range(20)) == RESERVE
 
 
-def test_one_key_leaves_half_of_the_retries_to_the_others():
+def test_one_key_may_use_at_most_half_of_the_retry_budget():
     budget = RetryBudget(0.2)
     budget.earn("other")
     for _ in range(100):
@@ -550,7 +550,7 @@ def test_one_key_leaves_half_of_the_retries_to_the_others():
 
 
 @pytest.mark.parametrize(("replicas", "reserve"), [(1, RESERVE), (2, 64)])
-def test_all_calls_of_a_lost_replica_may_be_made_again_at_another(replicas: int, reserve: int):
+def test_all_calls_of_a_lost_replica_may_be_retried(replicas: int, reserve: int):
     scale = {"min_replicas": 1, "max_replicas": replicas, "max_ongoing_requests": 64}
     engine = {"name": "e", "kind": "vllm", "model": "m", "scale": scale}
     shares = {"name": "same", "kind": "vllm", "deployment": "e"}
@@ -564,7 +564,7 @@ FILTERED = Answer(status=400, error="The prompt was stopped.", error_code="conte
 
 
 @pytest.mark.parametrize("rule", ["fall_back", "tell"])
-async def test_a_content_filter_is_routed_around_or_told(rule: str):
+async def test_a_content_filter_uses_a_fallback_or_is_reported(rule: str):
     async with serving(OpenAIWire(), FILTERED) as upstream:
         own = pool(api(upstream.url, on_content_filter=rule, fallbacks=["b"]), INSTEAD)
         if rule == "fall_back":
@@ -599,7 +599,9 @@ ONE_CALLS_FAULT = {
 
 
 @pytest.mark.parametrize(("error", "answer"), ONE_CALLS_FAULT.values(), ids=ONE_CALLS_FAULT.keys())
-async def test_what_one_client_sent_closes_a_worker_to_nobody(error: type[WorkerError], answer: Answer):
+async def test_errors_caused_by_one_clients_request_do_not_open_the_circuit(
+    error: type[WorkerError], answer: Answer
+):
     async with serving(OpenAIWire()) as upstream:
         upstream.respond = lambda _: answer
         own = pool(api(upstream.url, adaptive_concurrency=True, max_concurrency=64))
@@ -634,7 +636,7 @@ def of_key(key: str, text: str = "hi") -> Call:
 
 
 @pytest.mark.parametrize("answer", TO_ONE_PROMPT.values(), ids=TO_ONE_PROMPT.keys())
-async def test_what_one_keys_prompts_bring_about_closes_a_worker_to_no_other_key(answer: Answer):
+async def test_failures_of_one_keys_prompts_do_not_affect_other_keys(answer: Answer):
     async with serving(OpenAIWire()) as upstream:
         upstream.respond = lambda request: answer if "poison" in str(request.body) else Answer(text="Well.")
         settings = api(
@@ -656,7 +658,7 @@ async def test_what_one_keys_prompts_bring_about_closes_a_worker_to_no_other_key
 
 
 @pytest.mark.parametrize("answer", TO_ONE_PROMPT.values(), ids=TO_ONE_PROMPT.keys())
-async def test_where_one_key_alone_calls_two_prompts_are_enough(answer: Answer):
+async def test_if_only_one_key_calls_two_failing_prompts_are_enough(answer: Answer):
     async with serving(OpenAIWire()) as upstream:
         upstream.respond = lambda _: answer
         own = pool(api(upstream.url, retry=ONCE, fallbacks=["b"]), INSTEAD)
@@ -668,14 +670,14 @@ async def test_where_one_key_alone_calls_two_prompts_are_enough(answer: Answer):
         await own.aclose()
 
 
-async def test_one_prompt_of_one_key_that_fails_again_and_again_is_enough_where_nobody_else_calls():
+async def test_if_only_one_key_calls_one_often_failing_prompt_is_enough():
     own = pool(DOWN | {"fallbacks": ["b"], "retry": ONCE}, INSTEAD)
     for _ in range(100):
         await ask(own, call=of_key("only"))
     assert len(script(own, "a").calls) == OFTEN
 
 
-async def test_a_key_whose_prompts_alone_fail_does_not_keep_a_worker_closed_to_those_sent_elsewhere():
+async def test_a_key_with_failing_prompts_does_not_keep_the_circuit_open_for_others():
     async with serving(OpenAIWire()) as upstream:
         upstream.respond = lambda request: TO_ONE_PROMPT["a 500"] if "poison" in str(request.body) else Answer(text="Well.")  # fmt: skip
         own = pool(api(upstream.url, retry=ONCE, fallbacks=["b"]), INSTEAD)
@@ -709,7 +711,7 @@ TO_EVERY_CALL = {
 
 
 @pytest.mark.parametrize("answer", TO_EVERY_CALL.values(), ids=TO_EVERY_CALL.keys())
-async def test_what_the_provider_says_of_every_call_closes_a_worker_at_the_first(answer: Answer):
+async def test_a_failure_that_concerns_every_call_opens_the_circuit_immediately(answer: Answer):
     async with serving(OpenAIWire()) as upstream:
         upstream.respond = lambda request: answer if "bad" in str(request.body) else Answer()
         own = pool(api(upstream.url, fallbacks=["b"]), INSTEAD)
@@ -729,7 +731,7 @@ def _stall_on_hard_ones(request: Request) -> Answer:
 
 
 @pytest.mark.parametrize("places", [(), ("one", "two")], ids=["one address", "deployments"])
-async def test_calls_that_are_slower_than_usual_are_no_failures_while_others_are_answered(
+async def test_slow_calls_are_not_failures_while_others_are_answered(
     places: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(targets, "LEAST_S", SHORT_S)
@@ -760,7 +762,7 @@ REST = replace(CALL, prefix="The first half of an answer")
 
 
 @pytest.mark.parametrize("kind", ["openai", "scripted"])
-async def test_a_model_that_does_not_go_on_with_an_answer_is_no_worker_that_is_down(kind: str):
+async def test_a_model_that_cannot_continue_an_answer_is_not_down(kind: str):
     async with serving(
         OpenAIWire(), *[Answer(text="Something else, from the start. " * 20)] * 10
     ) as upstream:
@@ -778,7 +780,7 @@ async def test_a_model_that_does_not_go_on_with_an_answer_is_no_worker_that_is_d
         await own.aclose()
 
 
-async def test_a_worker_that_breaks_off_while_it_is_asked_to_go_on_is_down():
+async def test_a_worker_that_breaks_off_its_continuations_is_down():
     async with serving(OpenAIWire(), *[Answer(text=f"{MARK} The", end_after=2)] * 3) as upstream:
         own = pool(api(upstream.url, retry=ONCE))
         for _ in range(3):

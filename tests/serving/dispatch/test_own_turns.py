@@ -34,7 +34,7 @@ async def ask(worker: Worker, call: Call) -> str:
     return reply.deployment
 
 
-async def test_a_conversation_goes_on_where_it_began():
+async def test_a_conversation_continues_at_its_deployment():
     places = [place("a"), place("b"), place("c")]
     worker = dispatcher(deployed(*places))
     call = Call(talk("w", "account-b"))
@@ -43,7 +43,7 @@ async def test_a_conversation_goes_on_where_it_began():
     assert "b" not in {await ask(worker, call) for _ in range(5)}
 
 
-async def test_a_conversation_of_another_worker_goes_anywhere():
+async def test_a_conversation_of_another_worker_may_use_any_deployment():
     worker = dispatcher(deployed(place("a"), place("b")))
     call = Call(talk("v", "account-b"))
     assert {await ask(worker, call) for _ in range(40)} == {"a", "b"}
@@ -60,7 +60,7 @@ async def test_calls_after_a_stop_sequence_are_not_made():
     assert got[-1].finish is FinishReason.STOP
 
 
-def test_only_its_own_turn_stays_and_the_words_before_it_do_not_change():
+def test_only_the_deployments_own_native_turns_are_kept():
     own = Origin("w", "one")
     conversation = (*talk("w", "two")[:2], *talk("w", "two")[2:], Message.of("user", "On."))
     first = own.messages(Call(conversation))
@@ -75,7 +75,7 @@ def test_only_its_own_turn_stays_and_the_words_before_it_do_not_change():
     assert "late" in second[-1].text
 
 
-def test_calls_of_others_stay_where_a_provider_takes_them_and_they_fit_their_results():
+def test_other_deployments_calls_are_kept_if_the_provider_accepts_them():
     own = Origin("w", "one")
     messages = own.messages(Call(talk("v", "")), keep_foreign=True)
     assert [bool(message.tool_calls) for message in messages] == [False, True, False]

@@ -186,7 +186,7 @@ def is_same(one: Step, other: Step) -> bool:
 
 
 @pytest.mark.parametrize(("error", "state", "step"), STEPS.values(), ids=STEPS.keys())
-def test_what_follows_a_failure(error: WorkerError, state: dict[str, Any], step: Step):
+def test_each_error_has_the_expected_next_step(error: WorkerError, state: dict[str, Any], step: Step):
     next_step = after_failure(error, **state)
     assert is_same(next_step, step), next_step
 
@@ -203,7 +203,7 @@ ERRORS = st.sampled_from([DOWN, LATE, busy(), busy(1), busy(30), REFUSED, FILTER
     st.booleans(),
     st.booleans(),
 )
-def test_no_call_is_made_more_often_than_the_settings_say_nor_left_while_a_worker_is_there(
+def test_calls_are_limited_by_the_settings_and_continue_while_workers_remain(
     error: WorkerError,
     number: int,
     others: int,
@@ -230,15 +230,13 @@ def test_no_call_is_made_more_often_than_the_settings_say_nor_left_while_a_worke
 
 
 @given(st.integers(1, 8), st.floats(0.1, 60))
-def test_a_wait_is_never_shorter_than_retry_after_nor_longer_than_its_bound(
-    number: int, retry_after_s: float
-):
+def test_a_wait_lies_between_retry_after_and_its_maximum(number: int, retry_after_s: float):
     bound_s = min(RULES.max_wait_s, RULES.first_wait_s * 2 ** (number - 1))
     assert 0 <= retry_wait_s(number, DOWN, RULES) <= bound_s
     assert retry_after_s <= retry_wait_s(number, busy(retry_after_s), RULES) <= max(retry_after_s, bound_s)
 
 
-def test_half_of_the_callers_time_is_left_for_what_follows_a_wait():
+def test_half_of_the_remaining_time_is_reserved_after_a_wait():
     assert longest_wait_s(Terms(), 5.0) == inf
     assert longest_wait_s(Terms(deadline_at_s=25.0), 5.0) == 10.0
 
@@ -297,7 +295,7 @@ CANDIDATES: dict[str, tuple[Call, Sequence[str], list[str]]] = {
 
 
 @pytest.mark.parametrize(("call", "kinds", "names"), CANDIDATES.values(), ids=CANDIDATES.keys())
-def test_which_workers_may_answer(call: Call, kinds: Sequence[str], names: list[str]):
+def test_only_suitable_workers_are_candidates(call: Call, kinds: Sequence[str], names: list[str]):
     routes = [named(name, LESS[kind]) for name, kind in zip("abcd", kinds, strict=False)]
     assert [each.name for each in candidates(routes, call)] == names
 
@@ -310,7 +308,7 @@ def test_which_workers_may_answer(call: Call, kinds: Sequence[str], names: list[
         (["any", "short", "long"], ["a", "b", "c"]),
     ],
 )
-def test_after_a_prompt_that_was_too_long_only_longer_contexts_are_tried(kinds: list[str], names: list[str]):
+def test_after_a_prompt_was_too_long_only_longer_contexts_are_tried(kinds: list[str], names: list[str]):
     queue = [named(name, LESS[kind]) for name, kind in zip("abcde", kinds, strict=False)]
     attempts = Attempts(CALL, queue, [], begins=False)
     drop_too_short(attempts)
@@ -342,7 +340,7 @@ ORDERS: dict[str, tuple[dict[str, Callable[[Route], None]], Terms, list[str], li
 
 
 @pytest.mark.parametrize(("states", "terms", "names", "skipped"), ORDERS.values(), ids=ORDERS.keys())
-def test_in_which_order_workers_are_tried_and_which_are_on_record_as_skipped(
+def test_workers_are_tried_in_the_expected_order_and_skipped_ones_are_recorded(
     states: dict[str, Callable[[Route], None]], terms: Terms, names: list[str], skipped: list[str]
 ):
     routes = [named(name) for name in "abc"]
@@ -353,13 +351,13 @@ def test_in_which_order_workers_are_tried_and_which_are_on_record_as_skipped(
     assert [(each.worker, each.outcome) for each in failed] == [(name, "left_alone") for name in skipped]
 
 
-def test_a_worker_that_is_alone_is_tried_whatever_its_health():
+def test_an_only_worker_is_tried_whatever_its_health():
     alone = named("a")
     resting(alone)
     assert order([alone], CALL) == ([alone], [])
 
 
-def test_a_caller_with_a_fallback_is_told_that_nobody_is_well():
+def test_an_error_lists_all_unhealthy_workers():
     routes = [named(name) for name in "ab"]
     for each in routes:
         resting(each)
@@ -369,7 +367,7 @@ def test_a_caller_with_a_fallback_is_told_that_nobody_is_well():
     assert caught.value.worker == "a"
 
 
-def test_rerouted_calls_count_as_traffic_of_the_workers_that_rest():
+def test_rerouted_calls_count_as_traffic_of_unhealthy_workers():
     first, second = named("a"), named("b")
     resting(first)
     order([first, second], replace(CALL, terms=Terms(payer="key", team="team")))
@@ -378,7 +376,7 @@ def test_rerouted_calls_count_as_traffic_of_the_workers_that_rest():
     assert not second.health.witnesses.traffic.has_others("another")
 
 
-def test_the_error_is_that_a_prompt_was_too_long_for_one_worker_whatever_others_said():
+def test_a_prompt_too_long_for_one_worker_is_the_reported_error():
     before = Attempt("a", "ContextOverflow", "It is too long.")
     overflow = ContextOverflow("It is too long.", worker="a")
     last = WorkerUnavailable("It is down.", worker="b", cost_usd=1)

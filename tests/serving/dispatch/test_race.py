@@ -112,7 +112,7 @@ class Silent(WorkerUnavailable):
     retryable = False
 
 
-class Told(WorkerUnavailable):
+class ReportedFailure(WorkerUnavailable):
     """Failure of a server that reported the cost of the call first."""
 
     cost_usd = Decimal("0.00001")
@@ -167,7 +167,7 @@ class Hedged:
 
 
 @pytest.mark.parametrize("price", [FREE, PRICE])
-async def test_a_late_first_token_is_overtaken_and_both_calls_are_paid_as_the_record_says(price: Price):
+async def test_a_faster_hedge_answers_and_both_calls_are_billed(price: Price):
     it = Hedged(price)
     it.inner.delays_s = iter([SLOW, FAST])
     result = await it.ask()
@@ -179,7 +179,7 @@ async def test_a_late_first_token_is_overtaken_and_both_calls_are_paid_as_the_re
     assert it.is_clean()
 
 
-async def test_a_call_that_lost_is_billed_at_the_price_of_whom_it_was_sent_to_and_says_where():
+async def test_a_lost_call_is_billed_at_its_own_deployments_price():
     inner = Paced(PRICE)
     places = [
         target(inner, name, price=PRICE, weight=weight) for name, weight in (("east", 1e9), ("west", 1))
@@ -196,7 +196,7 @@ async def test_a_call_that_lost_is_billed_at_the_price_of_whom_it_was_sent_to_an
     assert it.ledger.spent_usd == (result.cost_usd or 0) + PRICE.most(bound)
 
 
-async def test_a_call_that_is_left_before_its_first_word_counts_at_the_price_of_whom_it_was_sent_to():
+async def test_a_cancelled_call_is_billed_at_its_own_deployments_price():
     inner = Paced(PRICE)
     it = Hedged(PRICE, worker=inner)
     it.member = dataclasses.replace(it.member, worst_price=Price(Decimal(100), Decimal(100)))
@@ -209,7 +209,7 @@ async def test_a_call_that_is_left_before_its_first_word_counts_at_the_price_of_
     assert it.ledger.spent_usd == 2 * PRICE.most(bound)
 
 
-async def test_a_hedge_that_is_no_sooner_is_closed_and_on_record():
+async def test_a_slower_hedge_is_closed_and_recorded():
     it = Hedged(PRICE)
     it.inner.delays_s = iter([FAST * 5, SLOW])
     result = await it.ask()
@@ -220,7 +220,7 @@ async def test_a_hedge_that_is_no_sooner_is_closed_and_on_record():
 
 
 @pytest.mark.parametrize("delays_s", [[FAST * 4, WorkerUnavailable], [WorkerUnavailable, FAST]])
-async def test_where_one_of_two_fails_the_other_answers(delays_s: list[float | type[WorkerError]]):
+async def test_if_one_of_two_calls_fails_the_other_answers(delays_s: list[float | type[WorkerError]]):
     it = Hedged(PRICE)
     it.inner.delays_s = iter(delays_s)
     if delays_s[0] is WorkerUnavailable:  # it fails before a hedge is due, so there is no second call
@@ -235,7 +235,7 @@ async def test_where_one_of_two_fails_the_other_answers(delays_s: list[float | t
     assert it.is_clean()
 
 
-async def test_none_is_made_where_slots_are_in_use_or_a_twentieth_was_hedged():
+async def test_no_hedge_is_sent_if_slots_are_used_or_a_twentieth_was_hedged():
     it = Hedged(slots=2)
     it.inner.delays_s = repeat(FAST * 3)
     await asyncio.gather(*(it.ask() for _ in range(4)))
@@ -247,7 +247,7 @@ async def test_none_is_made_where_slots_are_in_use_or_a_twentieth_was_hedged():
     assert 10 < it.inner.n_calls <= 12, "a twentieth of 50 calls"
 
 
-async def test_none_is_made_at_a_worker_whose_circuit_has_opened_meanwhile():
+async def test_no_hedge_is_sent_to_a_worker_whose_circuit_has_opened():
     it = Hedged()
     it.inner.delays_s = repeat(FAST * 3)
     asking = asyncio.create_task(it.ask())
@@ -258,7 +258,7 @@ async def test_none_is_made_at_a_worker_whose_circuit_has_opened_meanwhile():
 
 
 @pytest.mark.parametrize("how", ["read", "leave", "raise", "cancel"])
-async def test_the_answer_does_not_wait_until_the_other_call_is_closed_and_paid(how: str):
+async def test_the_answer_does_not_wait_until_the_other_call_is_closed(how: str):
     it = Hedged(PRICE)
     it.inner.delays_s, it.inner.closes_s, it.ledger = iter([SLOW, FAST]), CLOSES_S, SlowLedger()
     began_s, before, replies = time.monotonic(), asyncio.all_tasks(), list[Reply]()
@@ -292,7 +292,7 @@ async def test_the_answer_does_not_wait_until_the_other_call_is_closed_and_paid(
     assert asyncio.all_tasks() == before
 
 
-async def test_a_hedge_that_fails_does_not_hold_back_the_call_that_goes_on():
+async def test_a_failed_hedge_does_not_delay_the_first_call():
     it = Hedged(PRICE)
     it.inner.delays_s, it.ledger = iter([FAST * 5, WorkerUnavailable]), SlowLedger()
     began_s, before = time.monotonic(), asyncio.all_tasks()
@@ -306,7 +306,7 @@ async def test_a_hedge_that_fails_does_not_hold_back_the_call_that_goes_on():
 
 
 @pytest.mark.parametrize("pieces", [0, 1, 3])
-async def test_whoever_leaves_early_leaves_nothing_open(pieces: int):
+async def test_leaving_a_hedged_call_early_leaves_nothing_open(pieces: int):
     for how in ("leave", "raise", "cancel"):
         it = Hedged(PRICE)
         it.inner.delays_s = iter([SLOW, FAST])
@@ -367,14 +367,14 @@ class Deployed:
         return {name: inner.n_calls for name, inner in self.inner.items()}
 
 
-async def test_a_hedge_goes_to_another_deployment():
+async def test_a_hedge_uses_another_deployment():
     it = Deployed(a=SLOW, b=FAST)
     result = await it.hedged.ask()
     assert (result.deployment, it.n_calls) == ("b", {"a": 1, "b": 1})
     assert [each.outcome for each in result.attempts] == ["lost_race"]
 
 
-async def test_none_is_made_where_there_is_no_other_deployment_or_none_that_is_free():
+async def test_no_hedge_is_sent_without_another_free_deployment():
     alone = Deployed(a=FAST * 5)
     await alone.hedged.ask()
     assert alone.n_calls == {"a": 1}
@@ -386,7 +386,7 @@ async def test_none_is_made_where_there_is_no_other_deployment_or_none_that_is_f
 
 
 @pytest.mark.parametrize("is_hedged", [False, True])
-async def test_what_fails_at_a_deployment_is_paid_before_the_next_is_asked(is_hedged: bool):
+async def test_a_failed_deployments_call_is_billed_before_the_next_is_called(is_hedged: bool):
     it = Deployed(PRICE, a=Silent, b=Silent, c=FAST)
     if not is_hedged:
         it.hedged.route.hedge_budget = None
@@ -398,7 +398,7 @@ async def test_what_fails_at_a_deployment_is_paid_before_the_next_is_asked(is_he
     assert it.is_paid_as_on_record(result)
 
 
-async def test_no_other_deployment_is_asked_in_a_race_without_room_for_it():
+async def test_no_other_deployment_is_called_without_budget():
     it = Deployed(PRICE, a=Silent, b=FAST)
     it.afford(1.5)
     with pytest.raises(BudgetExceeded) as caught:
@@ -408,7 +408,7 @@ async def test_no_other_deployment_is_asked_in_a_race_without_room_for_it():
     assert (it.hedged.ledger.spent_usd, it.hedged.is_clean()) == (it.bound_usd, True)
 
 
-async def test_what_had_failed_inside_the_one_that_lost_is_on_record():
+async def test_earlier_failures_of_the_lost_call_are_recorded():
     it = Deployed(PRICE, a=Silent, b=SLOW, c=FAST)
     it.inner["a"].fails_after_s = 0.0
     result = await it.hedged.ask()
@@ -418,7 +418,7 @@ async def test_what_had_failed_inside_the_one_that_lost_is_on_record():
 
 
 @pytest.mark.parametrize("fails", [False, True])
-async def test_a_hedge_that_is_to_be_made_again_waits_for_what_the_first_call_holds(fails: bool):
+async def test_a_hedges_retry_waits_for_the_first_calls_hold(fails: bool):
     it = Deployed(PRICE, a=FAST * 6, b=Silent, c=FAST)
     if fails:
         it.inner["a"].delays_s, it.inner["a"].fails_after_s = repeat(WorkerRefused), FAST * 6
@@ -432,7 +432,7 @@ async def test_a_hedge_that_is_to_be_made_again_waits_for_what_the_first_call_ho
     assert it.is_paid_as_on_record(result)
 
 
-async def test_a_hedge_that_cannot_be_held_again_leaves_the_answer_to_the_first_call():
+async def test_a_hedge_without_a_hold_leaves_the_answer_to_the_first_call():
     it = Deployed(PRICE, a=FAST * 30, b=Silent, c=FAST)
     it.hedged.ledger = AwayLedger()
     result = await it.hedged.ask()
@@ -441,7 +441,7 @@ async def test_a_hedge_that_cannot_be_held_again_leaves_the_answer_to_the_first_
     assert it.is_paid_as_on_record(result)
 
 
-async def test_no_hedge_is_made_where_its_answer_could_be_longer_than_what_is_held_for_it():
+async def test_no_hedge_is_sent_if_its_answer_could_exceed_the_hold():
     it = Deployed(PRICE, a=Silent, b=FAST * 6, c=FAST)
     it.inner["a"].fails_after_s = 0.0
     it.hedged.ledger = ledger = ShortLedger()
@@ -451,16 +451,16 @@ async def test_no_hedge_is_made_where_its_answer_could_be_longer_than_what_is_he
     assert it.hedged.is_clean()
 
 
-async def test_a_failed_hedge_is_paid_as_on_record_also_where_the_first_call_speaks_meanwhile():
-    it = Deployed(PRICE, a=FAST * 6, b=Told, c=FAST)
+async def test_a_failed_hedge_is_billed_as_recorded_although_the_first_call_answers():
+    it = Deployed(PRICE, a=FAST * 6, b=ReportedFailure, c=FAST)
     it.hedged.ledger = SlowLedger()
     result = await it.hedged.ask()
     attempts = [(each.outcome, each.cost_usd) for each in result.attempts]
-    assert (it.n_calls["c"], attempts) == (0, [("failed", Told.cost_usd), ("lost_race", None)])
+    assert (it.n_calls["c"], attempts) == (0, [("failed", ReportedFailure.cost_usd), ("lost_race", None)])
     assert it.is_paid_as_on_record(result)
 
 
-async def test_what_fails_in_one_that_has_lost_is_not_paid_twice_nor_made_again():
+async def test_a_failure_in_the_lost_call_is_neither_billed_twice_nor_retried():
     it = Deployed(PRICE, a=FAST, b=FAST)
     it.afford(3.5)
     member, ledger = it.hedged.member, it.hedged.ledger
@@ -485,7 +485,7 @@ async def test_what_fails_in_one_that_has_lost_is_not_paid_twice_nor_made_again(
         assert (ledger.spent_usd, len(ledger.holds)) == (2 * it.bound_usd, 1)
 
 
-async def test_a_hedge_that_failed_at_its_bound_takes_as_many_tokens_and_one_that_was_never_sent_none():
+async def test_a_failed_hedge_uses_tokens_and_an_unsent_one_does_not():
     it = Deployed(PRICE, a=FAST, b=FAST)
     it.afford(3.5)
     member, ledger = it.hedged.member, it.hedged.ledger
@@ -508,7 +508,7 @@ class Breaking(Paced):
         raise asyncio.CancelledError
 
 
-async def test_a_stream_that_breaks_itself_off_ends_its_reader_too():
+async def test_a_stream_that_cancels_itself_ends_its_reader_with_an_error():
     it = Hedged(PRICE, worker=Breaking())
     with pytest.raises(WorkerUnavailable, match="w cancelled its own call"):
         await it.ask()
@@ -524,7 +524,7 @@ class Failing(Paced):
         raise WorkerUnavailable("too late", worker=self.name)
 
 
-async def test_an_error_that_its_reader_forgives_is_forgiven_in_a_task_of_its_own_too():
+async def test_an_error_handled_by_the_reader_is_handled_in_a_separate_task_too():
     it = Hedged(PRICE, worker=Failing())
     async with it.open() as reply:
         with pytest.raises(WorkerUnavailable, match="too late"):
@@ -558,16 +558,14 @@ class Routed(ScriptedEngine):
     [(["a", "b"], ["a", "b"]), (["a"], ["a"]), ([], [])],
     ids=["two", "one", "unknown"],
 )
-async def test_a_hedge_of_an_engine_goes_to_another_replica_or_is_not_made(
-    replicas: list[str], asked_at: list[str]
-):
+async def test_an_engines_hedge_uses_another_replica_or_is_not_sent(replicas: list[str], asked_at: list[str]):
     engine = Routed(*replicas)
     await Hedged(worker=VllmWorker("w", "m", engine)).ask()
     assert engine.asked_at == asked_at
     assert engine.asked <= max(1, len(asked_at))
 
 
-async def test_a_call_that_waits_in_one_deployments_line_while_another_answers_costs_nothing():
+async def test_a_call_still_queued_when_another_answers_costs_nothing():
     it = Deployed(PRICE, a=FAST, b=FAST)
     for limiter in it.limiters.values():
         limiter.resize(0)

@@ -24,7 +24,7 @@ def refusing(*replies: ScriptedReply | str) -> tuple[Worker, ScriptedWorker]:
     return dispatcher(wire), wire
 
 
-async def test_a_worker_is_asked_no_more_in_the_run_in_which_it_refused() -> None:
+async def test_a_worker_is_not_called_again_in_a_run_that_it_refused() -> None:
     worker, wire = refusing("Four.")
     run = Refusals()
     notes: list[str] = []
@@ -37,7 +37,7 @@ async def test_a_worker_is_asked_no_more_in_the_run_in_which_it_refused() -> Non
     assert await answer(worker, Refusals()) == "Four."
 
 
-async def test_a_refused_plan_is_no_refused_step_unless_every_call_is() -> None:
+async def test_a_refused_plan_does_not_block_the_workers_steps() -> None:
     worker, wire = refusing("Four.")
     run = Refusals()
     with pytest.raises(WorkerRefused):
@@ -49,7 +49,7 @@ async def test_a_refused_plan_is_no_refused_step_unless_every_call_is() -> None:
     assert len(wire.calls) == 2
 
 
-async def test_a_refusal_in_the_middle_of_an_answer_counts_too() -> None:
+async def test_a_refusal_in_mid_stream_counts() -> None:
     wire = ScriptedWorker(
         "w", [ScriptedReply("one two three", error="refused", fail_after_tokens=1), "Four."]
     )
@@ -60,7 +60,7 @@ async def test_a_refusal_in_the_middle_of_an_answer_counts_too() -> None:
     assert len(wire.calls) == 1
 
 
-async def test_an_outage_is_no_refusal() -> None:
+async def test_an_outage_does_not_count_as_a_refusal() -> None:
     wire = ScriptedWorker("w", [ScriptedReply(error="unavailable"), "Four."])
     worker, run = dispatcher(wire), Refusals()
     with pytest.raises(WorkerUnavailable):
@@ -68,7 +68,7 @@ async def test_an_outage_is_no_refusal() -> None:
     assert await answer(worker, run) == "Four."
 
 
-async def test_a_call_of_no_run_is_always_made() -> None:
+async def test_a_call_outside_a_run_is_always_made() -> None:
     worker, wire = refusing("Four.")
     with pytest.raises(WorkerRefused):
         await answer(worker, None)

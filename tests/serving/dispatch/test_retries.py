@@ -38,7 +38,7 @@ async def ask(worker: Worker | Route) -> tuple[str, Reply]:
         return "".join([delta.text async for delta in reply]), reply
 
 
-async def test_what_fails_at_first_may_succeed_then():
+async def test_a_call_may_succeed_after_retries():
     inner = ScriptedWorker("w", [DOWN, busy(None), "Here."])
     text, reply = await ask(quick(inner))
     assert text == "Here."
@@ -46,13 +46,13 @@ async def test_what_fails_at_first_may_succeed_then():
     assert [(a.worker, a.error) for a in reply.attempts] == [("w", "WorkerUnavailable"), ("w", "WorkerBusy")]
 
 
-async def test_what_works_at_once_has_no_attempts():
+async def test_an_immediate_success_has_no_recorded_attempts():
     inner = ScriptedWorker("w", ["Here."])
     assert (await ask(quick(inner)))[1].attempts == ()
     assert len(inner.calls) == 1
 
 
-async def test_it_gives_up_after_its_attempts_and_says_what_it_tried():
+async def test_after_its_attempts_the_last_error_lists_the_earlier_ones():
     inner = ScriptedWorker("w", [DOWN, DOWN, busy(0)])
     with pytest.raises(WorkerBusy) as caught:
         await ask(quick(inner))
@@ -60,7 +60,7 @@ async def test_it_gives_up_after_its_attempts_and_says_what_it_tried():
     assert [a.error for a in caught.value.attempts] == ["WorkerUnavailable"] * 2
 
 
-async def test_one_attempt_is_no_retry():
+async def test_one_attempt_means_no_retry():
     inner = ScriptedWorker("w", [DOWN, "Here."])
     with pytest.raises(WorkerUnavailable) as caught:
         await ask(quick(inner, attempts=1))
@@ -68,23 +68,21 @@ async def test_one_attempt_is_no_retry():
 
 
 @pytest.mark.parametrize(("reply", "error"), [(REFUSED, WorkerRefused), (OVERFLOW, ContextOverflow)])
-async def test_what_would_fail_the_same_way_is_not_tried_again(
-    reply: ScriptedReply, error: type[WorkerError]
-):
+async def test_a_permanent_error_is_not_retried(reply: ScriptedReply, error: type[WorkerError]):
     inner = ScriptedWorker("w", [reply, "Here."])
     with pytest.raises(error):
         await ask(quick(inner))
     assert len(inner.calls) == 1
 
 
-async def test_nothing_is_tried_again_after_the_first_token():
+async def test_nothing_is_retried_after_the_first_token():
     inner = ScriptedWorker("w", [ScriptedReply("one two three", fail_after_tokens=1), "Here."])
     with pytest.raises(WorkerUnavailable):
         await ask(quick(inner))
     assert len(inner.calls) == 1
 
 
-async def test_the_callers_own_errors_are_not_tried_again():
+async def test_the_callers_own_errors_are_not_retried():
     inner = ScriptedWorker("w", ["Here."])
     with pytest.raises(WorkerUnavailable):
         async with dispatcher(quick(inner)).open(CALL):
@@ -92,7 +90,7 @@ async def test_the_callers_own_errors_are_not_tried_again():
     assert (len(inner.calls), inner.open_calls) == (1, 0)
 
 
-async def test_a_server_that_says_when_is_not_asked_sooner():
+async def test_a_retry_waits_at_least_for_retry_after():
     inner = ScriptedWorker("w", [busy(0.05), "Here."])
     loop = asyncio.get_running_loop()
     began_s = loop.time()
@@ -101,7 +99,7 @@ async def test_a_server_that_says_when_is_not_asked_sooner():
     assert reply.attempts[0].waited_s >= 0.05
 
 
-async def test_too_long_a_wait_is_not_waited_for():
+async def test_a_retry_after_over_the_limit_is_not_awaited():
     inner = ScriptedWorker("w", [busy(60), "Here."])
     with pytest.raises(WorkerBusy) as caught:
         await ask(quick(inner))
@@ -109,7 +107,7 @@ async def test_too_long_a_wait_is_not_waited_for():
     assert caught.value.retry_after_s == 60, "so the caller can be told"
 
 
-async def test_waits_are_jittered_growing_and_bounded():
+async def test_waits_are_jittered_growing_and_limited():
     firsts: list[float] = []
     seconds: list[float] = []
     for _ in range(40):
@@ -121,7 +119,7 @@ async def test_waits_are_jittered_growing_and_bounded():
     assert max(firsts) <= 0.0005 < max(seconds) <= 0.0008
 
 
-async def test_no_slot_is_held_while_waiting():
+async def test_no_slot_is_held_during_a_wait():
     inner = ScriptedWorker("w", [busy(30), "Here."])
     limiter = Limiter("w", 1)
     waiting = asyncio.create_task(ask(quick(inner, max_wait_s=60, limiter=limiter)))
@@ -133,7 +131,7 @@ async def test_no_slot_is_held_while_waiting():
     assert (waiting.cancelled(), len(inner.calls)) == (True, 2)
 
 
-async def test_cancelling_a_call_that_is_opening_is_not_a_failure_to_retry():
+async def test_a_call_cancelled_while_it_opens_is_not_retried():
     inner = ScriptedWorker("w", ["Here."], delay_s=30)
     opening = asyncio.create_task(ask(quick(inner)))
     await until(lambda: inner.open_calls == 1)
@@ -142,7 +140,7 @@ async def test_cancelling_a_call_that_is_opening_is_not_a_failure_to_retry():
     assert (opening.cancelled(), len(inner.calls), inner.open_calls) == (True, 1, 0)
 
 
-async def test_a_wait_leaves_half_of_the_callers_time_to_a_fallback():
+async def test_a_retry_after_leaves_half_of_the_time_to_a_fallback():
     inner, other = ScriptedWorker("w", [busy(2), "Here."]), ScriptedWorker("b", ["Instead."])
     call = replace(CALL, terms=Terms(time.monotonic() + 2.2))
     first = route(inner, 3, max_wait_s=60, fallback_wait_s=60)
@@ -151,7 +149,7 @@ async def test_a_wait_leaves_half_of_the_callers_time_to_a_fallback():
     assert len(inner.calls) == 1
 
 
-async def test_a_wait_of_its_own_leaves_half_of_the_callers_time_too():
+async def test_a_backoff_leaves_half_of_the_remaining_time():
     for _ in range(20):  # waits are random
         inner = ScriptedWorker("w", [DOWN, "Here."])
         call = replace(CALL, terms=Terms(time.monotonic() + 0.1))
@@ -161,7 +159,7 @@ async def test_a_wait_of_its_own_leaves_half_of_the_callers_time_too():
 
 
 @pytest.mark.parametrize("retry_after_s", [30.0, None])
-async def test_a_wait_that_the_caller_has_no_time_for_is_not_begun(retry_after_s: float | None):
+async def test_a_wait_beyond_the_deadline_is_not_started(retry_after_s: float | None):
     inner = ScriptedWorker("w", [busy(retry_after_s), "Here."])
     call = replace(CALL, terms=Terms(time.monotonic() + (10 if retry_after_s else -1)))
     with pytest.raises(WorkerBusy) as caught:

@@ -94,7 +94,7 @@ def whole(body: Any = ASK) -> bytes:
     return HEAD + b"content-length: %d\r\n\r\n%s" % (len(content), content)
 
 
-async def test_headers_that_grow_without_end_are_refused_soon_and_cost_little() -> None:
+async def test_endless_headers_are_rejected_early() -> None:
     async with listening() as (port, _):
         _, writer = await send_bytes(port, HEAD + b"x-long: ")
         pieces = 0
@@ -109,7 +109,7 @@ async def test_headers_that_grow_without_end_are_refused_soon_and_cost_little() 
 
 
 @pytest.mark.parametrize("size_bytes", [17_000, 60_000])
-async def test_headers_that_are_too_long_are_a_431_whether_they_come_at_once_or_piece_by_piece(
+async def test_headers_that_are_too_long_return_431_even_in_pieces(
     size_bytes: int,
 ) -> None:
     async with listening() as (port, _):
@@ -128,22 +128,20 @@ async def test_headers_that_are_too_long_are_a_431_whether_they_come_at_once_or_
         assert (code, error["param"]) == (431, "headers")
 
 
-async def test_long_headers_that_are_allowed_and_a_large_body_in_one_piece_with_them_are_served() -> None:
+async def test_long_permitted_headers_with_a_large_body_are_served() -> None:
     body = json.dumps(ASK | {"messages": [{"role": "user", "content": "x" * 600_000}]}).encode()
     async with listening() as (port, _):
         request = HEAD + b"x-long: " + b"a" * 12_000 + b"\r\ncontent-length: %d\r\n\r\n" % len(body) + body
         assert (await answer(await send_bytes(port, request)))[0] == 200
 
 
-async def test_what_is_no_http_is_a_400_in_openais_shape() -> None:
+async def test_a_request_that_is_not_http_returns_400() -> None:
     async with listening() as (port, _):
         code, error = await answer(await send_bytes(port, b"\x16\x03\x01 hello\r\n\r\n"))
         assert (code, error["type"]) == (400, "invalid_request_error")
 
 
-async def test_a_connection_that_sends_nothing_is_closed_without_a_word_and_one_with_half_a_head_is_told() -> (
-    None
-):
+async def test_an_idle_connection_is_closed_and_a_partial_head_returns_408() -> None:
     async with listening(header_s=0.3) as (port, room):
         silent, half = await send_bytes(port, b""), await send_bytes(port, HEAD)
         assert await closed(silent) == b""
@@ -156,7 +154,7 @@ async def test_a_connection_that_sends_nothing_is_closed_without_a_word_and_one_
         await until(lambda: not len(room))
 
 
-async def test_a_second_request_may_come_after_any_pause_but_not_half_of_one() -> None:
+async def test_a_keep_alive_connection_may_pause_but_not_within_a_request() -> None:
     async with listening(header_s=0.3) as (port, room):
         reader, writer = await send_bytes(port, whole())
         head = await reader.readuntil(b"\r\n\r\n")
@@ -175,7 +173,7 @@ async def test_a_second_request_may_come_after_any_pause_but_not_half_of_one() -
         assert b"408" in await closed((reader, writer))
 
 
-async def test_a_body_that_stops_or_drips_is_a_408_in_openais_shape_and_never_becomes_a_run() -> None:
+async def test_a_stalled_or_slow_body_returns_408_and_never_becomes_a_run() -> None:
     async with listening(stall_s=0.3, body_s=1.0) as (port, room):
         stopped = await send_bytes(port, HEAD + b"content-length: 1000\r\n\r\n{")
         reader, writer = await send_bytes(port, HEAD + b"content-length: 1000\r\n\r\n{")
@@ -193,7 +191,7 @@ async def test_a_body_that_stops_or_drips_is_a_408_in_openais_shape_and_never_be
         await until(lambda: not len(room))
 
 
-async def test_a_body_behind_another_request_in_the_same_packet_waits_and_ends_like_any_other() -> None:
+async def test_a_pipelined_body_waits_and_times_out_like_any_other() -> None:
     async with listening(stall_s=0.3) as (port, room):
         streams = await send_bytes(
             port, b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n" + HEAD + b"content-length: 1000\r\n\r\n"
@@ -204,7 +202,7 @@ async def test_a_body_behind_another_request_in_the_same_packet_waits_and_ends_l
         await until(lambda: not len(room))
 
 
-async def test_a_client_that_leaves_in_the_middle_of_its_body_leaves_nothing_behind() -> None:
+async def test_a_client_that_leaves_during_its_body_leaves_no_state() -> None:
     async with listening() as (port, room):
         streams = await send_bytes(port, HEAD + b"content-length: 1000\r\n\r\n{")
         await until(lambda: len(room) == 1)
@@ -212,7 +210,7 @@ async def test_a_client_that_leaves_in_the_middle_of_its_body_leaves_nothing_beh
         await until(lambda: not len(room))
 
 
-async def test_a_connection_that_is_reset_after_its_answer_leaves_nothing_in_memory() -> None:
+async def test_a_connection_reset_after_its_answer_is_freed() -> None:
     def protocols() -> set[EdgeProtocol]:
         gc.collect()
         return {each for each in gc.get_objects() if isinstance(each, EdgeProtocol)} - others
@@ -230,9 +228,7 @@ async def test_a_connection_that_is_reset_after_its_answer_leaves_nothing_in_mem
         await until(lambda: not protocols(), "the connection is forgotten")
 
 
-async def test_300_idle_connections_and_300_unfinished_bodies_keep_out_neither_requests_nor_health_checks() -> (
-    None
-):
+async def test_300_idle_and_300_unfinished_requests_block_no_others() -> None:
     async with listening(max_waiting=100) as (port, room):
         idle = [await send_bytes(port, b"") for _ in range(300)]
         bodies = [await send_bytes(port, HEAD + b"content-length: 1000\r\n\r\n{") for _ in range(300)]
@@ -252,7 +248,7 @@ async def test_300_idle_connections_and_300_unfinished_bodies_keep_out_neither_r
             writer.transport.abort()
 
 
-async def test_a_body_pushed_out_says_when_to_come_again() -> None:
+async def test_an_evicted_request_gets_retry_after() -> None:
     async with listening(max_waiting=16) as (port, _):
         first = await send_bytes(port, HEAD + b"content-length: 1000\r\n\r\n{")
         more = [await send_bytes(port, HEAD + b"content-length: 1000\r\n\r\n{") for _ in range(20)]
@@ -265,10 +261,10 @@ def words(size_bytes: int) -> bytes:
     return json.dumps(ASK | {"messages": [{"role": "user", "content": "word " * (size_bytes // 5)}]}).encode()
 
 
-async def test_five_prompts_of_19_mb_are_refused_and_nobody_waits_for_them() -> None:
+async def test_five_prompts_of_19_mb_are_rejected_without_delaying_others() -> None:
     body, pauses_s = words(19_000_000), [0.0]
 
-    async def look_at_the_clock() -> None:
+    async def measure_pauses() -> None:
         last_s = time.monotonic()
         while True:
             await asyncio.sleep(0.005)
@@ -276,7 +272,7 @@ async def test_five_prompts_of_19_mb_are_refused_and_nobody_waits_for_them() -> 
             last_s = time.monotonic()
 
     async with listening() as (port, _):
-        looking = asyncio.create_task(look_at_the_clock())
+        looking = asyncio.create_task(measure_pauses())
         request = HEAD + b"content-length: %d\r\n\r\n" % len(body) + body
         answers = await asyncio.gather(*[answer(await send_bytes(port, request), 30) for _ in range(5)])
         looking.cancel()
@@ -285,7 +281,7 @@ async def test_five_prompts_of_19_mb_are_refused_and_nobody_waits_for_them() -> 
     assert max(pauses_s) < 1
 
 
-async def test_pictures_may_be_larger_than_text_but_text_that_looks_like_one_may_not() -> None:
+async def test_images_may_be_larger_than_text_but_disguised_text_may_not() -> None:
     picture = "data:image/png;base64," + "iVBORw0K" * 100_000
     part = {"type": "image_url", "image_url": {"url": picture}}
 
@@ -301,7 +297,7 @@ async def test_pictures_may_be_larger_than_text_but_text_that_looks_like_one_may
         assert beside.status_code == 413
 
 
-def test_a_body_of_millions_of_pictures_is_not_looked_through() -> None:
+def test_a_body_with_millions_of_images_is_rejected_early() -> None:
     """Searching for each picture blocked all other requests for 3 s."""
     part = b'{"url": "data:image/png;base64,' + b"iVBORw0K" * 20 + b'"}'
     check_text(part * MOST_PICTURES + b"x" * 1000, len(part) * MOST_PICTURES // 3)
@@ -311,7 +307,7 @@ def test_a_body_of_millions_of_pictures_is_not_looked_through() -> None:
 
 
 @pytest.mark.parametrize("begin", [b'"data": "', b'"url": "data:image/png;base64,'])
-def test_text_is_counted_to_the_byte_also_where_a_picture_begins_at_its_end(begin: bytes) -> None:
+def test_text_is_counted_exactly_even_if_it_ends_like_an_image(begin: bytes) -> None:
     before = b"x" * 100
     text = before + begin[: begin.index(b"data")] + b'"'
     for most in range(90, 100 + len(begin)):
@@ -323,13 +319,13 @@ def test_text_is_counted_to_the_byte_also_where_a_picture_begins_at_its_end(begi
             check_text(body, most)
 
 
-async def test_more_messages_than_openai_takes_are_refused_by_their_number() -> None:
+async def test_too_many_messages_are_rejected() -> None:
     async with served(team()) as api:
         many = await api.post({"messages": [{"role": "user", "content": "x"}] * 3000})
         assert (many.status_code, many.json()["error"]["param"]) == (400, "messages")
 
 
-def test_the_proxy_is_given_the_protocol_in_the_place_where_uvicorn_looks(
+def test_uvicorn_uses_the_edge_protocol_in_the_proxy_process(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     protocols = dict(uvicorn.config.HTTP_PROTOCOLS)
@@ -352,7 +348,7 @@ def test_the_proxy_is_given_the_protocol_in_the_place_where_uvicorn_looks(
     assert config.ws_protocol_class is None  # the edge answers a handshake like any request
 
 
-async def test_of_large_bodies_that_are_whole_at_once_each_has_a_turn_of_the_loop_to_itself() -> None:
+async def test_each_large_body_has_its_own_iteration_of_the_event_loop() -> None:
     n_turns, samples = 0, list[int]()
 
     async def app(scope: Any, receive: Any, send: Any) -> None:

@@ -24,7 +24,7 @@ async def ask(api: Served, **headers: str) -> httpx2.Response:
 @pytest.mark.parametrize(
     "host", ["localhost", "localhost:8000", "LOCALHOST.", "127.0.0.1:1", "[::1]:8000", "podium.localhost"]
 )
-async def test_every_name_of_the_loopback_is_served(host: str) -> None:
+async def test_every_loopback_host_name_is_served(host: str) -> None:
     async with served(team()) as api:
         assert (await ask(api, host=host)).status_code == 200
 
@@ -43,7 +43,7 @@ async def test_every_name_of_the_loopback_is_served(host: str) -> None:
         "[::1]evil.example:80",
     ],
 )
-async def test_a_foreign_host_on_loopback_is_refused_before_anything_is_run_or_told(host: str) -> None:
+async def test_a_foreign_host_on_loopback_is_rejected(host: str) -> None:
     async with served(team()) as api:
         answers = [
             await ask(api, host=host),
@@ -57,7 +57,7 @@ async def test_a_foreign_host_on_loopback_is_refused_before_anything_is_run_or_t
         assert (await api.http.get("/healthz", headers={"host": host})).status_code == 200
 
 
-async def test_a_host_that_the_settings_name_is_served_and_no_other() -> None:
+async def test_only_configured_hosts_are_served() -> None:
     async with served(team(http={"hosts": ["podium.example.com"]})) as api:
         codes = [
             (await ask(api, host=host)).status_code
@@ -68,9 +68,7 @@ async def test_a_host_that_the_settings_name_is_served_and_no_other() -> None:
         assert (await ask(api, host="any.example")).status_code == 200
 
 
-def test_away_from_loopback_any_host_is_served_until_the_settings_name_some_and_its_own_address_always() -> (
-    None
-):
+def test_away_from_loopback_any_host_is_served_unless_hosts_are_configured() -> None:
     host = read_fields([(b"host", b"podium-serve.podium.svc.cluster.local:8000")])
     check_host(host, policy(), "10.1.2.3")
     with pytest.raises(NotAllowed):
@@ -79,7 +77,7 @@ def test_away_from_loopback_any_host_is_served_until_the_settings_name_some_and_
     check_host(probe, policy(hosts=["podium.example.com"]), "10.1.2.3")
 
 
-def test_one_foreign_host_among_several_is_enough_to_refuse() -> None:
+def test_one_foreign_host_header_among_several_is_rejected() -> None:
     with pytest.raises(NotAllowed):
         check_host(read_fields([(b"host", b"localhost"), (b"host", b"evil.example")]), policy(), "127.0.0.1")
 
@@ -88,7 +86,7 @@ def test_one_foreign_host_among_several_is_enough_to_refuse() -> None:
     "origin",
     ["https://evil.example", "http://localhost.evil.example", "null", "file://", "http://a@b://c", ""],
 )
-async def test_a_page_of_a_foreign_origin_may_not_ask_and_its_preflight_allows_nothing(origin: str) -> None:
+async def test_a_foreign_origin_is_rejected_and_its_preflight_permits_nothing(origin: str) -> None:
     async with served(team()) as api:
         answer = await ask(api, origin=origin)
         assert (answer.status_code, answer.json()["error"]["param"]) == (403, "Origin")
@@ -110,7 +108,7 @@ async def test_no_origin_the_same_origin_and_pages_of_this_machine_are_served() 
             assert "access-control-allow-origin" not in answer.headers
 
 
-async def test_a_page_that_the_settings_name_may_ask_and_read_the_answer() -> None:
+async def test_a_configured_origin_may_call_and_read_the_answer() -> None:
     page = "https://app.example.com"
     async with served(team(http={"origins": [page]})) as api:
         preflight = await api.http.options(
@@ -134,7 +132,7 @@ async def test_a_page_that_the_settings_name_may_ask_and_read_the_answer() -> No
         ("", False),
     ],
 )
-async def test_a_preflight_is_given_the_headers_that_it_asks_for_and_never_cookies(
+async def test_a_preflight_permits_the_requested_headers_but_no_cookies(
     asked_for: str, is_given: bool
 ) -> None:
     page = "https://app.example.com"
@@ -152,7 +150,7 @@ async def test_a_preflight_is_given_the_headers_that_it_asks_for_and_never_cooki
         assert "access-control-allow-credentials" not in each.headers
 
 
-def test_a_page_served_by_the_host_itself_is_no_foreign_one_wherever_it_runs() -> None:
+def test_the_servers_own_origin_is_permitted_on_any_host() -> None:
     headers = [(b"host", b"podium.example.com"), (b"origin", b"https://podium.example.com")]
     assert check_origin(read_fields(headers), policy(), "10.1.2.3") is None
     with pytest.raises(NotAllowed):
@@ -164,9 +162,7 @@ def test_a_page_served_by_the_host_itself_is_no_foreign_one_wherever_it_runs() -
     ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "application/jsonp", None],
 )
 @pytest.mark.parametrize("path", [CHAT, "/v1/plans"])
-async def test_a_body_that_does_not_say_that_it_is_json_is_a_415_that_names_the_header(
-    path: str, content_type: str | None
-) -> None:
+async def test_a_body_without_the_json_content_type_returns_415(path: str, content_type: str | None) -> None:
     async with served(team()) as api:
         headers = {"content-type": content_type} if content_type else {}
         answer = await api.http.post(path, content=b'{"model": "a"}', headers=headers)
@@ -174,7 +170,7 @@ async def test_a_body_that_does_not_say_that_it_is_json_is_a_415_that_names_the_
         assert "application/json" in answer.json()["error"]["message"]
 
 
-async def test_json_with_a_charset_is_json() -> None:
+async def test_a_json_content_type_with_a_charset_is_accepted() -> None:
     async with served(team()) as api:
         assert (await ask(api, **{"content-type": "Application/JSON; charset=utf-8"})).status_code == 200
 

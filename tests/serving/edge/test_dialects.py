@@ -81,7 +81,7 @@ FAULTS: dict[str, tuple[int, Any]] = {
 
 
 @pytest.mark.parametrize(("status", "request_at"), FAULTS.values(), ids=FAULTS)
-async def test_every_error_has_the_shape_of_its_path_s_dialect(status: int, request_at: Any) -> None:
+async def test_every_error_has_the_form_of_its_paths_dialect(status: int, request_at: Any) -> None:
     async with connected() as port:
         other = await answer(port, request_at(PATH))
         chat = await answer(port, request_at("/v1/chat/completions"))
@@ -91,7 +91,7 @@ async def test_every_error_has_the_shape_of_its_path_s_dialect(status: int, requ
     assert chat[1]["error"].keys() >= {"message", "type", "param", "code"}
 
 
-async def test_a_dialect_s_own_rules_and_its_answers_are_at_its_path() -> None:
+async def test_a_dialects_own_rules_and_responses_apply_at_its_path() -> None:
     worded = ASK | {"messages": [{"role": "user", "content": "forbidden word"}]}
     async with connected() as port:
         assert await answer(port, post(PATH, worded)) == (
@@ -102,7 +102,7 @@ async def test_a_dialect_s_own_rules_and_its_answers_are_at_its_path() -> None:
         assert (await answer(port, post(PATH, ASK)))[0] == 200
 
 
-async def test_a_path_that_no_dialect_has_gets_the_default_one() -> None:
+async def test_an_error_at_an_unknown_path_has_the_default_dialect() -> None:
     async with connected() as port:
         status, body = await answer(port, post("/v1/otherwise", ASK))
         assert (status, body["error"]["code"]) == (404, "not_found")

@@ -22,17 +22,17 @@ def filled(places: int, peers: list[str], room_bytes: int = 10**9) -> tuple[Wait
     return room, evictions
 
 
-def test_an_attacker_pushes_out_its_own_oldest_and_nobody_else() -> None:
+def test_an_attackers_oldest_requests_are_evicted_first() -> None:
     room, evictions = filled(4, ["slow client", "attacker", "attacker", "attacker", "attacker", "attacker"])
     assert evictions == ["attacker-1", "attacker-2"]
     assert (len(room), room.evicted) == (4, 2)
 
 
-def test_of_many_addresses_with_one_each_the_oldest_goes() -> None:
+def test_among_many_addresses_the_oldest_request_is_evicted() -> None:
     assert filled(3, ["a", "b", "c", "d"])[1] == ["a-0"]
 
 
-def test_unfinished_bodies_that_are_too_much_together_go_with_the_address_that_sent_the_most() -> None:
+def test_over_the_byte_limit_the_address_with_the_most_bytes_is_evicted() -> None:
     evictions: list[str] = []
     room = WaitingRoom(100, room_bytes=1000)
     idle = room.enter("attacker", lambda: evictions.append("idle"))
@@ -51,7 +51,7 @@ def test_unfinished_bodies_that_are_too_much_together_go_with_the_address_that_s
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcdef"), st.booleans()), max_size=200), st.integers(1, 12))
-def test_it_is_never_over_full_and_the_one_that_goes_is_always_of_the_address_with_the_most(
+def test_the_room_is_never_over_its_limit_and_evicts_the_largest_address(
     moves: list[tuple[str, bool]], places: int
 ) -> None:
     room, inside = WaitingRoom(places, 10**9), dict[Ticket, str]()
@@ -74,7 +74,7 @@ def test_it_is_never_over_full_and_the_one_that_goes_is_always_of_the_address_wi
         assert len(room) == len(inside) <= places
 
 
-async def test_requests_start_in_order_and_a_few_in_each_iteration_of_the_event_loop() -> None:
+async def test_a_few_requests_start_per_event_loop_iteration_in_order() -> None:
     queue, started = StartQueue(), list[int]()
     for n in range(3 * STARTS):
         queue.add("a", lambda n=n: started.append(n))
@@ -88,7 +88,7 @@ async def test_requests_start_in_order_and_a_few_in_each_iteration_of_the_event_
     assert started[-1] == -1, "an idle queue starts a request at once"
 
 
-async def test_a_sender_waits_for_none_of_the_reads_that_another_one_has_sent_before() -> None:
+async def test_a_sender_does_not_wait_for_another_senders_reads() -> None:
     queue, started = StartQueue(), list[str]()
     for _ in range(100 * STARTS):
         queue.add("flood", lambda: started.append("flood"))

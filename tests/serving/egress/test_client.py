@@ -56,12 +56,12 @@ async def refusal(provider: Provider, url: str) -> WorkerRefused:
 
 
 @pytest.mark.parametrize("host", SPELLINGS)
-async def test_a_link_local_address_is_refused_in_every_spelling(provider: Provider, host: str) -> None:
+async def test_a_link_local_address_is_rejected_in_every_notation(provider: Provider, host: str) -> None:
     await refusal(provider, f"http://{host}:9")
 
 
 @pytest.mark.parametrize("answer", [METADATA, "::ffff:169.254.169.254", ("127.0.0.1", METADATA)])
-async def test_a_name_that_leads_to_the_metadata_service_is_refused(
+async def test_a_name_that_resolves_to_the_metadata_service_is_rejected(
     provider: Provider, monkeypatch: pytest.MonkeyPatch, answer: str | tuple[str, ...]
 ) -> None:
     Names(monkeypatch).lead("api.example", answer)
@@ -70,7 +70,7 @@ async def test_a_name_that_leads_to_the_metadata_service_is_refused(
     )
 
 
-async def test_a_name_is_asked_where_it_led_when_it_was_checked(
+async def test_a_name_is_connected_at_its_checked_address(
     provider: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The name first resolves to an inside address, which the settings permit, and later to the metadata service."""
@@ -83,7 +83,7 @@ async def test_a_name_is_asked_where_it_led_when_it_was_checked(
     assert (names.looked_up, len(server.requests)) == (["api.example"], 1)
 
 
-async def test_a_proxy_of_the_environment_is_asked_but_not_for_what_is_forbidden(
+async def test_an_environment_proxy_is_used_except_for_forbidden_addresses(
     provider: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with serving_wire(provider.wire) as proxy:
@@ -96,7 +96,7 @@ async def test_a_proxy_of_the_environment_is_asked_but_not_for_what_is_forbidden
         assert len(proxy.requests) == 1
 
 
-async def test_a_proxy_at_a_forbidden_address_is_not_asked(
+async def test_a_proxy_at_a_forbidden_address_is_not_used(
     provider: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HTTP_PROXY", f"http://{METADATA}:9")
@@ -122,7 +122,7 @@ async def test_the_next_address_of_a_name_is_tried(
         await worker.aclose()
 
 
-async def test_a_look_up_that_hangs_stops_no_other_and_ends_in_time(
+async def test_a_hanging_look_up_blocks_no_other_and_times_out(
     provider: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = Names(monkeypatch)
@@ -145,7 +145,7 @@ async def test_a_look_up_that_hangs_stops_no_other_and_ends_in_time(
             await each.aclose()
 
 
-async def test_a_server_inside_is_not_given_the_address_of_a_picture(
+async def test_a_server_at_an_internal_address_gets_no_image_urls(
     provider: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Names(monkeypatch).lead("api.example", "127.0.0.1")
@@ -163,7 +163,7 @@ async def test_a_server_inside_is_not_given_the_address_of_a_picture(
         await allowed.aclose()
 
 
-async def test_an_address_from_a_request_leads_outside_or_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_address_from_a_request_must_be_public(monkeypatch: pytest.MonkeyPatch) -> None:
     names = Names(monkeypatch)
     for index, address in enumerate(("127.0.0.1", "10.0.0.1", METADATA, "::1", "fd00::1")):
         names.lead(f"{index}.example", address)
@@ -179,11 +179,11 @@ async def test_an_address_from_a_request_leads_outside_or_nowhere(monkeypatch: p
     [(REQUESTS, True), (SETTINGS, True), (ANYWHERE, False)],
     ids=["requests", "settings", "anywhere"],
 )
-def test_only_the_switch_lets_a_link_local_address_in(reach: Reach, refused: bool) -> None:
+def test_only_the_setting_permits_link_local_addresses(reach: Reach, refused: bool) -> None:
     assert (Zone.LINK_LOCAL not in reach.zones) == refused
 
 
-async def test_a_transport_that_cannot_be_guarded_is_refused() -> None:
+async def test_a_transport_that_cannot_be_guarded_is_rejected() -> None:
     async with httpx2.AsyncClient(
         transport=httpx2.MockTransport(lambda request: httpx2.Response(200))
     ) as client:
@@ -191,7 +191,7 @@ async def test_a_transport_that_cannot_be_guarded_is_refused() -> None:
             guard(client, SETTINGS)
 
 
-def test_whoever_makes_a_client_in_serving_guards_it() -> None:
+def test_every_http_client_in_serving_is_guarded() -> None:
     makes = re.compile(
         r"\b(\w*(?:AsyncClient|HttpxClient|AioHttpClient|ClientSession)|urlopen|(?<!\.)requests\.(?:get|post|put|patch|delete|head|options|request|Session))\("
     )

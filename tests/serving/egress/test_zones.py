@@ -29,12 +29,12 @@ LINK_LOCAL = [
     [(Zone.PUBLIC, PUBLIC), (Zone.INSIDE, INSIDE), (Zone.LINK_LOCAL, LINK_LOCAL)],
     ids=lambda each: each if isinstance(each, str) else "",
 )
-def test_addresses_are_in_their_zone(zone: Zone, addresses: list[str]) -> None:
+def test_every_address_has_the_expected_zone(zone: Zone, addresses: list[str]) -> None:
     assert {address: zone_of(address) for address in addresses} == dict.fromkeys(addresses, zone)
 
 
 @given(V4)
-def test_an_address_inside_another_leads_where_it_leads_or_nowhere_public(address: IPv4Address) -> None:
+def test_an_embedded_address_has_the_zone_of_the_inner_address(address: IPv4Address) -> None:
     number, plain = int(address), zone_of(str(address))
     mapped, nat64 = (IPv6Address((prefix << 32) | number) for prefix in (0xFFFF, 0x64FF9B << 64))
     assert zone_of(str(mapped)) == zone_of(str(nat64)) == plain
@@ -47,7 +47,7 @@ def test_an_address_inside_another_leads_where_it_leads_or_nowhere_public(addres
 
 
 @given(V4)
-def test_every_spelling_of_an_address_is_that_address(address: IPv4Address) -> None:
+def test_every_notation_of_an_address_is_parsed(address: IPv4Address) -> None:
     number, (a, b, c, d) = int(address), address.packed
     spellings = [
         str(address), str(number), hex(number), f"0{number:o}", f"{a}.{b}.{c * 256 + d}", f"{a}.{number & 0xFFFFFF}",
@@ -59,11 +59,11 @@ def test_every_spelling_of_an_address_is_that_address(address: IPv4Address) -> N
 @pytest.mark.parametrize(
     "name", ["example.com", "localhost", "127.0.0.1.nip.io", "a1", "1.2.3.4.5", "::g", ""]
 )
-def test_names_are_no_addresses(name: str) -> None:
+def test_a_host_name_is_not_an_address(name: str) -> None:
     assert literal_address(name) is None
 
 
-def test_a_reach_lets_in_what_it_says_and_names_what_it_does_not() -> None:
+def test_a_reach_permits_its_zones_and_names_a_forbidden_one() -> None:
     for address in PUBLIC:
         REQUESTS.check(address)
     for address in [*PUBLIC, *INSIDE]:
@@ -76,7 +76,7 @@ def test_a_reach_lets_in_what_it_says_and_names_what_it_does_not() -> None:
                 reach.check(address, "some.example")
 
 
-def test_this_machine_is_inside_also_by_its_public_address(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_this_machines_public_address_counts_as_internal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("serving.egress.reach._is_own", lambda address: address == "93.184.216.34")
     SETTINGS.check("93.184.216.34")
     REQUESTS.check("93.184.216.35")
@@ -84,7 +84,7 @@ def test_this_machine_is_inside_also_by_its_public_address(monkeypatch: pytest.M
         REQUESTS.check("93.184.216.34")
 
 
-def test_a_host_that_settings_name_is_an_address_or_a_name_that_leads_outside() -> None:
+def test_a_configured_host_is_an_exact_address_or_a_public_name() -> None:
     reach = reach_of_hosts(["pictures.example", "10.1.2.3"])
     reach.check("10.1.2.3", "10.1.2.3")
     reach.check("93.184.216.34", "pictures.example")

@@ -72,7 +72,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize(("schema", "place"), REFUSED.values(), ids=REFUSED.keys())
-def test_what_is_not_taken_is_refused_by_its_place(schema: Any, place: str):
+def test_an_unsupported_schema_is_rejected_with_its_place(schema: Any, place: str):
     with pytest.raises(BadTask) as caught:
         read_schema(schema, "it", True, "response_format.json_schema")
     assert caught.value.param == f"response_format.json_schema.schema{place}"
@@ -90,7 +90,7 @@ def test_what_is_not_taken_is_refused_by_its_place(schema: Any, place: str):
     ],
     ids=["deep", "far too deep", "doubling", "widening", "long", "patterns"],
 )
-def test_what_would_take_long_is_refused_at_once(schema: Json):
+def test_a_schema_that_is_slow_to_check_is_rejected_quickly(schema: Json):
     began_s = time.process_time()
     with pytest.raises(BadTask):
         read_schema(schema, "it", True, "text.format")
@@ -109,16 +109,16 @@ TAKEN = {
 
 
 @pytest.mark.parametrize("schema", TAKEN.values(), ids=TAKEN.keys())
-def test_what_clients_send_is_taken(schema: Json):
+def test_schemas_of_common_clients_are_accepted(schema: Json):
     assert read_schema(schema, "it", True, "text.format").schema == schema
 
 
-def test_a_schema_that_is_not_strict_may_have_any_root():
+def test_a_non_strict_schema_may_have_any_root():
     assert not read_schema({"type": "array"}, None, None, "text.format").strict
     assert read_schema({"type": "array"}, None, True, "output_config.format", any_root=True).strict
 
 
-def test_a_name_is_openais():
+def test_a_schema_name_has_openais_form():
     with pytest.raises(BadTask) as caught:
         read_schema(OBJECT, "no good", True, "text.format")
     assert caught.value.param == "text.format.name"

@@ -29,7 +29,7 @@ def native(translate: Any, schema: Json) -> Any:
 
 
 @given(ROOTS.map(whole))
-def test_every_provider_is_sent_what_it_takes_and_may_give_what_is_right(made: Made):
+def test_every_provider_gets_a_supported_schema_that_excludes_no_valid_answer(made: Made):
     schema, value = made
     wanted = AnswerFormat(schema, "it")
     for translate in (openai.translate, gemini.translate, vllm.translate):
@@ -48,7 +48,7 @@ def test_every_provider_is_sent_what_it_takes_and_may_give_what_is_right(made: M
         check_gemini({"generationConfig": {"responseJsonSchema": for_gemini.schema}})
 
 
-def test_words_that_a_provider_lacks_are_told_to_the_model():
+def test_keywords_that_a_provider_lacks_are_stated_in_the_instructions():
     schema = closed(word={"type": "string", "minLength": 2, "default": "x"}, list={"type": "array", "items": {"type": "null"}, "maxItems": 2})  # fmt: skip
     translation = anthropic.translate(AnswerFormat(schema), NO_TOOLS)
     assert translation.native is not None
@@ -61,7 +61,7 @@ def test_words_that_a_provider_lacks_are_told_to_the_model():
     )
 
 
-def test_a_schema_inside_the_subset_is_sent_alone():
+def test_a_fully_supported_schema_is_sent_without_instructions():
     schema = closed(a={"type": "integer"})
     for module in (openai, anthropic, gemini):
         translation = module.translate(AnswerFormat(schema), NO_TOOLS)
@@ -80,7 +80,7 @@ def test_a_schema_inside_the_subset_is_sent_alone():
     ],
     ids=["open", "may be left out", "a choice at the root", "anything"],
 )
-def test_what_openai_does_not_take_as_strict_is_sent_as_not_strict(schema: Json):
+def test_a_schema_that_openai_rejects_as_strict_is_sent_as_non_strict(schema: Json):
     translation = openai.translate(AnswerFormat(schema), NO_TOOLS)
     assert translation.native is not None
     assert not translation.native.strict
@@ -88,7 +88,7 @@ def test_what_openai_does_not_take_as_strict_is_sent_as_not_strict(schema: Json)
     assert translation.notes
 
 
-def test_what_a_provider_cannot_say_is_told_in_words_as_a_whole():
+def test_a_schema_that_a_provider_cannot_represent_is_stated_in_the_instructions():
     chain = {
         "$ref": "#/$defs/n",
         "$defs": {"n": closed(next={"anyOf": [{"$ref": "#/$defs/n"}, {"type": "null"}]})},
@@ -101,7 +101,7 @@ def test_what_a_provider_cannot_say_is_told_in_words_as_a_whole():
     assert native(anthropic.translate, {"type": "object"}) is None
 
 
-def test_the_same_is_said_in_other_words():
+def test_equivalent_keywords_are_translated():
     schema = {
         "type": "object",
         "properties": {"a": {"$ref": "#/definitions/w"}},
@@ -117,7 +117,7 @@ def test_the_same_is_said_in_other_words():
     )
 
 
-def test_beside_tools_only_those_providers_are_sent_a_format_that_take_both():
+def test_with_tools_only_some_providers_get_a_response_format():
     tools = Toolset((Tool("clock"),))
     wanted = AnswerFormat(closed(a={"type": "null"}))
     both = [
@@ -128,7 +128,7 @@ def test_beside_tools_only_those_providers_are_sent_a_format_that_take_both():
     assert both == ["openai.translate", "anthropic.translate"]
 
 
-def test_what_an_engine_would_compile_for_long_is_left_to_the_check_afterwards():
+def test_a_schema_that_is_slow_to_compile_is_left_to_validation():
     few = closed(**{f"p{n}": {"type": "string", "maxLength": 100 + n} for n in range(3)})
     assert native(vllm.translate, few) == few
     for lengths in (range(100, 110), range(1000, 1001)):

@@ -79,20 +79,20 @@ async def follow(text: str, *then: Event) -> list[Event]:
     return await run.answer.next_all()
 
 
-async def test_nothing_follows_the_end_that_a_reader_of_the_first_words_is_told():
+async def test_no_event_follows_the_end_sent_to_a_reader_of_the_first_answer():
     events = await follow("It is", *AGAIN, AnswerDelta(0.3, "Fo"), AnswerDelta(0.4, "ur."))
     assert (
         [type(event) for event in events if isinstance(event, Terminal)] == [type(events[-1])] == [RunFailed]
     )
 
 
-async def test_a_reader_of_more_than_the_answer_is_told_that_it_is_another_one():
+async def test_a_reader_of_text_beyond_the_new_answer_gets_a_failure():
     end = RunFinished(0.5, "Yes", FinishReason.STOP)
     assert isinstance((await follow("Yes, but", *AGAIN, AnswerDelta(0.3, "Yes"), end))[-1], RunFailed)
     assert isinstance((await follow("Ye", *AGAIN, AnswerDelta(0.3, "Yes"), end))[-1], RunFinished)
 
 
-def test_a_watcher_of_more_than_the_answer_is_told_the_whole_of_it():
+def test_a_watcher_of_text_beyond_the_new_answer_gets_it_whole():
     answer, bodies = RetoldAnswer(), list[Json]()
     end = RunFinished(0.5, "Yes", FinishReason.STOP)
     for event in (AnswerDelta(0.1, "Yes, but"), *AGAIN, AnswerDelta(0.3, "Yes"), end):
@@ -101,7 +101,7 @@ def test_a_watcher_of_more_than_the_answer_is_told_the_whole_of_it():
     assert bodies[-2]["text"] == "Yes"
 
 
-async def test_a_second_reader_gets_an_end_and_no_mixture(store_address: Address):
+async def test_a_second_reader_never_gets_a_mixture_of_two_answers(store_address: Address):
     async with replicas(store_address, breaking()) as (one, other):
         first = asyncio.create_task(ask(one.api, model="a", stream=True))
         await until(lambda: one.api.service.running == 1)
@@ -113,7 +113,7 @@ async def test_a_second_reader_gets_an_end_and_no_mixture(store_address: Address
         assert said(parsed(text)) == OTHER or (is_told and WORDS.startswith(said(parsed(text))))
 
 
-async def test_a_response_whose_events_are_numbered_for_good_does_not_change(store_address: Address):
+async def test_a_responses_numbered_events_do_not_change(store_address: Address):
     async with replicas(store_address, breaking(tokens_per_s=40), n=1) as (one,), one.api.sdk as sdk:
         stream = await sdk.responses.create(model="a", input="Go.", background=True, stream=True)
         live: list[Any] = [event.to_dict() async for event in stream]

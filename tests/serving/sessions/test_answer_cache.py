@@ -43,7 +43,7 @@ async def until_kept(it: Keyed) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_an_equal_request_gets_the_answer_again_at_once_for_nothing_and_says_so(
+async def test_an_equal_request_gets_the_cached_answer_free_of_charge(
     stream: bool, store_address: Address
 ) -> None:
     async with replicas(store_address, team(**CACHED)) as (one, other):
@@ -73,7 +73,7 @@ async def test_an_equal_request_gets_the_answer_again_at_once_for_nothing_and_sa
         assert calls(one.api) + calls(other.api) == 3
 
 
-async def test_only_what_is_equal_in_every_field_and_asks_for_it_is_answered_so() -> None:
+async def test_only_an_equal_request_that_permits_caching_gets_a_cached_answer() -> None:
     others: list[Json] = [
         {"temperature": 0.5},
         {"messages": [{"role": "user", "content": "why is the sky blue?"}]},
@@ -93,7 +93,7 @@ async def test_only_what_is_equal_in_every_field_and_asks_for_it_is_answered_so(
         assert "cached_from" not in (await api.post({}, "/v1/plans")).json()["podium"]
 
 
-async def test_who_is_given_an_answer_again_stands_in_no_line_while_it_is_read() -> None:
+async def test_a_cached_answer_waits_in_no_queue() -> None:
     async with served(team(**CACHED)) as api:
         await api.ok()
         one = resolve(ChatDialect().parse(json.dumps(ASK).encode()), api.service.pool)
@@ -105,7 +105,7 @@ async def test_who_is_given_an_answer_again_stands_in_no_line_while_it_is_read()
             assert api.service.pool.limiters["conductor"]._coming == {}
 
 
-async def test_who_asks_and_in_which_conversation_makes_no_difference_and_each_is_told_its_own() -> None:
+async def test_a_cached_answer_has_the_new_requests_metadata_and_conversation() -> None:
     async with served(team() | CACHED) as api:
         for name in ("ann", "bob"):
             conversation = (await api.http.post("/v1/conversations", json={})).json()["id"]
@@ -120,7 +120,7 @@ async def test_who_asks_and_in_which_conversation_makes_no_difference_and_each_i
             assert (response["metadata"], response["conversation"]) == ({"user": name}, {"id": conversation})
 
 
-async def test_an_answer_of_earlier_settings_is_not_given_to_a_request_under_new_ones() -> None:
+async def test_an_answer_of_earlier_settings_is_not_returned_under_new_ones() -> None:
     old, new = (team(workers=[scripted("a", text, delay_s=0.2)], workflows={}, **CACHED) for text in "xy")
     async with served(old) as api:
         asking = asyncio.create_task(api.ok({"model": "a"}))
@@ -131,19 +131,19 @@ async def test_an_answer_of_earlier_settings_is_not_given_to_a_request_under_new
         assert (await api.ok({"model": "a"}))["choices"][0]["message"]["content"] == "y"
 
 
-async def test_nothing_is_kept_unless_the_settings_say_so() -> None:
+async def test_nothing_is_cached_by_default() -> None:
     async with served(team()) as api:
         assert ["cached_from" in (await api.ok())["podium"] for _ in range(2)] == [False, False]
 
 
-async def test_an_answer_is_given_again_only_for_so_long() -> None:
+async def test_a_cached_answer_expires() -> None:
     async with served(team(cache={"keep_s": 0.3})) as api:
         assert ["cached_from" in (await api.ok())["podium"] for _ in range(2)] == [False, True]
         await asyncio.sleep(0.31)
         assert ["cached_from" in (await api.ok())["podium"] for _ in range(2)] == [False, True]
 
 
-async def test_an_answer_that_was_cut_off_or_failed_is_not_kept() -> None:
+async def test_a_truncated_or_failed_answer_is_not_cached() -> None:
     cut, failed = {"text": "Half of", "finish": "length"}, {"error": "refused"}
     async with served({"workers": [scripted("w", cut, failed, "Whole.")]} | CACHED) as api:
         body = {"model": "w"}
@@ -153,7 +153,7 @@ async def test_an_answer_that_was_cut_off_or_failed_is_not_kept() -> None:
         assert "cached_from" in (await api.ok(body))["podium"]
 
 
-async def test_answers_never_cross_teams_nor_keys_without_one_and_hits_are_billed_to_nobody(
+async def test_cached_answers_are_per_team_and_hits_are_free(
     store_address: Address,
 ) -> None:
     async with keyed(store_address, team(**CACHED)) as it:
@@ -181,7 +181,7 @@ async def test_answers_never_cross_teams_nor_keys_without_one_and_hits_are_bille
         assert Decimal(day["spent_usd"]) == Decimal(str(first["cost_usd"])), "once for three requests"
 
 
-async def test_only_whoever_may_call_the_same_workers_gets_an_answer_and_none_is_kept_of_what_may_not_be(
+async def test_a_cached_answer_requires_access_to_the_same_workers(
     store_address: Address,
 ) -> None:
     async with keyed(store_address, team(**CACHED)) as it:
@@ -198,7 +198,7 @@ async def test_only_whoever_may_call_the_same_workers_gets_an_answer_and_none_is
         assert [await is_hit("alone") for _ in range(2)] == [False, False]
 
 
-async def test_an_answer_of_which_something_was_taken_out_is_not_given_again() -> None:
+async def test_a_redacted_answer_is_not_cached() -> None:
     secret = "Use sk-proj-" + "a1B2" * 12 + " for it."
     async with served({"workers": [scripted("w", secret)]} | CACHED) as api:
         for _ in range(2):
@@ -207,12 +207,12 @@ async def test_an_answer_of_which_something_was_taken_out_is_not_given_again() -
             assert "cached_from" not in answer["podium"]
 
 
-async def test_it_is_for_the_teams_that_the_settings_name(store_address: Address) -> None:
+async def test_the_cache_can_be_limited_to_teams(store_address: Address) -> None:
     async with keyed(store_address, team(cache={"keep_s": 60, "teams": ["nobody's"]})) as it:
         assert ["cached_from" in (await ask(it, "mine")).json()["podium"] for _ in range(2)] == [False, False]
 
 
-async def test_an_answer_is_gone_with_the_content_of_its_run(store_address: Address) -> None:
+async def test_a_cached_answer_is_removed_with_the_content_of_its_run(store_address: Address) -> None:
     async with replicas(store_address, team(**CACHED), n=1) as (one,):
         await one.api.ok()
         while not (await one.rows("SELECT 1 FROM cached_answer")):

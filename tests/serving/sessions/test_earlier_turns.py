@@ -70,7 +70,7 @@ async def sent_by(client: MemoryStore, record: Record, results: str = "R") -> li
     return [*messages, Message.of("assistant", "Done."), Message.of("user", "And now?")]
 
 
-async def test_turns_are_found_by_the_clients_ids_of_their_calls() -> None:
+async def test_turns_are_found_by_the_clients_call_ids() -> None:
     client = store()
     turns, record = EarlierTurns(client), run_of(RUNS[0], (QUESTION,), turn_of(0), turn_of(1))
     turns.remember(record)
@@ -93,7 +93,7 @@ async def test_the_ids_of_a_turn_are_in_the_order_of_its_calls() -> None:
     assert list(await turns.find(asked, MINE)) == [call.id for call in reversed(calls)]
 
 
-async def test_turns_of_another_key_or_of_another_beginning_are_not_found() -> None:
+async def test_turns_of_another_key_or_with_another_beginning_are_not_found() -> None:
     client = store()
     turns, record = EarlierTurns(client), run_of(RUNS[0], (QUESTION,), turn_of(0))
     turns.remember(record)
@@ -110,14 +110,14 @@ async def test_turns_after_a_changed_result_are_not_found() -> None:
     assert len(await turns.find(await sent_by(client, record, "[cleared]"), MINE)) == 1
 
 
-async def test_a_turn_that_followed_another_assignment_is_not_found() -> None:
+async def test_a_turn_after_another_assignment_is_not_found() -> None:
     client = store()
     turns, record = EarlierTurns(client), run_of(RUNS[0], (QUESTION,), turn_of(0), subtask="Look first.")
     turns.remember(record)
     assert await turns.find(await sent_by(client, record), MINE) == {}
 
 
-async def test_a_run_is_left_out_if_one_before_it_cannot_be_sent_as_it_was() -> None:
+async def test_a_run_is_omitted_if_an_earlier_one_cannot_be_sent_unchanged() -> None:
     client = store()
     first = run_of(RUNS[0], (QUESTION,), turn_of(0))
     between = await sent_by(client, first)
@@ -149,7 +149,7 @@ async def test_runs_of_another_router_are_read_from_the_store_once() -> None:
 
 
 @pytest.mark.parametrize("thought", ["[secret removed]", "my [e-mail address removed] is"])
-async def test_what_was_redacted_is_not_sent(thought: str) -> None:
+async def test_redacted_turns_are_not_sent(thought: str) -> None:
     client = store()
     record = run_of(RUNS[0], (QUESTION,), turn_of(0, thought=thought))
     await client.put(RunRecords(record))
@@ -167,7 +167,7 @@ async def test_turns_that_the_store_has_redacted_are_not_sent_from_memory(is_red
     assert bool(await turns.find(await sent_by(client, record), MINE)) is not is_redacted
 
 
-async def test_turns_of_a_run_whose_texts_were_deleted_are_not_sent_from_memory() -> None:
+async def test_turns_whose_texts_were_deleted_are_not_sent_from_memory() -> None:
     client = store()
     turns, record = EarlierTurns(client), run_of(RUNS[0], (QUESTION,), turn_of(0))
     turns.remember(record)
@@ -176,7 +176,7 @@ async def test_turns_of_a_run_whose_texts_were_deleted_are_not_sent_from_memory(
     assert await turns.find(await sent_by(client, record), MINE) == {}
 
 
-async def test_turns_stay_in_memory_for_a_time_only(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_turns_expire_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(earlier_turns, "DROPS_S", 0.01)
     client = store()
     turns, record = EarlierTurns(client, lambda: 0.0), run_of(RUNS[0], (QUESTION,), turn_of(0))
@@ -187,7 +187,7 @@ async def test_turns_stay_in_memory_for_a_time_only(monkeypatch: pytest.MonkeyPa
     assert await turns.find(await sent_by(client, record), MINE) == {}
 
 
-async def test_turns_of_a_run_whose_texts_have_expired_are_not_sent() -> None:
+async def test_turns_whose_texts_have_expired_are_not_sent() -> None:
     client = store()
     turns, record = EarlierTurns(client), run_of(RUNS[0], (QUESTION,), turn_of(0))
     turns.remember(replace(record, created=time.time() - 100))
@@ -204,7 +204,7 @@ class CountingStore(MemoryStore):
         return await super().get(id)
 
 
-async def test_a_run_that_is_not_stored_is_looked_for_in_one_turn_only() -> None:
+async def test_a_missing_run_is_looked_up_in_one_turn_only() -> None:
     client = CountingStore(LimitSettings, StoreListener())
     turns, messages = EarlierTurns(client), await sent_by(client, run_of(RUNS[0], (QUESTION,), turn_of(0)))
     for _ in range(3):
@@ -212,7 +212,7 @@ async def test_a_run_that_is_not_stored_is_looked_for_in_one_turn_only() -> None
     assert client.n_reads == 1 + earlier_turns.LOOKS
 
 
-async def test_a_run_that_does_not_fit_into_memory_is_not_loaded_and_the_clients_history_is_sent() -> None:
+async def test_a_run_too_large_for_memory_is_not_loaded() -> None:
     client = CountingStore(LimitSettings, StoreListener())
     record = run_of(RUNS[0], (QUESTION,), turn_of(0))
     await client.put(RunRecords(record))
@@ -250,7 +250,7 @@ async def test_the_newest_run_may_be_stored_a_little_later() -> None:
     assert len(await finding) == 1
 
 
-async def test_a_run_that_went_on_elsewhere_is_read_again() -> None:
+async def test_a_run_continued_elsewhere_is_read_again() -> None:
     client = store()
     record = run_of(RUNS[0], (QUESTION,), turn_of(0), turn_of(1))
     (step,) = record.plans[0].steps
@@ -261,7 +261,7 @@ async def test_a_run_that_went_on_elsewhere_is_read_again() -> None:
     assert len(await turns.find(await sent_by(client, record), MINE)) == 2
 
 
-async def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_memory_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     client = store()
     monkeypatch.setattr(earlier_turns, "MOST_BYTES", 6 * earlier_turns.ENTRY_BYTES)
     turns = EarlierTurns(client)

@@ -60,7 +60,9 @@ async def read(api: Served, id: str, until_n: int, **headers: str) -> list[tuple
     raise AssertionError(lines)
 
 
-async def test_a_run_is_followed_and_resumed_on_another_replica_until_it_ends(store_address: Address) -> None:
+async def test_a_run_can_be_followed_and_the_stream_resumed_on_another_replica(
+    store_address: Address,
+) -> None:
     async with replicas(store_address, SLOW) as (one, other), asking(one.api) as (_, id):
         while (await other.api.http.get(f"/v1/workflows/{id}")).status_code == 404:
             await asyncio.sleep(0.01)
@@ -98,9 +100,7 @@ PACED = team(
 
 
 @pytest.mark.parametrize("with_store", [True, False])
-async def test_what_is_said_is_seen_while_somebody_watches_and_nothing_of_it_is_kept_of_others(
-    store_address: Address, with_store: bool
-) -> None:
+async def test_deltas_are_sent_to_watchers_and_not_stored(store_address: Address, with_store: bool) -> None:
     words = PACED["workers"][2]["replies"][0]
     if not with_store:
         async with served(PACED) as api, asking(api) as (_, id):
@@ -133,7 +133,7 @@ def answer_in(events: list[tuple[int | None, Json]]) -> str:
     return "".join(event["text"] for _, event in events if event["type"] == "answer")
 
 
-async def test_every_replica_tells_of_a_failed_attempt_while_the_next_is_under_way(
+async def test_every_replica_shows_a_failed_attempt_while_the_next_one_runs(
     store_address: Address,
 ) -> None:
     stalls = {"text": "one two three", "stall_after_tokens": 2}
@@ -151,7 +151,7 @@ async def test_every_replica_tells_of_a_failed_attempt_while_the_next_is_under_w
         assert await attempts() == ["WorkerUnavailable"]
 
 
-async def test_an_event_id_that_is_none_is_refused() -> None:
+async def test_an_invalid_event_id_is_rejected() -> None:
     async with served(team()) as api:
         id = (await api.ok())["podium"]["workflow_id"]
         for name in ("x", "-1", "9" * 20, "²"):
@@ -162,7 +162,7 @@ async def test_an_event_id_that_is_none_is_refused() -> None:
         assert (await api.http.get("/v1/workflows/wf_9/events")).status_code == 404
 
 
-async def test_without_a_store_its_own_replica_tells_what_happened() -> None:
+async def test_without_a_database_the_runs_own_replica_has_its_events() -> None:
     async with served(team()) as api:
         id = (await api.ok())["podium"]["workflow_id"]
         events = [
@@ -173,7 +173,7 @@ async def test_without_a_store_its_own_replica_tells_what_happened() -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_who_waits_for_a_run_that_somebody_cancels_is_told(stream: bool) -> None:
+async def test_a_client_that_waits_for_a_cancelled_run_gets_the_cancellation(stream: bool) -> None:
     async with (
         served(SLOW | {"limits": {"first_byte_s": 0}}) as api,
         asking(api, stream=stream) as (task, id),
@@ -196,7 +196,7 @@ async def test_who_waits_for_a_run_that_somebody_cancels_is_told(stream: bool) -
         assert (await api.http.post("/v1/workflows/wf_9/cancel", json={})).status_code == 404
 
 
-async def test_who_follows_or_joins_a_run_stays_while_the_store_is_away(
+async def test_followers_of_a_run_stay_connected_without_the_store(
     store_address: Address, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with replicas(store_address, PACED) as (one, other):

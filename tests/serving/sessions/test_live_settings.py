@@ -75,7 +75,7 @@ def one(url: str, **worker: Any) -> Json:
     }
 
 
-async def test_a_worker_is_moved_to_another_server_under_load_and_no_request_fails(tmp_path: Path) -> None:
+async def test_a_worker_moves_to_another_server_under_load_without_failures(tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
         old, new = [await stack.enter_async_context(serving(OpenAIWire())) for _ in range(2)]
         it = await stack.enter_async_context(live(tmp_path, one(old.url)))
@@ -101,7 +101,7 @@ async def test_a_worker_is_moved_to_another_server_under_load_and_no_request_fai
         assert len(old.requests) == n_old, "the last one in the file is the one that is asked"
 
 
-async def test_what_is_under_way_ends_where_it_began(tmp_path: Path) -> None:
+async def test_current_calls_end_with_the_old_settings(tmp_path: Path) -> None:
     def slow(answer: str) -> Json:
         return {"workers": [scripted("w", answer, tokens_per_s=30)]}
 
@@ -119,7 +119,7 @@ async def test_what_is_under_way_ends_where_it_began(tmp_path: Path) -> None:
         )
 
 
-async def test_a_new_price_holds_for_the_next_request(tmp_path: Path) -> None:
+async def test_a_new_price_applies_to_the_next_request(tmp_path: Path) -> None:
     async with serving(OpenAIWire()) as wire, live(tmp_path, one(wire.url)) as it:
         assert (await it.api.ok({"model": "w"}))["podium"]["cost_usd"] is None
         it.write(one(wire.url, price={"input_usd_per_mtok": 1, "output_usd_per_mtok": 1}))
@@ -127,7 +127,7 @@ async def test_a_new_price_holds_for_the_next_request(tmp_path: Path) -> None:
         assert (await it.api.ok({"model": "w"}))["podium"]["cost_usd"] == pytest.approx(19e-6)
 
 
-async def test_a_key_that_is_rotated_in_its_file_is_used_by_the_next_request(tmp_path: Path) -> None:
+async def test_a_rotated_key_file_is_used_by_the_next_request(tmp_path: Path) -> None:
     key = tmp_path / "key"
     key.touch(0o600)
     key.write_text("first-key")
@@ -156,7 +156,7 @@ async def test_a_key_that_is_rotated_in_its_file_is_used_by_the_next_request(tmp
         ({"workers": [scripted("w")], "router": {"max_replicas": 3}}, "changes an engine or the size"),
     ],
 )  # fmt: skip
-async def test_a_bad_file_is_refused_with_the_error_and_what_was_served_goes_on(
+async def test_an_invalid_file_is_rejected_and_the_old_settings_stay(
     bad: Json | str, fault: str, tmp_path: Path
 ) -> None:
     async with live(tmp_path, {"workers": [scripted("w", "still here")]}) as it:
@@ -173,7 +173,7 @@ async def test_a_bad_file_is_refused_with_the_error_and_what_was_served_goes_on(
         assert "refused_user_config" not in (await it.api.http.get("/readyz")).json()
 
 
-async def test_a_file_that_is_away_or_half_written_changes_nothing(tmp_path: Path) -> None:
+async def test_a_missing_or_incomplete_file_changes_nothing(tmp_path: Path) -> None:
     async with live(tmp_path, {"workers": [scripted("w", "one")]}) as it:
         before = it.api.service.pool
         it.path.unlink()
@@ -187,7 +187,7 @@ async def test_a_file_that_is_away_or_half_written_changes_nothing(tmp_path: Pat
         await it.until_taken()
 
 
-async def test_what_a_user_config_has_patched_stays_patched_when_the_file_changes(tmp_path: Path) -> None:
+async def test_a_user_configs_patches_stay_when_the_file_changes(tmp_path: Path) -> None:
     async with live(tmp_path, {"workers": [scripted("w", "one"), scripted("v")]}) as it:
         await it.settings.patch({"workers": [{"name": "v", "replies": ["patched"]}]})
         it.write({"workers": [scripted("w", "two"), scripted("v")]})
@@ -198,7 +198,7 @@ async def test_what_a_user_config_has_patched_stays_patched_when_the_file_change
         assert texts == ["two", "patched"]
 
 
-async def test_a_replica_that_starts_after_an_edit_takes_the_file_as_it_is(tmp_path: Path) -> None:
+async def test_a_replica_that_starts_after_an_edit_uses_the_edited_file(tmp_path: Path) -> None:
     path = tmp_path / "settings.yaml"
     path.write_text(yaml.safe_dump({"workers": [scripted("w", "as deployed")]}))
     source = SettingsSource.of(path, None, None)

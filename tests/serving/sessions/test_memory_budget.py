@@ -48,7 +48,7 @@ def check_refused(answer: httpx2.Response) -> None:
     assert int(answer.headers["retry-after"]) >= 1
 
 
-async def test_pictures_that_together_are_too_much_are_refused_until_the_first_run_has_ended() -> None:
+async def test_images_over_the_memory_budget_are_rejected_until_a_run_has_ended() -> None:
     async with served(slow_team()) as api:
         first = asyncio.create_task(api.post(SHOWN | {"model": "a"}))
         await until(lambda: len(api.worker("a").calls) == 1)
@@ -68,7 +68,7 @@ class ReadFiles(MemoryBatchStore):
         return await super().content(id)
 
 
-async def test_a_kept_file_is_not_read_for_a_request_that_is_refused() -> None:
+async def test_a_stored_file_is_not_read_for_a_rejected_request() -> None:
     files = ReadFiles()
     async with served(slow_team(), batch_store=files) as api:
         body = naming(await upload(api)) | {"model": "a"}
@@ -79,12 +79,12 @@ async def test_a_kept_file_is_not_read_for_a_request_that_is_refused() -> None:
         first.cancel()
 
 
-async def test_a_file_counts_as_often_as_a_request_names_it() -> None:
+async def test_a_file_counts_each_time_a_request_references_it() -> None:
     async with served(slow_team() | {"limits": {"max_body_bytes": 160_000}}) as api:
         assert (await api.post(naming(await upload(api), 3) | {"model": "a"})).status_code == 413
 
 
-def test_one_that_comes_alone_is_let_in_and_so_are_small_ones() -> None:
+def test_a_single_large_request_and_small_ones_are_admitted() -> None:
     memory = MemoryBudget(lambda: SETTINGS)
     with memory.hold(FLOOD, 5_000_000, "interactive"):
         memory.check(FLOOD, SMALL_BYTES, "interactive")
@@ -93,7 +93,7 @@ def test_one_that_comes_alone_is_let_in_and_so_are_small_ones() -> None:
     memory.check(MODEST, SMALL_BYTES + 1, "interactive")
 
 
-def test_the_last_tenth_is_for_keys_that_have_less_than_their_share_and_half_for_who_waits() -> None:
+def test_the_last_tenth_of_the_memory_is_reserved_and_flex_gets_half() -> None:
     memory = MemoryBudget(lambda: SETTINGS)
     with memory.occupy(FLOOD, 400_000), memory.occupy(FLOOD, 400_000):
         with pytest.raises(Overloaded):
@@ -104,14 +104,14 @@ def test_the_last_tenth_is_for_keys_that_have_less_than_their_share_and_half_for
             memory.check(MODEST, 150_000, "batch")
 
 
-def test_everything_in_a_conversation_counts() -> None:
+def test_every_part_of_a_conversation_counts_towards_the_memory() -> None:
     long = 1000 * "x"
     native = Native("a", "", {"thoughts": [{"signature": long}]})
     turns = [Message("user", (Text(long), File("f", url=long))), Message("assistant", (), native)]
     assert bytes_of(turns) >= 3000
 
 
-async def test_the_texts_of_a_run_that_is_over_and_written_leave_memory_at_once(tmp_path: Path) -> None:
+async def test_a_finished_and_stored_runs_texts_leave_memory_immediately(tmp_path: Path) -> None:
     settings: Json = team(workers=[scripted("a", "One two three.", tokens_per_s=20)], workflows={})
     async with replicas(make_file(tmp_path / "podium.db"), settings, n=1) as [one]:
         asking = asyncio.create_task(

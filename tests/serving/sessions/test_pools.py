@@ -30,14 +30,14 @@ def pool() -> Pool:
 
 
 @pytest.fixture(autouse=True)
-def _only_when_it_is_told() -> Generator[None]:
+def _without_automatic_collection() -> Generator[None]:
     gc.disable()
     yield
     gc.enable()
 
 
 @pytest.mark.parametrize("is_used", [False, True])
-async def test_a_pool_that_nobody_uses_any_more_is_gone_soon_after_it_is_closed(is_used: bool) -> None:
+async def test_an_unused_pool_is_collected_soon_after_it_is_closed(is_used: bool) -> None:
     pools = Pools(pool())
     alive = [weakref.ref(client) for client in pools.current.clients]
     if is_used:
@@ -50,7 +50,7 @@ async def test_a_pool_that_nobody_uses_any_more_is_gone_soon_after_it_is_closed(
     await pools.current.aclose()
 
 
-async def test_a_row_of_pools_is_collected_at_once() -> None:
+async def test_several_pools_are_collected_together() -> None:
     """Each collection stops the loop. Five in a row would take longer than a worker may be silent."""
     pools = Pools(pool())
     alive = list[weakref.ref[object]]()

@@ -30,7 +30,7 @@ def follow_chat(one: Replica) -> "asyncio.Task[httpx2.Response]":
     return asyncio.create_task(one.api.http.post("/v1/chat/completions", json=body, headers=KEY))
 
 
-async def test_one_run_is_followed_by_so_many_and_the_next_is_told_to_come_back(
+async def test_the_number_of_readers_per_run_is_limited(
     store_address: Address, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(admission_module, "MOST_READERS", 2)
@@ -48,7 +48,7 @@ async def test_one_run_is_followed_by_so_many_and_the_next_is_told_to_come_back(
         await one.api.http.post(f"/v1/workflows/{id}/cancel")
 
 
-async def test_a_response_in_the_background_is_told_again_to_so_many(
+async def test_the_number_of_streams_of_a_background_response_is_limited(
     store_address: Address, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(admission_module, "MOST_READERS", 1)
@@ -67,7 +67,7 @@ async def reading(n_bytes: int) -> AsyncGenerator[Run]:
     yield Run(EventLog(Record("wf_1", Task((Message.of("user", n_bytes * "x"),)), 0.0)))
 
 
-async def test_who_follows_counts_with_what_it_holds_and_keys_share_the_room(store_address: Address) -> None:
+async def test_readers_count_towards_the_memory_and_are_shared_between_keys(store_address: Address) -> None:
     settings = team(limits={"max_running": 10, "max_running_bytes": 150_000})
     async with replicas(store_address, settings, n=1) as (one,):
         sessions = one.api.service.sessions
@@ -96,7 +96,7 @@ class CountedRuns(StoredRuns):
         return await super()._look_up(id, after)
 
 
-async def test_who_looks_for_the_same_events_at_once_is_told_the_same(store_address: Address) -> None:
+async def test_concurrent_look_ups_of_the_same_events_share_one_query(store_address: Address) -> None:
     async with opened(store_address) as (store, _):
         await store.database()
         runs = CountedRuns(store)

@@ -122,7 +122,7 @@ REQUESTS: dict[str, tuple[str, Json, Json]] = {
 
 
 @pytest.mark.parametrize("kind", REQUESTS)
-async def test_a_request_is_answered_if_the_settings_change_at_any_turn_of_its_admission(kind: str) -> None:
+async def test_a_request_succeeds_whenever_settings_change_during_its_admission(kind: str) -> None:
     path, body, headers = REQUESTS[kind]
     for n_turns in range(TURNS):
         it = service()
@@ -152,7 +152,7 @@ async def test_every_worker_of_a_replaced_pool_is_closed_after_its_last_answer(
         await until(lambda: [getattr(each, "is_closed", False) for each in replaced] == [False, True, True])
 
 
-async def test_a_run_continues_if_the_settings_change_at_any_turn_of_its_resumption() -> None:
+async def test_a_run_continues_whenever_settings_change_during_its_resumption() -> None:
     for n_turns in range(TURNS):
         it = service()
         asked = await answer_of(it, CHAT, {"messages": MESSAGES, "tools": [TOOL]}, 0, {})
@@ -164,9 +164,7 @@ async def test_a_run_continues_if_the_settings_change_at_any_turn_of_its_resumpt
         await it.pool.aclose()
 
 
-async def test_a_run_that_outlives_its_client_ends_well_if_client_and_pool_go_at_any_turn_of_its_admission() -> (
-    None
-):
+async def test_a_background_run_survives_a_reload_and_a_disconnect_during_admission() -> None:
     n_runs = 0
     for n_turns in range(TURNS):
         it = service()

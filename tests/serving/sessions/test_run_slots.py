@@ -33,13 +33,13 @@ WORDS = " ".join(f"word{n}" for n in range(40))
 
 
 @pytest.mark.parametrize("tier", ["default", "flex"])
-async def test_a_run_that_outlives_its_client_takes_one_place(store_address: Address, tier: str):
+async def test_a_background_run_uses_one_slot(store_address: Address, tier: str):
     settings = team(workers=[scripted("a", "Yes.")], workflows={}, limits={"max_running": 2})
     async with replicas(store_address, settings, n=1) as (one,):
         assert (await ask(one.api, model="a", service_tier=tier)).status_code == 200
 
 
-async def test_as_many_runs_that_outlive_their_clients_begin_at_once_as_there_are_places(
+async def test_as_many_background_runs_start_concurrently_as_there_are_slots(
     store_address: Address,
 ):
     settings = team(workers=[scripted("a", WORDS, tokens_per_s=40)], workflows={}, limits={"max_running": 10})
@@ -48,7 +48,7 @@ async def test_as_many_runs_that_outlive_their_clients_begin_at_once_as_there_ar
         assert [each.status_code for each in answers] == [200] * 10
 
 
-async def test_who_asks_again_for_a_run_that_is_under_way_needs_no_place(store_address: Address):
+async def test_joining_a_run_in_progress_needs_no_slot(store_address: Address):
     settings = team(workers=[scripted("a", WORDS, tokens_per_s=20)], workflows={}, limits={"max_running": 1})
     async with replicas(store_address, settings, n=1) as (one,):
         first = asyncio.create_task(ask(one.api, model="a"))
@@ -57,7 +57,7 @@ async def test_who_asks_again_for_a_run_that_is_under_way_needs_no_place(store_a
         assert (await ask(one.api, model="a")).json() == (await first).json()
 
 
-def test_what_has_ended_and_is_not_written_is_nobodys_share():
+def test_ended_but_unwritten_runs_count_towards_no_ones_share():
     limits: Any = SimpleNamespace(max_running=100)
     pool: Any = SimpleNamespace(settings=SimpleNamespace(limits=limits))
     modest, flood, n_unwritten = Account("modest"), Account("flood"), 94
@@ -105,7 +105,7 @@ async def away_journal(limits: LimitSettings) -> AsyncGenerator[RunJournal]:
         await end_task(journal._task)  # pyright: ignore[reportPrivateUsage]
 
 
-async def test_runs_that_wait_for_a_store_that_is_away_keep_their_places_and_bytes():
+async def test_runs_that_wait_for_the_store_keep_their_slots_and_bytes():
     async with away_journal(LimitSettings()) as journal:
         await journal.put(ended("wf_1", "flood", 100_000 * "x"))
         assert journal.n_unwritten == 2
@@ -113,7 +113,7 @@ async def test_runs_that_wait_for_a_store_that_is_away_keep_their_places_and_byt
         assert journal.find("wf_0")
 
 
-async def test_what_waits_for_a_store_that_is_away_is_bounded_by_bytes_and_the_key_with_most_loses_first():
+async def test_runs_that_wait_for_the_store_are_limited_and_the_largest_key_loses_first():
     async with away_journal(LimitSettings(records=50, records_bytes=1_000_000)) as journal:
         await journal.put(ended("wf_modest", "modest"))
         for n in range(60):
@@ -128,7 +128,7 @@ async def test_what_waits_for_a_store_that_is_away_is_bounded_by_bytes_and_the_k
         assert journal.find("wf_modest")
 
 
-async def test_while_the_store_is_away_free_runs_hold_their_places_until_they_are_written(
+async def test_without_the_store_free_runs_hold_their_slots_until_they_are_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     settings = team(workers=[scripted("a", "Yes.")], workflows={}, limits={"max_running": 4})
@@ -145,7 +145,7 @@ async def test_while_the_store_is_away_free_runs_hold_their_places_until_they_ar
         assert len(await one.rows("SELECT id FROM run")) == 5
 
 
-async def test_while_the_store_is_away_what_free_runs_hold_in_bytes_counts_until_they_are_written(
+async def test_without_the_store_free_runs_hold_their_bytes_until_they_are_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     limits = {"max_running_bytes": 1_000_000}
@@ -186,7 +186,7 @@ BACKGROUND: dict[str, tuple[str, Json]] = {
 
 
 @pytest.mark.parametrize("what", BACKGROUND)
-async def test_nothing_is_accepted_into_the_background_while_the_store_is_away(
+async def test_without_the_store_no_background_run_is_accepted(
     what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     settings = team(workers=[scripted("a", "Yes.")], workflows={})
@@ -252,7 +252,7 @@ async def hanging(address: Address, replica: Replica) -> AsyncGenerator[None]:
         yield
 
 
-async def test_no_client_is_told_of_a_run_of_which_nothing_is_written_a_while_after_it_began(
+async def test_no_client_gets_output_of_a_run_whose_first_write_is_overdue(
     store_address: Address,
 ):
     settings = team(workers=[scripted("a", WORDS, delay_s=0.3, tokens_per_s=20)], workflows={})
@@ -264,7 +264,7 @@ async def test_no_client_is_told_of_a_run_of_which_nothing_is_written_a_while_af
         await task
 
 
-async def test_a_store_that_hangs_holds_a_stream_up_once_and_the_next_one_not_at_all(store_address: Address):
+async def test_a_hanging_store_delays_one_stream_once(store_address: Address):
     settings = team(workers=[scripted("a", WORDS, tokens_per_s=10)], workflows={})
     async with replicas(store_address, settings, n=1) as (one,), listening(build_api(one.api.service)) as url:
         await one.api.post({"model": "a"})  # opens the store
@@ -275,7 +275,7 @@ async def test_a_store_that_hangs_holds_a_stream_up_once_and_the_next_one_not_at
                 await one_byte(url, ASK | {"model": "a", "stream": True})
 
 
-async def test_the_client_of_a_run_that_ended_before_anything_was_written_of_it_is_told_at_once(
+async def test_a_run_that_ended_before_its_first_write_is_returned_immediately(
     store_address: Address, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(journal_module, "BATCH_S", 0.5)  # as on a busy loop

@@ -37,7 +37,7 @@ class Notes:
         self.is_over |= not items
 
 
-async def test_a_session_goes_with_the_last_that_uses_it() -> None:
+async def test_a_session_ends_with_its_last_user() -> None:
     service = service_of("Yes.")
     sessions, notes = service.sessions, Notes()
     with sessions.watch("wf_1", notes):
@@ -53,7 +53,7 @@ async def test_a_session_goes_with_the_last_that_uses_it() -> None:
     assert notes.seqs == sorted(notes.seqs)
 
 
-async def test_a_run_gives_its_slot_and_its_bytes_back_when_the_store_has_it() -> None:
+async def test_a_run_releases_its_slot_and_bytes_when_it_is_stored() -> None:
     service = service_of("Yes.")
     slots = service.sessions.admission.slots
     async with service.sessions.start(spec_of(service), ANONYMOUS) as session:
@@ -64,7 +64,7 @@ async def test_a_run_gives_its_slot_and_its_bytes_back_when_the_store_has_it() -
     assert (await service.store.get("wf_1")) is not None
 
 
-async def test_a_kept_run_outlives_its_client_and_is_left_to_another_replica_at_the_end() -> None:
+async def test_a_background_run_outlives_its_client_and_detaches_at_shutdown() -> None:
     service = service_of(STALLS)
     sessions = service.sessions
     run = await sessions.start_kept(spec_of(service), ANONYMOUS)
@@ -74,7 +74,7 @@ async def test_a_kept_run_outlives_its_client_and_is_left_to_another_replica_at_
     assert (run.record.status, sessions.is_idle) == ("detached", True)
 
 
-async def test_a_run_that_another_replica_took_over_is_left_and_one_that_it_cancels_is_cancelled() -> None:
+async def test_a_run_taken_over_by_another_replica_detaches_and_a_cancelled_one_ends() -> None:
     service = service_of(STALLS, STALLS)
     sessions = service.sessions
     runs = [await sessions.start_kept(spec_of(service, id), ANONYMOUS) for id in ("wf_1", "wf_2")]
@@ -85,7 +85,7 @@ async def test_a_run_that_another_replica_took_over_is_left_and_one_that_it_canc
     assert [run.record.status for run in runs] == ["detached", "cancelled"]
 
 
-async def test_a_client_that_leaves_while_its_kept_run_begins_leaves_a_run_that_goes_on() -> None:
+async def test_a_background_run_continues_if_its_client_leaves_at_the_start() -> None:
     service = service_of("Yes.")
     beginning = asyncio.create_task(service.sessions.start_kept(spec_of(service), ANONYMOUS))
     await asyncio.sleep(0)

@@ -9,7 +9,7 @@ import pytest
 from serving.database.address import Address
 from tests.serving.api.test_batches import begin, end, line, rows
 from tests.serving.store.stores import replicas
-from tests.serving.store.test_taking_over import WORDS, let_it_die, router_process, settings
+from tests.serving.store.test_taking_over import WORDS, expire_lease, router_process, settings
 
 pytestmark = [pytest.mark.postgresql, pytest.mark.real_time]
 
@@ -17,7 +17,7 @@ N_DONE, N_HALTED, N_WAITING = 5, 8, 4
 """Number of lines that have ended, are running, and have not begun when the router is killed."""
 
 
-async def test_every_line_of_a_killed_routers_batch_is_one_run(store_address: Address) -> None:
+async def test_every_line_of_a_killed_routers_batch_runs_once(store_address: Address) -> None:
     lines = [line(f"a{n}") for n in range(N_DONE)]
     lines += [line(f"b{n}", model="b") for n in range(N_HALTED + N_WAITING)]
     async with (
@@ -33,7 +33,7 @@ async def test_every_line_of_a_killed_routers_batch_is_one_run(store_address: Ad
                 await asyncio.sleep(0.05)
         assert await other.api.batches.sweep() == 0, "its router lives"
         process.kill()
-        await let_it_die(other, owner)
+        await expire_lease(other, owner)
         assert await other.api.batches.sweep() == 1
         # The sweep of runs begins with the first line here, and may have left some.
         await other.records.take_over()

@@ -76,7 +76,9 @@ async def everything(router: Replica) -> bytes:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_no_secret_is_kept_of_prompts_outputs_and_streams(store_address: Address, stream: bool) -> None:
+async def test_secrets_in_prompts_outputs_and_streams_are_not_stored(
+    store_address: Address, stream: bool
+) -> None:
     async with limited(store_address) as (router, headers, _):
         body = ASK | QUESTION | {"model": "a", "stream": stream}
         answer = await router.api.http.post(
@@ -96,7 +98,7 @@ async def test_no_secret_is_kept_of_prompts_outputs_and_streams(store_address: A
         assert "[secret removed] three." in record
 
 
-async def test_personal_data_is_kept_out_where_the_policy_says_so(store_address: Address) -> None:
+async def test_personal_data_is_not_stored_if_the_policy_forbids_it(store_address: Address) -> None:
     async with limited(store_address, redact_personal_data=True) as (router, headers, _):
         body = ASK | QUESTION | {"stream": True}
         await router.api.http.post(
@@ -107,7 +109,7 @@ async def test_personal_data_is_kept_out_where_the_policy_says_so(store_address:
         assert b"[e-mail address removed]" in kept
 
 
-async def test_no_text_is_kept_where_the_policy_says_so_and_what_happened_is_told_all_the_same(
+async def test_without_stored_content_events_are_still_recorded(
     store_address: Address,
 ) -> None:
     async with limited(store_address, store_content=False) as (router, headers, _):
@@ -125,7 +127,7 @@ async def test_no_text_is_kept_where_the_policy_says_so_and_what_happened_is_tol
         assert "three" not in events
 
 
-async def test_a_run_under_way_shows_no_more_than_is_kept(store_address: Address) -> None:
+async def test_a_run_in_progress_shows_only_what_may_be_stored(store_address: Address) -> None:
     async with limited(store_address, store_content=False) as (router, headers, _):
         body = ASK | QUESTION | {"model": "a", "stream": True}
         async with router.api.http.stream(
@@ -140,7 +142,7 @@ async def test_a_run_under_way_shows_no_more_than_is_kept(store_address: Address
         await until_ended_with(router, id, headers)
 
 
-async def test_the_question_of_a_run_under_way_is_in_the_list_without_its_secrets(
+async def test_the_list_shows_a_running_runs_question_without_secrets(
     store_address: Address,
 ) -> None:
     async with limited(store_address) as (router, headers, _):
@@ -161,7 +163,7 @@ async def until_ended_with(router: Replica, id: str, headers: dict[str, str]) ->
         await asyncio.sleep(0.02)
 
 
-async def test_texts_of_a_team_or_a_key_go_when_its_policy_says_so(store_address: Address) -> None:
+async def test_texts_are_removed_when_the_teams_or_keys_policy_requires_it(store_address: Address) -> None:
     directory = Directory(store_address)
     try:
         owner = await directory.create_team("search")
@@ -186,7 +188,7 @@ async def test_texts_of_a_team_or_a_key_go_when_its_policy_says_so(store_address
         await directory.aclose()
 
 
-def test_the_texts_of_a_run_share_what_may_be_checked_of_them() -> None:
+def test_the_texts_of_a_run_share_one_limit_of_checked_numbers() -> None:
     """A limit per text would not help, because a request can have 200,000 texts."""
     numbers = [Message.of("user", f"+999 {n:09}") for n in range(MOST_CHECKED + 100)]
     task = Task(tuple(numbers), permit=Permit(hides_personal_data=True))
@@ -199,7 +201,7 @@ def test_the_texts_of_a_run_share_what_may_be_checked_of_them() -> None:
     assert told[0].task.conversation == kept
 
 
-def test_the_lines_of_a_file_share_what_may_be_checked_of_them() -> None:
+def test_the_lines_of_a_file_share_one_limit_of_checked_numbers() -> None:
     lines = [f'["+999 {n:09}"]\n'.encode() for n in range(20)]
     redact = PersonalDataRedactor(most_checked=5)
     assert (

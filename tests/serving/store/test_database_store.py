@@ -73,7 +73,7 @@ async def tell(store: DatabaseStore, record: Record, n: int = len(EVENTS)) -> Re
     return record
 
 
-class Heard(StoreListener):
+class RecordingListener(StoreListener):
     def __init__(self) -> None:
         self.seqs, self.runs = list[int](), list[str]()
 
@@ -88,7 +88,7 @@ async def ids(
     return [run.record.id for run in (await store.newest(limit, caller, **before)).runs]  # type: ignore[arg-type]
 
 
-async def test_a_record_is_read_on_another_replica_as_it_was_written(store_address: Address) -> None:
+async def test_another_replica_reads_an_unchanged_record(store_address: Address) -> None:
     async with opened(store_address) as (_, one), opened(store_address) as (_, other):
         record = await tell(one, begun("wf_1"))
         assert await one.get("wf_1") == RunRecords(record), "also before it is written"
@@ -98,7 +98,7 @@ async def test_a_record_is_read_on_another_replica_as_it_was_written(store_addre
         assert await other.get("wf_2") is None
 
 
-async def test_a_list_reads_no_body_and_has_no_text_but_the_question(store_address: Address) -> None:
+async def test_a_list_loads_no_bodies_and_shows_only_the_question(store_address: Address) -> None:
     async with opened(store_address) as (_, one), opened(store_address) as (store, other):
         await tell(one, begun("wf_1"))
         await one.aclose()
@@ -114,7 +114,7 @@ async def test_a_list_reads_no_body_and_has_no_text_but_the_question(store_addre
         assert run == with_question(numbers, "Secret?")
 
 
-async def test_lists_are_paged_by_when_runs_began_and_show_a_caller_its_own_team(
+async def test_lists_are_paged_by_start_time_and_limited_to_the_callers_team(
     store_address: Address,
 ) -> None:
     async with opened(store_address) as (_, store):
@@ -132,7 +132,7 @@ async def test_lists_are_paged_by_when_runs_began_and_show_a_caller_its_own_team
         assert await ids(store, mine, before=(3_000_000, "f")) == ["e", "c", "a"]
 
 
-async def test_what_happens_is_read_on_another_replica_while_it_happens(store_address: Address) -> None:
+async def test_another_replica_reads_events_while_the_run_continues(store_address: Address) -> None:
     async with opened(store_address) as (_, one), opened(store_address) as (_, other):
         record = await tell(one, begun("wf_1"), 4)
         await until_written(other, 4)
@@ -161,7 +161,7 @@ async def until_written(store: DatabaseStore, n: int) -> None:
         await asyncio.sleep(0.01)
 
 
-async def test_a_lost_run_costs_what_the_ledger_says_also_where_its_own_last_words_are_not_written(
+async def test_a_lost_run_costs_what_the_ledger_states_even_without_its_last_events(
     store_address: Address,
 ) -> None:
     paid = """INSERT INTO ledger (kind, run_id, key_id, day, month, amount, exact, above_hold, at_us)
@@ -191,7 +191,7 @@ async def test_a_lost_run_costs_what_the_ledger_says_also_where_its_own_last_wor
         (1, [("lost", 0.3)], "0.3", True),  # during planning
     ],
 )
-async def test_a_lost_run_shows_what_the_ledger_charged_also_after_it_was_marked_as_lost(
+async def test_a_lost_run_shows_later_charges_of_the_ledger(
     store_address: Address,
     n_events: int,
     entries: list[tuple[str, float]] | None,
@@ -222,7 +222,7 @@ async def test_a_lost_run_shows_what_the_ledger_charged_also_after_it_was_marked
             assert (None if shown is None else f"{shown.normalize():f}", records.record.cost_is_bound) == (cost_usd, is_bound)  # fmt: skip
 
 
-async def test_a_run_of_a_dead_replica_is_lost_with_what_it_had_spent(store_address: Address) -> None:
+async def test_a_dead_replicas_run_is_lost_and_keeps_its_costs(store_address: Address) -> None:
     async with opened(store_address) as (dying, one), opened(store_address) as (_, other):
         await tell(one, begun("wf_1"), 4)
         await tell(one, begun("wf_2"))
@@ -246,7 +246,7 @@ async def test_a_run_of_a_dead_replica_is_lost_with_what_it_had_spent(store_addr
         assert await other.get("wf_1") == RunRecords(record)
 
 
-async def test_runs_wait_for_a_store_that_is_away_and_are_readable_here(postgres: Postgres) -> None:
+async def test_runs_that_wait_for_the_store_can_be_read_locally(postgres: Postgres) -> None:
     async with opened(await asyncio.to_thread(postgres.make_database)) as (_, store):
         await tell(store, begun("wf_1"))
         await store.aclose()
@@ -262,7 +262,7 @@ async def test_runs_wait_for_a_store_that_is_away_and_are_readable_here(postgres
         assert await ids(store) == ["wf_2", "wf_1"]
 
 
-async def test_a_file_appears_with_the_first_run(tmp_path: Path) -> None:
+async def test_the_first_run_creates_the_database_file(tmp_path: Path) -> None:
     address = sqlite_address(tmp_path / "data" / "podium.db")
     async with replicas(address, n=1) as (one,):
         assert (await one.api.http.get("/v1/workflows")).json()["data"] == []
@@ -287,8 +287,8 @@ async def test_two_routers_show_each_others_runs(store_address: Address) -> None
         assert (await one.api.http.get("/v1/workflows?after=wf_9")).status_code == 404
 
 
-async def test_what_another_replica_may_go_on_with_is_told_once_it_is_written(store_address: Address) -> None:
-    heard = Heard()
+async def test_the_listener_is_notified_once_a_resumable_event_is_written(store_address: Address) -> None:
+    heard = RecordingListener()
     async with opened(store_address, listener=heard) as (store, one):
         one.keep("wf_1")
         record = await tell(one, begun("wf_1"), 2)
@@ -302,8 +302,8 @@ async def test_what_another_replica_may_go_on_with_is_told_once_it_is_written(st
         await until(lambda: heard.seqs == [1, 2, 3], "the next is written")
 
 
-async def test_new_runs_are_written_before_what_goes_on_in_others(store_address: Address) -> None:
-    heard = Heard()
+async def test_new_runs_are_written_before_events_of_others(store_address: Address) -> None:
+    heard = RecordingListener()
     async with opened(store_address, listener=heard) as (_, one):
         told = heard.runs
         known = [await tell(one, begun(f"wf_{n}"), 1) for n in range(20)]
@@ -315,7 +315,7 @@ async def test_new_runs_are_written_before_what_goes_on_in_others(store_address:
         assert told[len(known)] == "wf_new"
 
 
-async def test_a_run_in_the_background_is_accepted_once_another_replica_would_go_on_with_it(
+async def test_a_background_run_is_accepted_once_another_replica_could_resume_it(
     store_address: Address,
 ) -> None:
     async with replicas(store_address, team()) as (one, other):
@@ -327,8 +327,8 @@ async def test_a_run_in_the_background_is_accepted_once_another_replica_would_go
 
 
 @pytest.mark.real_time
-async def test_on_a_loop_that_is_never_idle_new_runs_are_still_written_soon(store_address: Address) -> None:
-    turns, heard = 0, Heard()
+async def test_new_runs_are_written_soon_although_the_loop_is_busy(store_address: Address) -> None:
+    turns, heard = 0, RecordingListener()
 
     async def hold_up() -> None:
         nonlocal turns
@@ -351,11 +351,11 @@ async def test_on_a_loop_that_is_never_idle_new_runs_are_still_written_soon(stor
     assert turns < 100, turns  # hundreds if each pause is a timer
 
 
-async def test_an_end_is_written_while_new_runs_come_faster_than_they_can_be_written(
+async def test_a_runs_end_is_written_although_many_new_runs_arrive(
     store_address: Address, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(journal, "AT_ONCE", 4)
-    heard = Heard()
+    heard = RecordingListener()
     async with opened(store_address, listener=heard) as (_, one):
         record = await tell(one, begun("wf_old"), 1)
         await one.wait_until_written("wf_old")
@@ -369,7 +369,7 @@ async def test_an_end_is_written_while_new_runs_come_faster_than_they_can_be_wri
 
 
 @pytest.mark.parametrize("how", ["waits for tools", "is dropped"])
-async def test_nobody_waits_for_a_run_that_the_journal_has_no_more(
+async def test_waiting_for_a_run_that_left_the_journal_fails_immediately(
     store_address: Address, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     monkeypatch.setattr(journal, "BATCH_S", 60.0)

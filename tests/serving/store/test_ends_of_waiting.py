@@ -23,7 +23,7 @@ def log_lines(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.getMessage().startswith("workflow")]
 
 
-async def test_a_run_that_expires_or_is_cancelled_while_it_waits_is_logged_and_counted_once(
+async def test_a_waiting_run_that_expires_or_is_cancelled_is_logged_and_counted_once(
     store_address: Address, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "podium")
@@ -53,7 +53,7 @@ async def test_a_run_in_memory_that_is_cancelled_while_it_waits_is_logged(
     assert log_lines(caplog) == ["workflow cancelled"]
 
 
-async def test_the_oldest_runs_that_wait_make_room_for_the_newer_ones_of_their_team(
+async def test_the_oldest_waiting_runs_of_a_team_expire_first(
     store_address: Address,
 ) -> None:
     async with replicas(store_address, calling_team(), n=1) as (one,):
@@ -74,7 +74,7 @@ async def test_the_oldest_runs_that_wait_make_room_for_the_newer_ones_of_their_t
         assert [id for id, *_ in await suspended_rows(one)] == ids[1:]
 
 
-async def test_a_run_waits_no_longer_than_its_texts_may_be_kept(store_address: Address) -> None:
+async def test_a_run_waits_at_most_as_long_as_its_texts_may_be_stored(store_address: Address) -> None:
     settings = calling_team() | {"store": {"content_days": 0.01}}
     async with replicas(store_address, settings, n=1) as (one,):
         await suspend(one.api)
@@ -84,7 +84,7 @@ async def test_a_run_waits_no_longer_than_its_texts_may_be_kept(store_address: A
     assert 864 <= waits_us / 1e6 < 900
 
 
-async def test_results_for_a_run_get_one_answer_and_n_is_refused(store_address: Address) -> None:
+async def test_results_continue_a_run_once_and_reject_n(store_address: Address) -> None:
     async with replicas(store_address, calling_team(), n=1) as (one,):
         answer = await suspend(one.api)
         refused = await one.api.http.post(PATH, json=answer | {"n": 2})
@@ -92,7 +92,7 @@ async def test_results_for_a_run_get_one_answer_and_n_is_refused(store_address: 
         assert text_of(await one.api.http.post(PATH, json=answer)) == "They gave: noon."
 
 
-async def test_a_secret_is_replaced_and_the_one_before_is_believed_until_the_next(
+async def test_after_a_rotation_the_previous_secret_is_valid_until_the_next(
     store_address: Address,
 ) -> None:
     async with replicas(store_address, calling_team(), n=1) as (one,):

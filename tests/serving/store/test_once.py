@@ -45,7 +45,7 @@ async def until_ended(api: Served, id: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_the_same_again_gives_the_same_answer_and_runs_nothing(
+async def test_a_repeated_request_gets_the_same_answer_without_a_new_run(
     stream: bool, store_address: Address
 ) -> None:
     async with replicas(store_address) as (one, other):
@@ -63,7 +63,7 @@ async def test_the_same_again_gives_the_same_answer_and_runs_nothing(
         assert calls(one, other) == 6
 
 
-async def test_asked_again_a_request_whose_answer_broke_off_for_good_gets_another_one_whole(
+async def test_a_repeated_request_gets_the_restarted_answer_complete(
     store_address: Address,
 ) -> None:
     breaks = {"text": WORDS, "fail_after_tokens": 4}
@@ -82,7 +82,7 @@ async def test_asked_again_a_request_whose_answer_broke_off_for_good_gets_anothe
             assert not any("error" in each for each in parsed(again.text))
 
 
-async def test_another_body_under_the_same_key_is_refused(store_address: Address) -> None:
+async def test_another_body_with_the_same_idempotency_key_is_rejected(store_address: Address) -> None:
     async with replicas(store_address) as (one, other):
         await ask(one.api)
         for router in (one, other):
@@ -92,14 +92,16 @@ async def test_another_body_under_the_same_key_is_refused(store_address: Address
 
 
 @pytest.mark.parametrize("name", ["", "x" * 256, "tab\there"])
-async def test_a_key_that_is_none_is_refused(name: str) -> None:
+async def test_an_invalid_idempotency_key_is_rejected(name: str) -> None:
     async with served(team()) as api:
         answer = await ask(api, name)
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, "Idempotency-Key")
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_the_same_while_it_runs_joins_it_on_any_replica(stream: bool, store_address: Address) -> None:
+async def test_a_repeated_request_joins_the_running_one_on_any_replica(
+    stream: bool, store_address: Address
+) -> None:
     async with replicas(store_address, PACED) as (one, other):
         first = asyncio.create_task(ask(one.api, stream=stream))
         await until(lambda: one.api.worker("b").open_calls == 1)
@@ -114,7 +116,7 @@ async def test_the_same_while_it_runs_joins_it_on_any_replica(stream: bool, stor
 
 
 @pytest.mark.parametrize("how", ["key", "keep", "stream"])
-async def test_a_kept_run_goes_on_when_its_client_leaves_and_is_joined_again(
+async def test_an_idempotent_run_continues_without_its_client_and_can_be_joined(
     how: str, store_address: Address
 ) -> None:
     async with replicas(store_address, PACED) as (one, other):
@@ -133,7 +135,7 @@ async def test_a_kept_run_goes_on_when_its_client_leaves_and_is_joined_again(
         assert calls(one, other) == 3
 
 
-async def test_a_run_without_a_key_still_ends_with_its_client() -> None:
+async def test_a_run_without_an_idempotency_key_is_cancelled_with_its_client() -> None:
     async with served(PACED) as api:
         asking = asyncio.create_task(api.http.post("/v1/chat/completions", json=ASK))
         await until(lambda: api.worker("b").open_calls == 1)
@@ -143,7 +145,7 @@ async def test_a_run_without_a_key_still_ends_with_its_client() -> None:
         assert (await api.newest())["status"] == "cancelled"
 
 
-async def test_a_run_in_the_background_is_answered_with_its_id_at_once(store_address: Address) -> None:
+async def test_a_background_request_returns_its_id_immediately(store_address: Address) -> None:
     settings = team(workers=[scripted("a", WORDS, tokens_per_s=8)], workflows={})
     async with replicas(store_address, settings) as (one, other):
         answer = await one.api.post({"model": "a"}, background=True)
@@ -152,7 +154,7 @@ async def test_a_run_in_the_background_is_answered_with_its_id_at_once(store_add
         assert (record["status"], record["answer"]) == ("finished", WORDS)
 
 
-async def test_a_request_that_could_not_be_run_frees_its_key() -> None:
+async def test_a_request_that_could_not_run_frees_its_idempotency_key() -> None:
     async with served(PACED | {"limits": {"max_running": 1}}) as api:
         first = asyncio.create_task(ask(api, "first"))
         await until(lambda: api.service.running == 1)
@@ -161,14 +163,14 @@ async def test_a_request_that_could_not_be_run_frees_its_key() -> None:
         assert (await ask(api)).status_code == 200
 
 
-async def test_without_a_store_a_key_holds_on_its_own_replica() -> None:
+async def test_without_a_database_idempotency_keys_work_per_replica() -> None:
     async with served(team()) as api:
         first, again = await ask(api), await ask(api)
         assert first.json() == again.json()
         assert len(api.worker("conductor").calls) == 1
 
 
-async def test_without_a_store_one_key_pushes_out_no_name_of_another(tmp_path: Path) -> None:
+async def test_without_a_database_a_keys_names_evict_no_others(tmp_path: Path) -> None:
     settings = team(limits={"records": 5}, workflows={})
     async with keyed(tmp_path, settings) as it:
 
@@ -185,7 +187,7 @@ async def test_without_a_store_one_key_pushes_out_no_name_of_another(tmp_path: P
         assert await send("other team", "n0") != others[0], "its own oldest went"
 
 
-async def test_a_run_that_failed_fails_again_without_a_call() -> None:
+async def test_a_repeated_failed_request_fails_again_without_a_call() -> None:
     async with served(team(workers=[scripted("a", {"error": "refused"})], workflows={})) as api:
         first = await ask(api, model="a")
         again = await ask(api, model="a")
@@ -193,7 +195,7 @@ async def test_a_run_that_failed_fails_again_without_a_call() -> None:
         assert len(api.worker("a").calls) == 1
 
 
-async def test_a_run_that_failed_before_a_call_and_may_be_retried_frees_its_key(
+async def test_a_retryable_failure_before_any_call_frees_the_idempotency_key(
     store_address: Address,
 ) -> None:
     slow = [scripted("a", "Done.", delay_s=1.5 * WAIT_S, price=PRICE), scripted("b"), scripted("c")]
@@ -215,7 +217,7 @@ async def test_a_run_that_failed_before_a_call_and_may_be_retried_frees_its_key(
         assert len(it.api.worker("a").calls) == 2
 
 
-async def test_a_key_that_holds_a_secret_or_an_address_is_not_stored_and_works_all_the_same(
+async def test_an_idempotency_key_with_a_secret_is_not_stored_but_works(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "podium.db"

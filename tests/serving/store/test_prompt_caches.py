@@ -51,7 +51,7 @@ async def read(caches: PromptCaches) -> list[PromptCacheRow]:
     return rows
 
 
-async def test_a_turn_on_another_replica_finds_the_worker_of_the_last_one(store_address: Address) -> None:
+async def test_another_replica_finds_the_worker_of_the_last_turn(store_address: Address) -> None:
     async with opened(store_address) as (one, _), opened(store_address) as (other, _):
         mine, theirs = PromptCaches(one), PromptCaches(other)
         assert await mine.find("c1", "key_1") == []
@@ -67,7 +67,7 @@ async def test_a_turn_on_another_replica_finds_the_worker_of_the_last_one(store_
         assert await mine.find("c2", "key_1") == []
 
 
-async def test_the_newest_row_wins_whatever_comes_last(store_address: Address) -> None:
+async def test_the_newest_row_wins_in_any_order(store_address: Address) -> None:
     async with opened(store_address) as (store, _):
         caches = PromptCaches(store)
         newer = row(at_us=9)
@@ -80,7 +80,7 @@ async def test_the_newest_row_wins_whatever_comes_last(store_address: Address) -
         assert [each.written_us for each in await read(PromptCaches(store))] == [10]
 
 
-async def test_a_row_is_ignored_after_its_time_and_then_removed(store_address: Address) -> None:
+async def test_an_expired_row_is_ignored_and_then_removed(store_address: Address) -> None:
     async with opened(store_address) as (store, records):
         caches = PromptCaches(store)
         caches.keep(row(drop_us=now_us() - 1), "key_1")
@@ -91,7 +91,7 @@ async def test_a_row_is_ignored_after_its_time_and_then_removed(store_address: A
         assert [each.worker for each in await read(PromptCaches(store))] == ["b"]
 
 
-async def test_what_must_not_be_stored_stays_in_memory(store_address: Address) -> None:
+async def test_rows_that_may_not_be_stored_stay_in_memory(store_address: Address) -> None:
     async with opened(store_address) as (store, _):
         caches = PromptCaches(store)
         kept = row()
@@ -101,7 +101,7 @@ async def test_what_must_not_be_stored_stays_in_memory(store_address: Address) -
         assert await PromptCaches(store).find("c1", "key_1") == []
 
 
-async def test_a_store_that_is_away_delays_no_turn_and_memory_remains() -> None:
+async def test_an_unavailable_store_delays_no_turn_and_memory_is_used() -> None:
     store = ReplicaStore(parse_address("postgresql://podium:x@127.0.0.1:1/x"))
     try:
         for caches in (PromptCaches(store), PromptCaches()):
@@ -113,7 +113,7 @@ async def test_a_store_that_is_away_delays_no_turn_and_memory_remains() -> None:
         await store.aclose()
 
 
-async def test_memory_is_bounded_and_the_conversation_that_was_used_last_stays(
+async def test_memory_is_limited_and_evicts_the_least_recently_used_conversation(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(prompt_caches, "MOST_IDS", 2)
@@ -150,7 +150,7 @@ def said(*words: str) -> tuple[Message, ...]:
     return tuple(Message.of("user" if n % 2 == 0 else "assistant", each) for n, each in enumerate(words))
 
 
-def test_the_row_of_a_run_is_about_the_worker_that_answered() -> None:
+def test_a_runs_row_is_about_the_worker_that_answered() -> None:
     (made,) = rows_of(run_of(*said("Why?", "Word " * 40, "And now?")), 60)
     assert (made.worker, made.deployment, made.tokens, made.turns, made.n_messages) == (
         "b",
@@ -211,7 +211,7 @@ def replace_parts(message: Message, cache: Any) -> Message:
     )
 
 
-def test_the_lifetime_of_a_cache_counts_from_the_begin_of_the_last_call_s_answer() -> None:
+def test_a_caches_lifetime_starts_when_the_last_calls_answer_begins() -> None:
     record = run_of(*said("Why?"))
     (plan,) = record.plans
     spoke = msgspec.structs.replace(plan.steps[0], first_token_s=0.5)
@@ -223,7 +223,7 @@ def test_the_lifetime_of_a_cache_counts_from_the_begin_of_the_last_call_s_answer
         assert made.written_us == int((1_000 + at_s) * 1e6)
 
 
-def test_the_client_s_own_breakpoints_decide_about_the_lifetime_before_podium_s() -> None:
+def test_the_clients_breakpoints_determine_the_lifetime() -> None:
     for mark, lifetime in (("ephemeral", "5m"), ("5m", "5m"), ("1h", "1h")):
         marked = run_of(replace_parts(said("Why?")[0], mark), lifetime="1h")
         assert lifetime_of(marked.task) == lifetime
@@ -241,7 +241,7 @@ def reading(id: str, text: str) -> tuple[Message, Message]:
     return call, Message("tool", (ToolResult(id, (Text(text),)),))
 
 
-def test_a_prefix_is_unchanged_only_with_the_same_messages_tool_results_and_tools() -> None:
+def test_a_prefix_is_unchanged_only_with_equal_messages_results_and_tools() -> None:
     before = (*said("Why?"), *reading("t1", "Old."), *said("Go on."))
     results = tuple(
         GivenResult(n, ToolResult(f"p{n}", (Text(text),))) for n, text in enumerate(["Two.", "One."])
@@ -297,7 +297,7 @@ def test_an_id_covers_the_conversation_and_its_first_user_message() -> None:
     assert id_of("cv_1", noon, *said("Why?")) == id_of("cv_1", *said("Why?"))
 
 
-def test_a_name_is_an_id_too() -> None:
+def test_a_conversations_name_is_an_id() -> None:
     cache = PromptCache(conversation="cv_1", is_named=True)
     one, other = (row_ids(cache, said(words)) for words in ("Why?", "How?"))
     assert one[0] != other[0], "the agents of a session"

@@ -33,7 +33,7 @@ async def shown(store: DatabaseStore) -> dict[str, bool]:
     return {id: run.has_content and bool(run.record.answer) for id, run in found.items()}
 
 
-async def test_texts_go_first_and_numbers_later(store_address: Address) -> None:
+async def test_texts_are_removed_before_numbers(store_address: Address) -> None:
     async with opened(store_address) as (_, store):
         for id, days in DAYS.items():
             await tell(store, begun(id, NOW_S - days * 86_400))
@@ -47,14 +47,14 @@ async def test_texts_go_first_and_numbers_later(store_address: Address) -> None:
         assert await store.remove_old(NOW_US) == 0
 
 
-def test_as_many_days_as_a_number_can_say_are_for_ever() -> None:
+def test_a_huge_number_of_days_means_forever() -> None:
     endless = Retention.of(
         StoreSettings(content_days=1e308), NOW_US, [ContentDays("team_id", "search", 1e308)]
     )
     assert (endless.content_us, endless.of_accounts) == (NOW_US - 400 * DAY_US, (("team_id", "search", 0),))
 
 
-async def test_nothing_goes_where_everything_is_kept(store_address: Address) -> None:
+async def test_with_unlimited_retention_nothing_is_removed(store_address: Address) -> None:
     settings = StoreSettings(content_days=None, numbers_days=None, content_bytes_per_team=None)
     async with opened(store_address, settings=settings) as (_, store):
         for id, days in DAYS.items():
@@ -64,7 +64,7 @@ async def test_nothing_goes_where_everything_is_kept(store_address: Address) -> 
         assert all((await shown(store)).values())
 
 
-async def test_the_oldest_texts_of_a_team_make_room_for_its_newer_ones(store_address: Address) -> None:
+async def test_a_teams_oldest_texts_are_removed_for_newer_ones(store_address: Address) -> None:
     settings = StoreSettings(content_bytes_per_team=1, content_days=None)
     async with opened(store_address) as (replica, measured):
         await tell(measured, begun("measured", NOW_S - 100))
@@ -94,7 +94,7 @@ async def body_bytes(store: ReplicaStore) -> int:
     return rows[0][0]
 
 
-async def test_events_go_once_the_record_is_complete_and_of_a_lost_run_with_its_texts(
+async def test_events_are_removed_with_the_complete_record_or_the_lost_runs_texts(
     store_address: Address,
 ) -> None:
     async with opened(store_address) as (dying, one), opened(store_address) as (_, other):
@@ -117,7 +117,7 @@ async def test_events_go_once_the_record_is_complete_and_of_a_lost_run_with_its_
         assert (gone.record.status, gone.has_content) == ("lost", False)
 
 
-async def test_what_many_requests_left_goes_step_by_step(store_address: Address) -> None:
+async def test_old_rows_are_removed_in_steps(store_address: Address) -> None:
     columns = "account, name, body_hash, run_id, owner, drop_us"
     rows = ", ".join(f"('k1', 'name{n}', '', 'wf_{n}', 'gone', {n})" for n in range(2 * STEP + 200))
     async with opened(store_address) as (ledger, store):
@@ -130,7 +130,7 @@ async def test_what_many_requests_left_goes_step_by_step(store_address: Address)
         assert await store.remove_old() == STEP + 200
 
 
-async def test_a_file_goes_on_its_day_and_is_not_there_from_then_on(store_address: Address) -> None:
+async def test_a_file_expires_on_its_day(store_address: Address) -> None:
     settings = team(batches={"file_days": 3, "max_bytes_per_team": 1000}, store={"content_days": 2})
     async with replicas(store_address, settings, n=1) as (router,):
         sdk = router.api.sdk

@@ -10,12 +10,12 @@ ODD = ["half a character: \ud800", "nothing odd: é ☃"]
 
 
 @pytest.mark.parametrize("text", ODD, ids=["half", "whole"])
-def test_a_text_comes_back_as_it_was(text: str) -> None:
+def test_a_text_round_trips(text: str) -> None:
     items = [Item(1, "wf_1", RunFinished(0.5, text, FinishReason.STOP))]
     assert load_items("wf_1", [event_row("wf_1", items).body]) == items
 
 
 @pytest.mark.parametrize("at_s", [float("inf"), float("-inf"), 1e300, 5e-324])
-def test_a_number_comes_back_as_it_was_where_json_has_no_word_for_it(at_s: float) -> None:
+def test_a_number_that_json_cannot_represent_round_trips(at_s: float) -> None:
     items = [Item(2**70, "wf_1", RunFinished(at_s, "", FinishReason.STOP))]
     assert load_items("wf_1", [event_row("wf_1", items).body]) == items

@@ -75,7 +75,7 @@ def saved(price: Price, usage: Usage = USAGE) -> int:
     return int(price.saved(usage) * 10**12)
 
 
-def test_a_row_has_the_tokens_the_cost_and_the_savings_of_a_part_of_a_run() -> None:
+def test_a_row_has_the_tokens_cost_and_savings_of_a_part_of_a_run() -> None:
     record = run("wf_1", plan(step(0, call("a")), step(1, call("b")), result=call("conductor")))
     rows = rows_of(RunRecords(record))
     assert [(row.worker, row.part) for row in rows] == [("conductor", "plan"), ("a", "step"), ("b", "answer")]
@@ -122,7 +122,7 @@ def test_failed_calls_and_calls_of_unknown_cost_are_steps() -> None:
     }  # fmt: skip
 
 
-def test_a_reused_step_counts_once_and_answers() -> None:
+def test_a_reused_step_counts_once_as_the_answer() -> None:
     early = step(0, call("a"))
     first = plan(early, worker=None, stopped=True)
     record = run("wf_1", first, plan(replace(early, reused_from=0), index=1))
@@ -142,7 +142,7 @@ def test_an_inner_run_counts_instead_of_the_call_that_it_answers() -> None:
     assert {row.run_id for row in rows} == {"wf_1"}
 
 
-def test_lost_calls_have_no_worker_and_embeddings_no_answer() -> None:
+def test_lost_calls_have_no_worker_and_embeddings_have_no_answer() -> None:
     (lost,) = rows_of(RunRecords(run("wf_1", lost_usd=Decimal("0.25"))))
     assert values(lost) == ("", "step", 0, 25 * 10**10, 0, 0)
     record = run("wf_1", plan(step(0, call("a", Usage(10), SMALL))))
@@ -150,7 +150,7 @@ def test_lost_calls_have_no_worker_and_embeddings_no_answer() -> None:
     assert [row.part for row in rows_of(RunRecords(record))] == ["step"]
 
 
-def test_a_call_that_was_closed_before_its_first_token_has_an_unknown_cost() -> None:
+def test_a_call_closed_before_its_first_token_has_an_unknown_cost() -> None:
     left = run("wf_1", plan(step(0, None), result=call("conductor")), status="cancelled", answer="")
     assert [values(row) for row in rows_of(RunRecords(left))][1:] == [("a", "step", 1, 0, 0, 1)]
     stopped = run("wf_1", plan(worker="conductor", stopped=True), status="cancelled", answer="")
@@ -179,7 +179,7 @@ def test_any_cost_that_a_worker_reports_can_be_stored(cost_usd: Decimal) -> None
     assert 0 <= row.cost < 2**63
 
 
-async def test_absurd_amounts_are_summed_too(store_address: Address) -> None:
+async def test_absurd_amounts_are_summed(store_address: Address) -> None:
     absurd = replace(call("a", Usage(2**62, 2**62)), cost_usd=Decimal(10**9), saved_usd=-Decimal(10**9))
     paid = """INSERT INTO ledger (hold_id, kind, run_id, key_id, day, month, amount, exact, above_hold, at_us)
         VALUES ('{0}', 'call', '{0}', 'k1', 5, 0, 9223372036854775807, 1, 0, 1)"""
@@ -214,7 +214,7 @@ QUERIES = [
 
 
 @pytest.mark.parametrize("query", QUERIES)
-async def test_both_stores_sum_alike_and_show_a_caller_its_own_team(
+async def test_both_stores_return_equal_sums_limited_to_the_callers_team(
     store_address: Address, query: CostQuery
 ) -> None:
     callers = [
@@ -244,7 +244,7 @@ async def test_both_stores_sum_alike_and_show_a_caller_its_own_team(
         assert everything.ledger.difference == -sums["cost"], "nothing is in the ledger of this test"
 
 
-async def test_a_run_that_waits_has_its_costs_so_far_and_they_are_replaced(store_address: Address) -> None:
+async def test_a_waiting_runs_costs_are_recorded_and_later_replaced(store_address: Address) -> None:
     turn = StepTurn(call("a"), (PendingCall(0, ToolCall("c", "clock", "{}")),))
     waiting = replace(step(0, None, turns=(turn,)), status="waiting", worker="a")
     record = run("wf_1", plan(step(0, call("b")), replace(waiting, index=1)))
@@ -265,7 +265,9 @@ async def test_a_run_that_waits_has_its_costs_so_far_and_they_are_replaced(store
         ]
 
 
-async def test_a_lost_run_costs_what_the_ledger_has_until_its_owner_says_more(store_address: Address) -> None:
+async def test_a_lost_run_costs_what_the_ledger_states_until_its_owner_reports(
+    store_address: Address,
+) -> None:
     everything = CostQuery(0, 99, ("worker",))
     async with opened(store_address) as (dying, one), opened(store_address) as (_, other):
         for id, account in (("wf_1", Account("k1", "t1")), ("wf_2", Account())):
@@ -321,7 +323,7 @@ async def until_stored(store: DatabaseStore, *ids: str) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_costs_go_with_their_run(store_address: Address) -> None:
+async def test_costs_are_removed_with_their_run(store_address: Address) -> None:
     async with opened(store_address) as (_, store):
         for record in RUNS:
             await store.put(RunRecords(replace(record, owner=store.owner)))
@@ -331,7 +333,7 @@ async def test_costs_go_with_their_run(store_address: Address) -> None:
         assert [group.values for group in left.groups] == [(7,)]
 
 
-async def test_the_runs_of_a_conversation_are_found(store_address: Address) -> None:
+async def test_the_runs_of_a_conversation_can_be_listed(store_address: Address) -> None:
     cache = PromptCache(conversation="cv_1")
     sampling = Sampling(options=WireOptions(prompt_cache=cache))
     mine = run("wf_6", plan(step(0, call("a"))))

@@ -43,7 +43,7 @@ async def questions(api: Served) -> list[Json]:
     return [message for run in listed for message in run["messages"]]
 
 
-async def ask_everybody(api: Served) -> Json:
+async def ask_all_workers(api: Served) -> Json:
     """Run `c`, `duo` and `a`, and return their costs. `c` is free."""
     costs: Json = {}
     for model in ("c", "duo", "a"):
@@ -52,16 +52,16 @@ async def ask_everybody(api: Served) -> Json:
 
 
 @pytest.mark.parametrize("with_store", [True, False])
-async def test_runs_are_found_by_worker_cost_and_words(store_address: Address, with_store: bool) -> None:
+async def test_runs_are_filtered_by_worker_cost_and_words(store_address: Address, with_store: bool) -> None:
     async with AsyncExitStack() as stack:
         if with_store:
             one, other = await stack.enter_async_context(replicas(store_address, POOL))
-            costs = await ask_everybody(one.api)
+            costs = await ask_all_workers(one.api)
             await one.records.aclose()  # flushes them to the store
             api = other.api
         else:
             api = await stack.enter_async_context(served(POOL))
-            costs = await ask_everybody(api)
+            costs = await ask_all_workers(api)
         assert await questions(api) == [ASK["messages"][-1]] * 3
         assert await found(api, worker="a") == ["a", "duo"]
         assert await found(api, worker="b") == ["duo"]
@@ -89,7 +89,7 @@ async def test_runs_are_found_by_worker_cost_and_words(store_address: Address, w
             assert (refused.status_code, refused.json()["error"]["param"]) == (400, name)
 
 
-async def test_what_one_old_run_matches_is_found_page_by_page(store_address: Address) -> None:
+async def test_one_old_matching_run_is_found_page_by_page(store_address: Address) -> None:
     store = ReplicaStore(store_address)
     try:
         await store.ledger()
@@ -116,9 +116,9 @@ async def test_what_one_old_run_matches_is_found_page_by_page(store_address: Add
         await store.aclose()
 
 
-async def test_words_go_with_the_texts_and_the_rest_with_the_run(store_address: Address) -> None:
+async def test_the_word_index_is_removed_with_the_texts(store_address: Address) -> None:
     async with replicas(store_address, POOL, n=1) as (one,):
-        await ask_everybody(one.api)
+        await ask_all_workers(one.api)
         await one.records.aclose()
         assert await counts(one) == (3, 4, 3)
         await one.records.remove_old(now_us() + 31 * DAY_US)

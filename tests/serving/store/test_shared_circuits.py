@@ -95,7 +95,7 @@ def address(postgres: Postgres) -> Address:
     return postgres.make_database()
 
 
-async def test_a_circuit_that_opens_or_closes_at_one_router_does_so_at_the_others_within_a_second(
+async def test_a_circuit_opens_and_closes_at_other_routers_within_a_second(
     address: Address, caplog: pytest.LogCaptureFixture
 ):
     recovers = DOWN | {"replies": [UNAVAILABLE] * 3 + ["Well."]}
@@ -116,7 +116,7 @@ async def test_a_circuit_that_opens_or_closes_at_one_router_does_so_at_the_other
     assert [" ".join(each.split()[:4]) for each in said] == ["Worker a fails at", "Worker a is no"]
 
 
-async def test_a_call_that_stands_alone_is_made_all_the_same(address: Address):
+async def test_an_only_worker_is_called_although_another_router_opened_its_circuit(address: Address):
     alone = {key: value for key, value in WELL.items() if key != "fallbacks"}
     async with replicas(address, DOWN, alone) as (one, other):
         await one.ask(3)
@@ -127,7 +127,7 @@ async def test_a_call_that_stands_alone_is_made_all_the_same(address: Address):
         assert other.a.circuit == "closed", "its own answer counts for more"
 
 
-async def test_then_one_probe_a_router_finds_out(address: Address):
+async def test_then_each_router_sends_one_probe(address: Address):
     async with replicas(address, DOWN, WELL | {"delay_s": 0.05}, DOWN) as (one, well, down):
         await one.ask(3)
         await one.circuits.look()
@@ -147,7 +147,7 @@ async def test_then_one_probe_a_router_finds_out(address: Address):
 
 
 @pytest.mark.usefixtures("slowly")
-async def test_a_router_that_is_answered_does_not_open_because_another_s_network_is_broken(address: Address):
+async def test_a_router_with_successful_calls_ignores_anothers_open_circuit(address: Address):
     async with replicas(address, DOWN, WELL | {"replies": ["Well.", "Well.", UNAVAILABLE]}) as (one, other):
         assert await other.ask() == "Well."
         await one.ask(3)
@@ -165,7 +165,7 @@ async def test_a_router_that_is_answered_does_not_open_because_another_s_network
 
 
 @pytest.mark.usefixtures("slowly")
-async def test_an_answer_before_the_opening_counts_until_a_call_fails_or_for_a_while(address: Address):
+async def test_an_earlier_success_counts_until_a_call_fails_or_time_passes(address: Address):
     async with replicas(address, DOWN, WELL | {"replies": ["Well.", UNAVAILABLE]}, WELL) as (
         one,
         fails,
@@ -184,7 +184,7 @@ async def test_an_answer_before_the_opening_counts_until_a_call_fails_or_for_a_w
         assert rests.a.circuit == "open"
 
 
-async def test_what_is_told_is_the_worker_and_nothing_else_and_it_goes_with_the_router(address: Address):
+async def test_a_shared_row_has_only_the_worker_and_is_removed_with_its_router(address: Address):
     async with replicas(address, DOWN, WELL) as (one, other):
         await one.ask(3)
         await one.circuits.look()
@@ -195,7 +195,7 @@ async def test_what_is_told_is_the_worker_and_nothing_else_and_it_goes_with_the_
         assert await other.rows() == []
 
 
-async def test_another_model_under_the_same_name_is_another_worker(address: Address):
+async def test_another_model_with_the_same_name_is_another_worker(address: Address):
     moved = {"name": "a", "kind": "openai", "model": "m", "base_url": "http://127.0.0.1:1/v1"}
     async with replicas(address, DOWN, moved, WELL) as (one, other, same):
         await one.ask(3)
@@ -206,7 +206,7 @@ async def test_another_model_under_the_same_name_is_another_worker(address: Addr
         await other.pool.aclose()
 
 
-async def test_each_deployment_is_told_by_itself(address: Address):
+async def test_each_deployment_is_shared_separately(address: Address):
     places = [{"name": name, "base_url": f"http://127.0.0.1:1/{name}"} for name in ("east", "west")]
     api = {"name": "a", "kind": "openai", "model": "m", "deployments": places}
     async with replicas(address, api, api) as (one, other):
@@ -226,7 +226,7 @@ async def test_each_deployment_is_told_by_itself(address: Address):
     [(-600, -120), (-1, 86_400), (60, 90), (-1, 9e12), (-9e12, -9e12)],
     ids=["stale", "too long", "not begun", "endless", "ancient"],
 )
-async def test_a_stale_or_hostile_row_is_ignored_and_goes_with_the_next_one_written(
+async def test_a_stale_or_invalid_row_is_ignored_and_replaced(
     address: Address, since_s: float, until_s: float
 ):
     async with replicas(address, DOWN, WELL) as (one, other):
@@ -247,7 +247,7 @@ async def test_a_stale_or_hostile_row_is_ignored_and_goes_with_the_next_one_writ
         assert [row.owner for row in await other.rows()] == [other.store.owner]
 
 
-async def test_a_row_of_numbers_that_nothing_can_be_taken_from_is_ignored(address: Address):
+async def test_a_row_with_impossible_numbers_is_ignored(address: Address):
     async with replicas(address, DOWN, WELL) as (one, other):
         await one.ask(3)
         await one.circuits.look()
@@ -256,7 +256,7 @@ async def test_a_row_of_numbers_that_nothing_can_be_taken_from_is_ignored(addres
         assert other.a.circuit == "closed"
 
 
-async def test_a_store_that_does_not_answer_is_away_until_it_does(address: Address):
+async def test_a_store_that_does_not_respond_counts_as_unavailable(address: Address):
     async with replicas(address, DOWN, WELL, patience_s=2.0) as (one, other):
         await one.ask(3)
         for each in (one, other):
@@ -273,7 +273,7 @@ async def test_a_store_that_does_not_answer_is_away_until_it_does(address: Addre
         assert other.a.elsewhere
 
 
-async def test_where_the_store_goes_away_circuits_are_each_router_s_own_and_no_call_fails(
+async def test_without_the_store_circuits_are_local_and_no_call_fails(
     address: Address, caplog: pytest.LogCaptureFixture
 ):
     async with replicas(address, DOWN, WELL) as (one, other):
@@ -289,7 +289,7 @@ async def test_where_the_store_goes_away_circuits_are_each_router_s_own_and_no_c
     assert len(said) == 1
 
 
-async def test_a_store_that_never_was_there_changes_nothing(caplog: pytest.LogCaptureFixture):
+async def test_a_store_that_was_never_available_changes_nothing(caplog: pytest.LogCaptureFixture):
     nowhere = parse_address("postgresql://podium:secret@127.0.0.1:1/podium")
     async with replicas(nowhere, DOWN) as (one,):
         one.circuits.start()
@@ -299,7 +299,7 @@ async def test_a_store_that_never_was_there_changes_nothing(caplog: pytest.LogCa
     assert "secret" not in caplog.text
 
 
-async def test_the_list_of_workers_says_who_opened_a_circuit():
+async def test_the_list_of_workers_shows_circuits_opened_elsewhere():
     async with served(team()) as it:
         now_s = time.monotonic()
         it.service.pool.health["a"].elsewhere = (Opening(now_s, now_s + 60),)
@@ -316,7 +316,7 @@ async def test_the_list_of_workers_says_who_opened_a_circuit():
         assert models["a"]["podium"]["circuit"] == "open"
 
 
-async def test_a_file_of_one_machine_is_not_asked(tmp_path: Path):
+async def test_a_local_database_file_is_not_used_for_sharing(tmp_path: Path):
     async with replicas(sqlite_address(tmp_path / "podium.db"), DOWN) as (one,):
         one.circuits.start()
         await one.ask(3)

@@ -71,7 +71,7 @@ async def router_process(address: Address) -> AsyncGenerator[tuple[subprocess.Po
         await asyncio.to_thread(process.wait)
 
 
-async def let_it_die(router: Replica, owner: str) -> None:
+async def expire_lease(router: Replica, owner: str) -> None:
     """Expire the lease of a killed router."""
     await router.change("UPDATE replica SET lease_until_us = 1 WHERE id = :owner", owner=owner)
 
@@ -85,7 +85,7 @@ async def until_it_halts(router: Replica, id: str) -> None:
         await asyncio.sleep(0.02)
 
 
-async def test_a_request_whose_router_died_before_its_run_began_is_run_by_one_of_those_who_wait_and_not_before(
+async def test_a_dead_routers_claimed_request_is_run_once_by_a_waiting_router(
     store_address: Address,
 ) -> None:
     path, body = "/v1/chat/completions", json.dumps(ASK).encode()
@@ -100,7 +100,7 @@ async def test_a_request_whose_router_died_before_its_run_began_is_run_by_one_of
         waiting = [asyncio.create_task(post()) for _ in range(2)]
         await asyncio.wait(waiting, timeout=2 * ASK_S)
         assert not any(each.done() for each in waiting), "its router lives"
-        await let_it_die(other, one.store.owner)
+        await expire_lease(other, one.store.owner)
         answers = await asyncio.wait_for(asyncio.gather(*waiting), timeout=6 * ASK_S)
         assert [answer.status_code for answer in answers] == [200, 200]
         assert answers[0].json() == answers[1].json()
@@ -108,7 +108,7 @@ async def test_a_request_whose_router_died_before_its_run_began_is_run_by_one_of
 
 
 @pytest.mark.real_time
-async def test_a_killed_routers_kept_run_is_finished_by_another_and_its_readers_miss_no_word(
+async def test_another_router_finishes_a_killed_routers_run_without_lost_text(
     store_address: Address,
 ) -> None:
     async with (
@@ -128,7 +128,7 @@ async def test_a_killed_routers_kept_run_is_finished_by_another_and_its_readers_
             process.kill()
             with pytest.raises(httpx2.HTTPError):
                 await first
-        await let_it_die(other, owner)
+        await expire_lease(other, owner)
         assert await other.records.sweep() == 0
         assert await other.records.take_over() == 1
         answer = await joined
@@ -145,7 +145,7 @@ async def test_a_killed_routers_kept_run_is_finished_by_another_and_its_readers_
         assert await other.records.take_over() == 0
 
 
-async def test_a_router_that_stops_leaves_its_kept_run_to_another(store_address: Address) -> None:
+async def test_a_stopping_router_hands_its_background_run_to_another(store_address: Address) -> None:
     async with replicas(store_address, settings(WORDS), n=1) as (other,):
         async with replicas(store_address, settings(HALTING), n=1) as (one,):
             first = asyncio.create_task(ask(one.api))
@@ -161,7 +161,7 @@ async def test_a_router_that_stops_leaves_its_kept_run_to_another(store_address:
         assert calls(other) == 1
 
 
-async def test_a_run_that_two_sweeps_find_is_continued_once_even_if_it_ends_between_them(
+async def test_a_run_found_by_two_sweeps_is_continued_once(
     store_address: Address,
 ) -> None:
     async with replicas(store_address, settings(WORDS), n=1) as (other,):
@@ -191,7 +191,7 @@ async def test_a_run_that_two_sweeps_find_is_continued_once_even_if_it_ends_betw
         assert calls(other) == 1
 
 
-async def test_who_follows_a_run_is_told_that_its_answer_is_another_one_now(store_address: Address) -> None:
+async def test_a_follower_of_a_run_is_notified_of_its_new_answer(store_address: Address) -> None:
     async with replicas(store_address, settings("Something else."), n=1) as (other,):
         async with replicas(store_address, settings(HALTING), n=1) as (one,):
             id = (await one.api.post(background=True)).json()["id"]
@@ -208,7 +208,7 @@ async def test_who_follows_a_run_is_told_that_its_answer_is_another_one_now(stor
 
 
 @pytest.mark.parametrize("goes_on", [True, False])
-async def test_what_was_paid_for_a_call_whose_end_was_not_written_is_in_the_cost_of_who_takes_the_run_over(
+async def test_a_call_with_an_unwritten_end_is_billed_in_the_continued_run(
     goes_on: bool, store_address: Address
 ) -> None:
     others = settings("Done.") if goes_on else team(workers=[scripted("a"), scripted("c")], workflows={})
@@ -220,7 +220,7 @@ async def test_what_was_paid_for_a_call_whose_end_was_not_written_is_in_the_cost
         await until_it_halts(one, id)
         await one.change(PAID, id=id, hold="1", exact=1, pico=50_000_000_000)
         await one.change(PAID, id=id, hold="2", exact=0, pico=70_000_000_000)
-        await let_it_die(other, one.store.owner)
+        await expire_lease(other, one.store.owner)
         assert await other.records.take_over() == 1
         record = await until_ended(other.api, id)
         await one.api.service.sessions.cancel(id)
@@ -231,7 +231,7 @@ async def test_what_was_paid_for_a_call_whose_end_was_not_written_is_in_the_cost
     assert 0.04 < record["lost_usd"] < 0.05, "the plan and the first step are on record themselves"
 
 
-async def test_a_replica_that_was_only_frozen_writes_no_more_of_a_run_that_was_taken_over(
+async def test_a_frozen_replica_writes_nothing_to_a_run_that_was_taken_over(
     store_address: Address,
 ) -> None:
     async with (
@@ -242,7 +242,7 @@ async def test_a_replica_that_was_only_frozen_writes_no_more_of_a_run_that_was_t
         await until(lambda: one.api.service.running == 1)
         (id,) = one.api.service.sessions.running
         await until_it_halts(one, id)
-        await let_it_die(other, one.store.owner)
+        await expire_lease(other, one.store.owner)
         assert await other.records.take_over() == 1
         assert (await until_ended(other.api, id))["answer"] == WORDS
         one.records.note(
@@ -253,7 +253,7 @@ async def test_a_replica_that_was_only_frozen_writes_no_more_of_a_run_that_was_t
         assert (await other.api.record(id))["status"] == "finished"
 
 
-async def test_a_kept_run_that_ended_its_routers_again_and_again_is_given_up(store_address: Address) -> None:
+async def test_a_background_run_that_keeps_killing_its_routers_is_given_up(store_address: Address) -> None:
     async with replicas(store_address, settings(HALTING), n=1) as (one,):
         answer = await one.api.post(background=True)
         id = answer.json()["id"]
@@ -265,7 +265,7 @@ async def test_a_kept_run_that_ended_its_routers_again_and_again_is_given_up(sto
         await one.api.service.sessions.cancel(id)
 
 
-async def test_a_run_that_cannot_be_read_is_given_up_and_keeps_no_other_from_being_taken_over(
+async def test_an_unreadable_run_is_given_up_and_blocks_no_other(
     store_address: Address,
 ) -> None:
     async with replicas(store_address, settings(WORDS), n=1) as (other,):

@@ -47,7 +47,7 @@ async def suspended_rows(router: Replica) -> list[Any]:
     return [tuple(row) for row in await router.rows("SELECT run_id, drop_us, body FROM suspended_run")]
 
 
-async def test_a_sweep_leaves_a_run_that_waits_as_it_is(store_address: Address) -> None:
+async def test_a_sweep_does_not_change_a_waiting_run(store_address: Address) -> None:
     twice: Json = team(workers=[tool_caller("a", [["clock"], ["clock"]])], workflows={})
     async with replicas(store_address, twice) as (one, other):
         answer = await suspend(one.api, f"My key is {SECRET}.", model="a")
@@ -61,7 +61,7 @@ async def test_a_sweep_leaves_a_run_that_waits_as_it_is(store_address: Address) 
         assert await suspended_rows(one) == before
 
 
-async def test_every_router_lists_the_question_of_a_run_that_waits_without_its_secrets(
+async def test_every_router_lists_a_waiting_runs_question_without_secrets(
     store_address: Address,
 ) -> None:
     async with replicas(store_address, calling_team()) as (one, other):
@@ -77,7 +77,7 @@ async def test_every_router_lists_the_question_of_a_run_that_waits_without_its_s
         assert await listed() == [("finished", "My key is [secret removed].")]
 
 
-async def test_a_run_waits_on_where_a_router_cannot_go_on_with_it(store_address: Address) -> None:
+async def test_a_run_keeps_waiting_if_a_router_cannot_continue_it(store_address: Address) -> None:
     without = team(workers=[scripted("b")], workflows={})
     async with (
         replicas(store_address, calling_team(), n=1) as (one,),
@@ -93,7 +93,7 @@ async def test_a_run_waits_on_where_a_router_cannot_go_on_with_it(store_address:
         assert text_of(await one.api.http.post(PATH, json=answer)) == "They gave: noon."
 
 
-async def test_results_that_are_sent_again_beside_words_with_a_secret_get_the_same_answer(
+async def test_repeated_results_next_to_a_secret_get_the_same_answer(
     store_address: Address,
 ) -> None:
     async with replicas(store_address, calling_team(), n=1) as (one,):
@@ -104,7 +104,7 @@ async def test_results_that_are_sent_again_beside_words_with_a_secret_get_the_sa
         assert first.json()["id"] == again.json()["id"]
 
 
-async def test_results_of_some_calls_cost_nothing_and_a_turn_that_is_asked_again_tells_its_own_tokens(
+async def test_partial_results_cost_nothing_and_a_repeated_turn_reports_its_own_tokens(
     store_address: Address,
 ) -> None:
     settings: Json = team(workers=[tool_caller("a", [["clock", "clock"], ["clock"]])], workflows={})
@@ -149,19 +149,19 @@ async def check_that_both_get_the_answer(api: Served) -> None:
     assert (await api.ok(answer))["choices"][0]["message"]["content"] == "They gave: noon."
 
 
-async def test_results_that_are_sent_again_while_the_run_goes_on_get_its_answer(
+async def test_results_repeated_while_the_run_continues_get_its_answer(
     store_address: Address,
 ) -> None:
     async with replicas(store_address, slow_team(), n=1) as (one,):
         await check_that_both_get_the_answer(one.api)
 
 
-async def test_results_that_are_sent_again_while_a_run_in_memory_goes_on_get_its_answer() -> None:
+async def test_results_repeated_while_a_run_in_memory_continues_get_its_answer() -> None:
     async with served(slow_team()) as api:
         await check_that_both_get_the_answer(api)
 
 
-async def test_a_named_request_that_is_sent_again_gets_its_own_answer_not_that_of_its_results(
+async def test_a_repeated_idempotent_request_gets_its_own_answer(
     store_address: Address,
 ) -> None:
     async with replicas(store_address, calling_team(), n=1) as (one,):
@@ -173,7 +173,7 @@ async def test_a_named_request_that_is_sent_again_gets_its_own_answer_not_that_o
         assert again.json()["choices"] == first.json()["choices"]
 
 
-async def test_a_run_in_memory_that_has_waited_too_long_says_so_at_once() -> None:
+async def test_an_expired_run_in_memory_is_reported_immediately() -> None:
     async with served(calling_team() | {"store": {"tools_wait_s": 0.1}}) as api:
         answer = await suspend(api)
         await asyncio.sleep(0.2)
@@ -182,7 +182,7 @@ async def test_a_run_in_memory_that_has_waited_too_long_says_so_at_once() -> Non
         assert "no longer waiting" in late.json()["error"]["message"]
 
 
-async def test_results_of_some_calls_without_tools_get_the_calls_that_are_left() -> None:
+async def test_partial_results_without_tools_return_the_remaining_calls() -> None:
     settings: Json = team(workers=[tool_caller("a", [["clock", "clock"]])], workflows={})
     async with served(settings) as api:
         whole = await suspend(api, model="a")
@@ -191,7 +191,7 @@ async def test_results_of_some_calls_without_tools_get_the_calls_that_are_left()
         assert left["id"] == whole["messages"][-1]["tool_call_id"]
 
 
-async def test_a_run_does_not_go_on_whose_texts_may_not_be_kept_or_tools_not_be_offered_any_more(
+async def test_a_run_does_not_continue_if_its_policy_now_forbids_storing_or_tools(
     tmp_path: Path,
 ) -> None:
     async with keyed(tmp_path, calling_team()) as it:

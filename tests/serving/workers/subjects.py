@@ -66,7 +66,7 @@ class Subject:
     price: Price
     """Price in the settings of the worker."""
 
-    async def nothing_open(self) -> None:
+    async def wait_until_closed(self) -> None:
         await until(lambda: not self.open_calls())
 
 

@@ -57,7 +57,7 @@ async def ask(server: WireServer, call: Call = BARE, model: str = "claude-9", **
         await worker.aclose()
 
 
-async def test_a_bare_call_sends_only_what_it_must():
+async def test_a_minimal_call_sends_only_required_fields():
     async with serving(AnthropicWire()) as server:
         await ask(server)
     turns = [{"role": "user", "content": words("What is two and two?")}]
@@ -65,11 +65,11 @@ async def test_a_bare_call_sends_only_what_it_must():
     assert server.requests[0].path == "/v1/messages"
 
 
-def test_the_sdk_makes_no_spans_of_its_own():
+def test_the_sdks_own_tracing_is_off():
     assert AnthropicWorker(ProviderAccount("w", "claude-9", "sk-ant-test"))._client._tracer is None
 
 
-async def test_everything_a_call_says_is_sent_but_the_seed():
+async def test_every_parameter_of_a_call_is_sent_except_the_seed():
     call = Call((USER,), Sampling(max_output_tokens=50, temperature=0.0, top_p=0.9, stop=("END",), seed=7, effort="high"), grammar=Grammar("root ::= ...", SCHEMA))  # fmt: skip
     async with serving(AnthropicWire()) as server:
         await ask(server, call)
@@ -88,7 +88,7 @@ async def test_everything_a_call_says_is_sent_but_the_seed():
     assert "seed" not in body
 
 
-async def test_what_the_api_refuses_of_a_schema_becomes_a_description():
+async def test_unsupported_schema_keywords_become_a_description():
     steps = {"type": "array", "items": {"type": "string"}, "maxItems": 3}
     schema = SCHEMA | {"properties": {"steps": steps}, "required": ["steps"]}
     async with serving(AnthropicWire()) as server:
@@ -99,7 +99,7 @@ async def test_what_the_api_refuses_of_a_schema_becomes_a_description():
     assert steps["maxItems"] == 3, "the call's own schema stays as it is"
 
 
-async def test_system_messages_go_to_the_top_and_neighbours_of_one_role_become_one_turn():
+async def test_system_messages_come_first_and_adjacent_messages_of_one_role_are_merged():
     messages = (
         Message.of("system", "Be short."), USER, Message.of("system", "Be kind."), Message.of("user", "Please."),
         Message.of("assistant", "4"), Message.of("assistant", ""), Message.of("user", "Sure?"),
@@ -114,14 +114,14 @@ async def test_system_messages_go_to_the_top_and_neighbours_of_one_role_become_o
     ]
 
 
-async def test_a_system_prompt_alone_is_asked_as_a_question():
+async def test_a_lone_system_prompt_is_sent_as_a_question():
     async with serving(AnthropicWire()) as server:
         await ask(server, Call(messages=(Message.of("system", "Say four."),)))
     assert server.body["messages"] == [{"role": "user", "content": words("Say four.")}]
     assert "system" not in server.body
 
 
-async def test_pictures_and_pdfs_go_as_base64_or_as_an_address():
+async def test_images_and_pdfs_are_sent_as_base64_or_as_a_url():
     parts = (
         Text("What?"),
         Image("data:image/png;base64,iVBORw0KGgo="),
@@ -140,7 +140,7 @@ async def test_pictures_and_pdfs_go_as_base64_or_as_an_address():
     ]
 
 
-async def test_extra_body_is_laid_over_the_request():
+async def test_extra_body_overrides_the_request():
     async with serving(AnthropicWire()) as server:
         await ask(server, Call((USER,), Sampling(temperature=0.2)), extra_body={"temperature": 1, "top_k": 5})
     assert (server.body["temperature"], server.body["top_k"]) == (1, 5)
@@ -161,11 +161,11 @@ async def test_extra_body_is_laid_over_the_request():
         ("claude-opus-4-6", None, 4096, None, None),
     ],
 )
-def test_effort_becomes_what_the_model_understands(model, effort, max_tokens, thinking, own_effort):
+def test_effort_is_mapped_to_the_models_parameters(model, effort, max_tokens, thinking, own_effort):
     assert thinking_for(model, effort, max_tokens) == (thinking, own_effort)
 
 
-async def test_input_counts_what_the_cache_read_and_wrote():
+async def test_input_tokens_include_cache_reads_and_writes():
     answer = Answer(
         input_tokens=100, cached_tokens=60, output_tokens=9, reasoning_tokens=4, extra={"cache_written": 30}
     )
@@ -174,7 +174,7 @@ async def test_input_counts_what_the_cache_read_and_wrote():
     assert deltas[-1].usage == Usage(100, 9, 60, 4, cache_write_tokens=30)
 
 
-async def test_a_later_count_replaces_an_earlier_one():
+async def test_a_later_token_count_replaces_an_earlier_one():
     wire = AnthropicWire()
     *events, _, stop = wire.events(Answer(input_tokens=100))
     usage = {
@@ -200,14 +200,14 @@ async def test_a_later_count_replaces_an_earlier_one():
         ("request_too_large", ContextOverflow), ("billing_error", WorkerRefused), ("new_error", WorkerUnavailable),
     ],
 )  # fmt: skip
-async def test_an_error_event_is_read_by_its_type(kind: str, error: type[WorkerError]):
+async def test_an_error_event_is_mapped_by_its_type(kind: str, error: type[WorkerError]):
     async with serving(AnthropicWire(), Answer(error_after=4, extra={"type": kind})) as server:
         with pytest.raises(WorkerError) as caught:
             await ask(server)
     assert type(caught.value) is error
 
 
-async def test_an_account_at_its_spend_limit_is_refused_and_not_busy():
+async def test_an_account_at_its_spend_limit_is_refused_not_busy():
     answer = Answer(status=429, error_code="enforced_spend_limit_reached", extra={"type": "rate_limit_error"})
     async with serving(AnthropicWire(), answer) as server:
         with pytest.raises(WorkerRefused) as caught:
@@ -216,13 +216,13 @@ async def test_an_account_at_its_spend_limit_is_refused_and_not_busy():
     assert caught.value.every_call
 
 
-async def test_a_stop_that_ends_no_answer_is_an_error():
+async def test_an_unfinished_stop_reason_is_an_error():
     async with serving(AnthropicWire(), Answer(finish="pause_turn")) as server:
         with pytest.raises(WorkerUnavailable):
             await ask(server)
 
 
-async def test_blocks_and_events_that_are_new_are_passed_over():
+async def test_unknown_blocks_and_events_are_ignored():
     wire = AnthropicWire()
     start, *rest = wire.events(Answer(text="Four."))
     odd = (
@@ -269,7 +269,7 @@ SDK = {kind for kind in tree(anthropic.AnthropicError) if ".lib." not in kind.__
 """Exceptions of the SDK without `lib`, whose tools, clouds and federated credentials this worker does not use."""
 
 
-def test_every_exception_of_the_sdk_that_is_no_status_is_mapped():
+def test_every_sdk_exception_without_a_status_is_mapped():
     mapped = {}
     for kind in SDK:
         if issubclass(kind, anthropic.APIStatusError):
@@ -372,7 +372,7 @@ MARKED: dict[str, tuple[Call, set[str]]] = {
 
 
 @pytest.mark.parametrize(("call", "places"), MARKED.values(), ids=MARKED.keys())
-def test_marks_are_set_where_the_next_requests_begin_alike(call: Call, places: set[str]):
+def test_cache_marks_are_set_at_the_ends_of_shared_prefixes(call: Call, places: set[str]):
     assert marks_of(request_of(call)) == dict.fromkeys(places, FIVE_MINUTES)
 
 
@@ -391,13 +391,13 @@ UNMARKED: dict[str, tuple[Call, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize(("call", "settings"), UNMARKED.values(), ids=UNMARKED.keys())
-def test_no_marks_are_set_where_they_are_no_use(call: Call, settings: dict[str, Any]):
+def test_no_cache_marks_are_set_without_benefit(call: Call, settings: dict[str, Any]):
     request = request_of(call, **settings)
     assert marks_of(request) == {}
     assert isinstance(request["system"], str)
 
 
-def test_marks_of_the_client_stay_alone():
+def test_the_clients_cache_marks_are_not_changed():
     question = Message("user", (Text("Why?", cache="1h"), Text("Well?")))
     request = request_of(in_conversation(SYSTEM, *said("One?", "1"), question, tools=READ))
     assert marks_of(request) == {"turn 2.0": HOUR}
@@ -405,7 +405,7 @@ def test_marks_of_the_client_stay_alone():
     assert marks_of(request_of(in_conversation(SYSTEM, USER, tools=marked))) == {"tool 0": FIVE_MINUTES}
 
 
-def test_no_more_than_four_marks_are_sent_and_those_on_tools_and_system_prompt_stay_longest():
+def test_at_most_four_cache_marks_are_sent_and_tools_and_system_have_priority():
     tools = Toolset((Tool("read", cache="1h"), Tool("write", cache="1h")))
     rules = Message(
         "system", (Text("One.", cache="1h"), Text("Two.", cache="1h"), Text("Three.", cache="1h"))
@@ -429,7 +429,7 @@ def test_no_more_than_four_marks_are_sent_and_those_on_tools_and_system_prompt_s
     )
 
 
-def test_turns_with_marks_are_a_prefix_of_the_next_and_its_mark_is_where_the_last_one_was():
+def test_marked_turns_are_a_prefix_of_the_next_request():
     call = ToolCall("t1", "read", "{}")
     native = Native("w", ProviderAccount("w", "claude-9", "sk-ant-test").origin.account, [{"type": "tool_use", "id": "t1", "name": "read", "input": {}}])  # fmt: skip
     conversation = [SYSTEM, USER]
@@ -476,7 +476,7 @@ def unmarked(turns: list[Any]) -> list[Any]:
         ("bedrock", "anthropic.claude-opus-4-8", HOUR),
     ],
 )
-def test_marks_last_an_hour_where_the_service_takes_it(
+def test_cache_marks_last_an_hour_if_the_service_supports_that(
     service: Literal["bedrock"] | None, model: str, mark: dict[str, str]
 ):
     worker = AnthropicWorker(ProviderAccount("w", "claude-9", "sk-ant-test"))
@@ -499,12 +499,12 @@ def test_marks_last_an_hour_where_the_service_takes_it(
         (4096, ["claude-opus-4-6", "claude-opus-4-5-20251101", "claude-haiku-4-5"]),
     ],
 )  # fmt: skip
-def test_the_shortest_prompt_that_is_cached_depends_on_the_model(tokens: int, models: list[str]):
+def test_the_minimum_length_of_a_cached_prompt_depends_on_the_model(tokens: int, models: list[str]):
     assert [least_tokens(model) for model in models] == [tokens] * len(models)
 
 
 @pytest.mark.parametrize("is_on", [True, False])
-def test_the_settings_turn_marks_off(is_on: bool):
+def test_cache_marks_can_be_turned_off(is_on: bool):
     workers = [{"name": "w", "kind": "anthropic", "model": "claude-9", "api_key_env": "K"}]
     settings = parse({"workers": workers, "conversation": {"breakpoints": is_on}})
     worker = build_client(settings.workers[0], settings, {"K": "sk-ant-test"}, {})

@@ -84,7 +84,7 @@ async def failing(dialect: Dialect, fault: Fault, call: Call = CALL) -> WorkerEr
     return caught.value
 
 
-async def test_an_error_that_unpacks_to_much_is_unpacked_to_its_bound(dialect: Dialect):
+async def test_a_compressed_error_is_decompressed_up_to_the_limit(dialect: Dialect):
     packed = bomb(b'{"error": "')
     head = ERROR + GZIP + b"content-length: %d\r\n\r\n" % len(packed)
     with little_memory():
@@ -93,7 +93,7 @@ async def test_an_error_that_unpacks_to_much_is_unpacked_to_its_bound(dialect: D
     assert "returned 500" in error.detail
 
 
-async def test_an_error_without_end_is_read_to_its_bound(dialect: Dialect):
+async def test_an_endless_error_body_is_read_up_to_the_limit(dialect: Dialect):
     drip = chunk((b"no " * 300 + b"\n") * 300)
     with little_memory():
         error = await failing(dialect, Fault(ERROR + CHUNKED, drips=drip))
@@ -101,7 +101,7 @@ async def test_an_error_without_end_is_read_to_its_bound(dialect: Dialect):
 
 
 @pytest.mark.parametrize("coding", ["gzip", "br"])
-async def test_an_error_that_is_packed_means_what_its_status_says(dialect: Dialect, coding: str):
+async def test_a_compressed_error_has_the_meaning_of_its_status(dialect: Dialect, coding: str):
     body = gzip.compress(dialect.wire.error_body(Answer(status=429, error="slow down")))
     answer = Answer(status=429, body=body, headers={"content-encoding": coding, "retry-after": "7"})
     async with asking(dialect, answer) as (worker, _):
@@ -111,7 +111,7 @@ async def test_an_error_that_is_packed_means_what_its_status_says(dialect: Diale
     assert ("slow down" in caught.value.detail) == (coding == "gzip")
 
 
-async def test_an_answer_is_asked_for_as_it_is_and_one_that_is_packed_is_read(dialect: Dialect):
+async def test_an_uncompressed_answer_is_requested_but_a_compressed_one_is_read(dialect: Dialect):
     packed = gzip.compress(b"".join(dialect.wire.events(Answer(text="It is four."))))
     head = EVENTS + GZIP + b"content-length: %d\r\n\r\n" % len(packed)
     async with faulty(Fault(head, tail=packed)) as server:
@@ -123,13 +123,15 @@ async def test_an_answer_is_asked_for_as_it_is_and_one_that_is_packed_is_read(di
     assert server.requests[0].headers["accept-encoding"] == "identity"
 
 
-async def test_an_answer_packed_in_another_way_is_refused_with_a_word_on_it(dialect: Dialect):
+async def test_an_unsupported_content_encoding_is_an_error_that_names_it(dialect: Dialect):
     error = await failing(dialect, Fault(EVENTS + b"content-encoding: br\r\ncontent-length: 3\r\n\r\nabc"))
     assert type(error) is WorkerUnavailable
     assert error.message.startswith("w failed. The server sent an answer with the content encoding 'br'")
 
 
-async def test_an_event_that_unpacks_to_much_is_refused(dialect: Dialect, monkeypatch: pytest.MonkeyPatch):
+async def test_a_compressed_event_over_the_limit_is_rejected(
+    dialect: Dialect, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(event_stream, "MAX_EVENT_BYTES", MB)
     packed = bomb(b"data: ")
     head = EVENTS + GZIP + b"content-length: %d\r\n\r\n" % len(packed)
@@ -139,7 +141,7 @@ async def test_an_event_that_unpacks_to_much_is_refused(dialect: Dialect, monkey
 
 
 @pytest.mark.parametrize("line_end", [b"", b"\n", b"\r", b"\ndata:\n"], ids=["one line", "LF", "CR", "short"])
-async def test_an_event_without_end_is_refused(
+async def test_an_endless_event_is_rejected(
     dialect: Dialect, line_end: bytes, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(event_stream, "MAX_EVENT_BYTES", MB)
@@ -158,7 +160,7 @@ MANY_VALUES = {
 
 @pytest.mark.parametrize("name", DIALECTS)
 @pytest.mark.parametrize("value", [b"{},", b"[],", b"1,", b'"",'])
-async def test_an_event_of_so_many_values_that_reading_them_takes_minutes_is_refused(name: str, value: bytes):
+async def test_an_event_with_too_many_json_values_is_rejected(name: str, value: bytes):
     """Anthropic's SDK needs 0.2 ms per value and blocks the process meanwhile."""
     event = chunk(sse(MANY_VALUES[name] % (value * 300_000), "message_start"))
     error = await failing(DIALECTS[name], Fault(EVENTS + CHUNKED, tail=event))
@@ -166,13 +168,13 @@ async def test_an_event_of_so_many_values_that_reading_them_takes_minutes_is_ref
     assert "values" in error.message
 
 
-def test_words_with_the_signs_of_json_are_one_value():
+def test_json_characters_inside_a_string_are_one_value():
     words = json.dumps({"a": '{[,"\\ \\" \\\\' * 1000, "b": ["{"]}).encode()
     assert not has_more_values(words, 3)
     assert has_more_values(words, 2)
 
 
-def test_a_long_event_in_small_pieces_is_read_in_linear_time():
+def test_a_long_event_in_small_chunks_is_parsed_in_linear_time():
     reader, began_s = EventReader(), time.thread_time()
     reader.feed(b"data: ")
     for _ in range(15_000):
@@ -182,7 +184,7 @@ def test_a_long_event_in_small_pieces_is_read_in_linear_time():
     assert time.thread_time() - began_s < 3
 
 
-async def test_a_byte_order_mark_is_no_part_of_the_first_event(dialect: Dialect):
+async def test_a_byte_order_mark_is_not_part_of_the_first_event(dialect: Dialect):
     first, *others = dialect.signing.events(ANY_REQUEST, 2, ())
     async with asking(dialect, Answer(instead=(first, *others)), Answer(instead=(BOM + first, *others))) as (
         worker,
@@ -192,7 +194,7 @@ async def test_a_byte_order_mark_is_no_part_of_the_first_event(dialect: Dialect)
     assert (text, plain.usage) == (same, marked.usage) == ("done", plain.usage)
 
 
-async def test_embeddings_are_read_to_their_bound(monkeypatch: pytest.MonkeyPatch):
+async def test_embeddings_are_read_up_to_the_limit(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(openai_embeddings, "MOST_VECTOR_BYTES", 10_000)
     head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
     packed = bomb(b"{")
@@ -219,7 +221,7 @@ async def test_embeddings_are_read_to_their_bound(monkeypatch: pytest.MonkeyPatc
     ids=["blank", "comment", "no data", "name", "unknown field", "ping"],
 )
 @pytest.mark.real_time
-async def test_a_stream_that_floods_without_content_fails_and_others_have_their_turn_meanwhile(
+async def test_a_flood_of_empty_events_fails_without_blocking_others(
     dialect: Dialect, empty: bytes, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(event_stream, "MOST_EMPTY", MOST_EMPTY)
@@ -244,16 +246,14 @@ async def test_a_stream_that_floods_without_content_fails_and_others_have_their_
     assert turns > MOST_EMPTY * len(empty) / PIECE_BYTES
 
 
-async def test_events_without_a_word_are_counted_however_they_look(
-    dialect: Dialect, monkeypatch: pytest.MonkeyPatch
-):
+async def test_empty_events_of_any_form_are_counted(dialect: Dialect, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(stall_timer, "MOST_EMPTY", 2000)
     empty = b'data: {"type": "new.thing", "choices": [], "candidates": []}\n\n'
     error = await failing(dialect, Fault(EVENTS + CHUNKED, drips=chunk(empty * 100)))
     assert error.message.startswith("w failed. The server sent more than 2000 events without content.")
 
 
-async def test_an_answer_of_more_events_than_may_be_empty_is_whole(
+async def test_an_answer_may_have_more_events_than_the_limit_of_empty_ones(
     dialect: Dialect, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(event_stream, "MOST_EMPTY", 500)

@@ -128,53 +128,53 @@ async def broken(
 
 
 @pytest.mark.parametrize("name", COUNTED)
-async def test_what_was_counted_before_the_first_word_is_billed(name: str):
+async def test_usage_reported_before_the_first_token_is_billed(name: str):
     error, _ = await broken(name, COUNTED[name])
     counted = replace(FIVE, reasoning_tokens=5) if name == "gemini" else FIVE
     assert (error.usage, error.cost_usd, error.billed_at_bound) == (counted, PRICE.of(FIVE), False)
 
 
 @pytest.mark.parametrize("name", ONLY_THE_PROMPT)
-async def test_of_a_prompt_that_was_read_the_prompt_is_billed(name: str):
+async def test_a_reported_prompt_count_is_billed(name: str):
     error, _ = await broken(name, ONLY_THE_PROMPT[name])
     assert (error.usage, error.billed_at_bound) == (Usage(12, 0), False)
 
 
 @pytest.mark.parametrize("name", DIALECTS)
-async def test_what_was_never_answered_costs_nothing(name: str):
+async def test_a_call_without_any_answer_costs_nothing(name: str):
     error, _ = await broken(name, b": hello\n\n")
     assert (error.usage, error.cost_usd, error.billed_at_bound) == (None, None, False)
 
 
 @pytest.mark.parametrize("name", ODD)
-async def test_an_end_for_a_reason_that_nobody_knows_is_billed_at_the_bound(name: str):
+async def test_an_unknown_finish_reason_is_billed_at_the_bound(name: str):
     error, _ = await broken(name, ODD[name], cut=False)
     assert error.billed_at_bound
     assert error.usage is None
 
 
 @pytest.mark.parametrize("name", USAGE_AT_THE_END)
-async def test_or_as_it_was_counted(name: str):
+async def test_an_unknown_finish_reason_with_usage_is_billed_as_reported(name: str):
     error, _ = await broken(name, USAGE_AT_THE_END[name], cut=False)
     assert (error.usage, error.cost_usd, error.billed_at_bound) == (FIVE, PRICE.of(FIVE), False)
 
 
 @pytest.mark.parametrize("name", DIALECTS)
-async def test_tools_that_were_called_and_not_offered_are_billed_as_counted(name: str):
+async def test_a_call_of_unoffered_tools_is_billed_as_reported(name: str):
     error, _ = await broken(name, CALLED[name], cut=False, call=replace(CALL, tools=NO_TOOLS))
     assert "the request offers none" in error.message
     assert (error.usage, error.cost_usd, error.billed_at_bound) == (FIVE, PRICE.of(FIVE), False)
 
 
 @pytest.mark.parametrize("name", DIALECTS)
-async def test_an_error_that_comes_with_a_call_of_a_tool_is_billed_at_the_bound(name: str):
+async def test_an_error_after_a_tool_call_is_billed_at_the_bound(name: str):
     dialect = DIALECTS[name]
     error, _ = await broken(name, BEGUN[name] + dialect.wire.error_event(Answer()), cut=False)
     assert error.billed_at_bound
 
 
 @pytest.mark.parametrize("name", WORD)
-async def test_after_a_word_a_count_of_the_prompt_alone_is_no_bill(name: str):
+async def test_after_the_first_token_a_prompt_count_alone_is_not_a_bill(name: str):
     start = () if name != "anthropic" else DIALECTS[name].wire.events(Answer())[:3]
     _, reply = await broken(name, *start, WORD[name])
     assert reply is not None
@@ -187,7 +187,7 @@ async def test_after_a_word_a_count_of_the_prompt_alone_is_no_bill(name: str):
     assert "about twice" in reply.result.notes[-1]
 
 
-async def test_a_broken_stream_is_billed_what_was_counted_as_written_to_the_cache():
+async def test_a_broken_stream_is_billed_for_reported_cache_writes():
     usage = {"input_tokens": 2, "cache_creation_input_tokens": 1000, "output_tokens": 1,
              "cache_creation": {"ephemeral_1h_input_tokens": 1000, "ephemeral_5m_input_tokens": 0}}  # fmt: skip
     message = {
@@ -209,7 +209,7 @@ async def test_a_broken_stream_is_billed_what_was_counted_as_written_to_the_cach
 
 
 @pytest.mark.parametrize("name", ["anthropic", "responses", "gemini", "openai"])
-async def test_a_broken_stream_is_billed_more_than_the_summary_of_its_thoughts(name: str):
+async def test_a_broken_stream_is_billed_for_more_than_its_reasoning_summary(name: str):
     thoughts = "Let me see. " * 10
     events = {
         "anthropic": event(
@@ -231,7 +231,7 @@ async def test_a_broken_stream_is_billed_more_than_the_summary_of_its_thoughts(n
 
 
 @pytest.mark.parametrize("name", DIALECTS)
-async def test_an_estimate_counts_what_streamed_of_a_call_and_unseen_thoughts_by_their_time(name: str):
+async def test_an_estimate_includes_streamed_arguments_and_time_of_hidden_reasoning(name: str):
     error, _ = await broken(name, BEGUN[name])
     streamed = error.streamed_bytes
     assert (error.billed_at_bound, error.sent_bytes) == (True, input_bound(CALL))
@@ -244,7 +244,7 @@ async def test_an_estimate_counts_what_streamed_of_a_call_and_unseen_thoughts_by
     assert streamed + least <= error.streamed_bytes < streamed + 2 * least
 
 
-def test_an_estimate_is_never_above_the_bound_nor_below_what_prose_takes():
+def test_an_estimate_lies_between_prose_tokens_and_the_bound():
     text = "It is four, since two and two are four. " * 100
     estimated = estimate(Usage(400, 4000), len(text))
     assert estimated.input_tokens == 200
@@ -254,7 +254,7 @@ def test_an_estimate_is_never_above_the_bound_nor_below_what_prose_takes():
 
 @pytest.mark.parametrize("code", ["overloaded_error", "server_error"])
 @pytest.mark.parametrize("name", DIALECTS)
-async def test_an_answer_is_whole_whatever_its_server_says_after_its_end(name: str, code: str):
+async def test_an_answer_is_complete_whatever_follows_its_end(name: str, code: str):
     dialect, whole = DIALECTS[name], Answer(text="It is four.", error_code=code)
     goodbye = None if name == "gemini" else -1
     events = (*dialect.wire.events(whole)[:goodbye], dialect.wire.error_event(whole))

@@ -42,7 +42,7 @@ async def ask(worker: Any, call: Call = CALL) -> Reply:
         return reply
 
 
-async def test_arguments_of_a_call_count_as_output_while_they_stream(dialect: Dialect):
+async def test_tool_arguments_count_as_output_while_they_stream(dialect: Dialect):
     events = dialect.signing.events(ANY_REQUEST, 0, (("look", {"where": "x" * 10_000}),))
     call = replace(CALL, sampling=Sampling(max_output_tokens=FEW_TOKENS))
     async with asking(dialect, Answer(instead=tuple(events), stall_after=len(events) - 1)) as (
@@ -55,7 +55,7 @@ async def test_arguments_of_a_call_count_as_output_while_they_stream(dialect: Di
     assert f"max_output_tokens ({FEW_TOKENS})" in reply.notes[0]
 
 
-async def test_arguments_within_the_limit_are_whole(dialect: Dialect):
+async def test_tool_arguments_within_the_limit_are_complete(dialect: Dialect):
     events = dialect.signing.events(ANY_REQUEST, 0, (("look", {"where": "x" * 300}),))
     call = replace(CALL, sampling=Sampling(max_output_tokens=FEW_TOKENS))
     async with asking(dialect, Answer(instead=tuple(events))) as (worker, _):
@@ -64,7 +64,7 @@ async def test_arguments_within_the_limit_are_whole(dialect: Dialect):
     assert json.loads(reply.tool_calls[0].arguments) == {"where": "x" * 300}
 
 
-async def test_an_answer_calls_so_many_tools_and_no_more(dialect: Dialect):
+async def test_the_number_of_tool_calls_per_answer_is_limited(dialect: Dialect):
     def call_events(n_calls: int) -> tuple[bytes, ...]:
         return tuple(dialect.signing.events(ANY_REQUEST, 0, [("look", {"n": "1"})] * n_calls))
 
@@ -92,7 +92,7 @@ KEPT = {
 
 
 @pytest.mark.parametrize("name", DIALECTS)
-async def test_what_goes_back_with_a_turn_is_kept_to_its_bound(name: str, monkeypatch: pytest.MonkeyPatch):
+async def test_native_content_of_a_turn_is_limited(name: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(output_limit, "MOST_KEPT_BYTES", 50_000)
     dialect = DIALECTS[name]
     first = dialect.wire.events(Answer())[0]
@@ -103,7 +103,7 @@ async def test_what_goes_back_with_a_turn_is_kept_to_its_bound(name: str, monkey
     assert "in addition to text" in reply.notes[0]
 
 
-async def test_the_tokens_whose_likelihood_is_told_are_tokens():
+async def test_tokens_with_logprobs_count_towards_the_limit():
     """Each word may come with any number of log probabilities."""
     content = [{"token": "x", "logprob": -1.0, "bytes": None, "top_logprobs": []}] * 50
     stream = sse({"choices": [{"index": 0, "delta": {"content": "x"}, "logprobs": {"content": content}}]})

@@ -66,14 +66,14 @@ AZURE = {
 }
 
 
-async def test_azure_is_asked_at_its_deployment_with_its_version_and_the_key_in_its_own_header() -> None:
+async def test_azure_is_called_with_its_deployment_version_and_key_header() -> None:
     (request,) = await ask(OpenAIWire(), AZURE | {"api_key_env": "K"}, {"K": "key-of-azure"})
     assert request.path == "/openai/deployments/gpt-5-of-ours/chat/completions?api-version=2024-10-21"
     assert request.headers["api-key"] == "key-of-azure"
     assert "authorization" not in request.headers
 
 
-def test_azure_gets_the_conversation_as_the_key_of_its_cache() -> None:
+def test_azure_gets_the_conversation_as_its_cache_key() -> None:
     worker = AZURE | {"name": "w", "base_url": "https://ours.example", "api_key_env": "K"}
     settings = parse({"workers": [worker]})
     client: Any = build_client(settings.workers[0], settings, {"K": "key-of-azure"}, {})
@@ -82,7 +82,7 @@ def test_azure_gets_the_conversation_as_the_key_of_its_cache() -> None:
     assert request["prompt_cache_key"] == "cv_1"
 
 
-async def test_azure_without_a_key_is_asked_with_a_token_of_the_machine_s_identity(
+async def test_azure_without_a_key_uses_the_machines_identity(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with giving(
@@ -118,7 +118,7 @@ async def test_azure_without_a_key_is_asked_with_a_token_of_the_machine_s_identi
     ],
     ids=["anthropic", "gemini"],
 )
-async def test_vertex_is_asked_in_its_region_with_a_token_of_the_service_account(
+async def test_vertex_is_called_in_its_region_with_the_service_accounts_token(
     tmp_path: Path, wire: Wire, worker: Json, path: str, expected_path: str
 ) -> None:
     async with giving(access_token="token-of-google", expires_in=3600, token_type="Bearer") as google:
@@ -134,7 +134,7 @@ async def test_vertex_is_asked_in_its_region_with_a_token_of_the_service_account
         assert len(google.asked) == 1, "the token is kept until it expires"
 
 
-def test_credentials_that_others_can_read_or_that_are_none_are_refused(tmp_path: Path) -> None:
+def test_unreadable_or_unprotected_credentials_are_rejected(tmp_path: Path) -> None:
     path = tmp_path / "account.json"
     place = {"service": "vertex", "region": "r", "project": "p", "credentials_file": str(path)}
     settings = parse({"workers": [{"name": "w", "kind": "gemini", "model": "m"} | place]})
@@ -160,7 +160,7 @@ BEDROCK: Json = {
 }
 
 
-def test_a_cloud_whose_library_is_not_installed_says_what_to_install() -> None:
+def test_a_missing_cloud_library_is_an_error_with_the_install_command() -> None:
     with pytest.raises(SettingsError, match=r"pip install 'podium\[bedrock\]'"):
         build_pool(parse({"workers": [BEDROCK]}), {}, {})
 
@@ -219,7 +219,7 @@ def bedrock(boto3: Path) -> Any:
     return json.loads(ended.stdout)
 
 
-def test_bedrock_is_asked_in_its_region_with_a_signature_or_a_key_of_its_own(bedrock: Any) -> None:
+def test_bedrock_is_called_in_its_region_with_a_signature_or_key(bedrock: Any) -> None:
     (path, headers, body), (_, keyed, _), _ = bedrock
     assert path == "/model/eu.anthropic.claude-sonnet-5-v1:0/invoke-with-response-stream"
     assert headers["authorization"].startswith("AWS4-HMAC-SHA256 Credential=AKIAEXAMPLE/")
@@ -228,5 +228,5 @@ def test_bedrock_is_asked_in_its_region_with_a_signature_or_a_key_of_its_own(bed
     assert keyed["authorization"] == "Bearer key-of-bedrock"
 
 
-def test_a_frame_of_bedrocks_that_is_none_is_the_workers_fault(bedrock: Any) -> None:
+def test_an_invalid_frame_of_bedrock_is_a_worker_error(bedrock: Any) -> None:
     assert bedrock[-1] == [502, "worker_unavailable"]

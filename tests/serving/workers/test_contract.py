@@ -46,7 +46,7 @@ async def listen(worker: Worker, deltas: list[Delta]) -> None:
             deltas.append(delta)  # noqa: PERF401 - kept where the stream breaks
 
 
-async def test_the_words_come_in_order_and_piece_by_piece(make: MakeSubject):
+async def test_the_text_is_streamed_in_order(make: MakeSubject):
     text = "It is four, and\nno more. " * 20
     async with make(Behaviour(text=text)) as subject, subject.worker.open(CALL) as reply:
         deltas = await read(reply)
@@ -54,20 +54,20 @@ async def test_the_words_come_in_order_and_piece_by_piece(make: MakeSubject):
     assert len([delta for delta in deltas if delta.text]) > 1
 
 
-async def test_the_reply_knows_who_answered_with_which_model_at_what_price(make: MakeSubject):
+async def test_the_reply_has_worker_model_and_price(make: MakeSubject):
     async with make(Behaviour()) as subject, subject.worker.open(CALL) as reply:
         await read(reply)
     assert (reply.worker, reply.model, reply.attempts) == ("w", MODEL, ())
     assert reply.price == subject.price
 
 
-async def test_usage_counts_cached_tokens_into_input_and_thoughts_into_output(make: MakeSubject):
+async def test_input_tokens_include_cached_and_output_tokens_include_reasoning(make: MakeSubject):
     async with make(Behaviour(reasoning="Two, two.")) as subject, subject.worker.open(CALL) as reply:
         await read(reply)
     assert reply.usage == USAGE
 
 
-async def test_the_last_delta_carries_the_finish_and_the_usage_and_no_other_a_finish(make: MakeSubject):
+async def test_only_the_last_delta_has_finish_reason_and_usage(make: MakeSubject):
     async with make(Behaviour()) as subject, subject.worker.open(CALL) as reply:
         deltas = await read(reply)
     assert (deltas[-1].finish, deltas[-1].usage) == (FinishReason.STOP, USAGE)
@@ -75,13 +75,13 @@ async def test_the_last_delta_carries_the_finish_and_the_usage_and_no_other_a_fi
 
 
 @pytest.mark.parametrize("finish", [each for each in FinishReason if each is not FinishReason.TOOL_CALLS])
-async def test_a_finish_is_told_in_our_words(make: MakeSubject, finish: FinishReason):
+async def test_finish_reasons_are_mapped(make: MakeSubject, finish: FinishReason):
     async with make(Behaviour(finish=finish)) as subject, subject.worker.open(CALL) as reply:
         await read(reply)
     assert reply.finish == finish
 
 
-async def test_thoughts_come_apart_from_the_answer(make: MakeSubject):
+async def test_reasoning_is_separate_from_the_answer(make: MakeSubject):
     async with (
         make(Behaviour(text="Four.", reasoning="Two and two.")) as subject,
         subject.worker.open(CALL) as reply,
@@ -91,7 +91,7 @@ async def test_thoughts_come_apart_from_the_answer(make: MakeSubject):
     assert "".join(delta.text for delta in deltas) == "Four."
 
 
-async def test_an_answer_of_no_words_has_a_finish(make: MakeSubject):
+async def test_an_empty_answer_has_a_finish_reason(make: MakeSubject):
     async with make(Behaviour(text="")) as subject, subject.worker.open(CALL) as reply:
         deltas = await read(reply)
     assert "".join(delta.text for delta in deltas) == ""
@@ -107,21 +107,21 @@ async def test_an_answer_of_no_words_has_a_finish(make: MakeSubject):
         ("overflow", ContextOverflow),
     ],
 )
-async def test_a_failure_before_the_first_token_comes_out_of_open(
+async def test_a_failure_before_the_first_token_is_raised_by_open(
     make: MakeSubject, fails, error: type[WorkerError]
 ):
     async with make(Behaviour(fails=fails)) as subject:
         with pytest.raises(error) as caught:
             async with subject.worker.open(CALL):
                 pytest.fail("entered")
-        await subject.nothing_open()
+        await subject.wait_until_closed()
     assert type(caught.value) is error
     assert caught.value.worker == "w"
     assert "w" in caught.value.message
     assert SECRET not in str(caught.value)
 
 
-async def test_a_call_is_made_once_whatever_happens(make: MakeSubject):
+async def test_a_worker_does_not_retry_a_call(make: MakeSubject):
     async with make(Behaviour(fails="unavailable")) as subject:
         with pytest.raises(WorkerUnavailable):
             async with subject.worker.open(CALL):
@@ -129,7 +129,7 @@ async def test_a_call_is_made_once_whatever_happens(make: MakeSubject):
         assert subject.asked() == 1
 
 
-async def test_a_busy_worker_says_when_to_come_back(make: MakeSubject):
+async def test_a_busy_worker_reports_its_retry_after(make: MakeSubject):
     async with make(Behaviour(fails="busy")) as subject:
         with pytest.raises(WorkerBusy) as caught:
             async with subject.worker.open(CALL):
@@ -137,7 +137,7 @@ async def test_a_busy_worker_says_when_to_come_back(make: MakeSubject):
     assert caught.value.retry_after_s == RETRY_AFTER_S
 
 
-async def test_an_error_crosses_a_process_border(make: MakeSubject):
+async def test_an_error_can_be_pickled(make: MakeSubject):
     async with make(Behaviour(fails="busy")) as subject:
         with pytest.raises(WorkerBusy) as caught:
             async with subject.worker.open(CALL):
@@ -147,18 +147,18 @@ async def test_an_error_crosses_a_process_border(make: MakeSubject):
     assert copy.retry_after_s == RETRY_AFTER_S
 
 
-async def test_a_stream_that_breaks_is_unavailable_and_what_came_before_was_received(make: MakeSubject):
+async def test_a_broken_stream_is_unavailable_after_the_received_text(make: MakeSubject):
     deltas: list[Delta] = []
     async with make(Behaviour(text="one two three four", breaks_after_words=2)) as subject:
         with pytest.raises(WorkerUnavailable) as caught:
             await listen(subject.worker, deltas)
-        await subject.nothing_open()
+        await subject.wait_until_closed()
     assert "".join(delta.text for delta in deltas) == words("one two three four", 2)
     assert [delta.finish for delta in deltas] == [None] * len(deltas)
     assert caught.value.worker == "w"
 
 
-async def test_leaving_the_block_early_stops_the_model_at_once(make: MakeSubject):
+async def test_leaving_the_block_early_stops_the_model_immediately(make: MakeSubject):
     async with make(Behaviour(text="one two three", stalls_after_words=1)) as subject:
         async with subject.worker.open(CALL) as reply:
             async for delta in reply:
@@ -166,21 +166,21 @@ async def test_leaving_the_block_early_stops_the_model_at_once(make: MakeSubject
                 break
             assert subject.open_calls() == 1
         left_s = time.monotonic()
-        await subject.nothing_open()
+        await subject.wait_until_closed()
         assert time.monotonic() - left_s < CLOSED_WITHIN_S
 
 
-async def test_leaving_the_block_unread_stops_the_model_at_once(make: MakeSubject):
+async def test_leaving_the_block_unread_stops_the_model_immediately(make: MakeSubject):
     async with make(Behaviour(text="one two three", stalls_after_words=1)) as subject:
         async with subject.worker.open(CALL):
             pass
         left_s = time.monotonic()
-        await subject.nothing_open()
+        await subject.wait_until_closed()
         assert time.monotonic() - left_s < CLOSED_WITHIN_S
 
 
 @pytest.mark.parametrize("words_said", [0, 1])
-async def test_cancelling_passes_untouched_and_stops_the_model_at_once(make: MakeSubject, words_said: int):
+async def test_cancelling_propagates_and_stops_the_model_immediately(make: MakeSubject, words_said: int):
     async with make(Behaviour(text="one two three", stalls_after_words=words_said)) as subject:
         entered = asyncio.Event()
 
@@ -197,35 +197,35 @@ async def test_cancelling_passes_untouched_and_stops_the_model_at_once(make: Mak
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await subject.nothing_open()
+        await subject.wait_until_closed()
         assert time.monotonic() - cancelled_s < CLOSED_WITHIN_S
 
 
-async def test_an_error_in_the_block_stops_the_model_and_comes_out_as_it_is(make: MakeSubject):
+async def test_an_error_in_the_block_stops_the_model_and_propagates(make: MakeSubject):
     async with make(Behaviour(stalls_after_words=1)) as subject:
         with pytest.raises(KeyError):
             async with subject.worker.open(CALL):
                 raise KeyError("mine")
-        await subject.nothing_open()
+        await subject.wait_until_closed()
 
 
-async def test_many_calls_at_once_do_not_mix(make: MakeSubject):
+async def test_concurrent_calls_get_their_own_answers(make: MakeSubject):
     async def ask(subject) -> str:
         async with subject.worker.open(CALL) as reply:
             return "".join([delta.text async for delta in reply])
 
     async with make(Behaviour(text="one two three")) as subject:
         answers = await asyncio.gather(*(ask(subject) for _ in range(20)))
-        await subject.nothing_open()
+        await subject.wait_until_closed()
     assert answers == ["one two three"] * 20
 
 
-async def test_a_call_leaves_no_task_behind(make: MakeSubject):
+async def test_a_call_leaves_no_tasks(make: MakeSubject):
     async with make(Behaviour(text="one two three", stalls_after_words=1)) as subject:
         before = asyncio.all_tasks()
         async with subject.worker.open(CALL):
             pass
-        await subject.nothing_open()
+        await subject.wait_until_closed()
         await until(lambda: not [t for t in asyncio.all_tasks() - before if "WireServer" not in repr(t)])
 
 
@@ -234,7 +234,7 @@ READ = Tool("read", "Reads a file.", {"type": "object", "properties": {"path": {
 
 
 @pytest.mark.parametrize("make_caller", CALLING.values(), ids=CALLING.keys())
-async def test_calls_of_tools_come_whole_with_ids_of_their_own(make_caller: MakeSubject):
+async def test_tool_calls_are_complete_and_have_unique_ids(make_caller: MakeSubject):
     async with (
         make_caller(Behaviour(text="", calls=PATHS)) as subject,
         subject.worker.open(replace(CALL, tools=Toolset((READ,)))) as reply,
@@ -247,7 +247,7 @@ async def test_calls_of_tools_come_whole_with_ids_of_their_own(make_caller: Make
 
 
 @pytest.mark.parametrize("make_caller", CALLING.values(), ids=CALLING.keys())
-async def test_a_conversation_with_tools_of_someone_else_is_taken(make_caller: MakeSubject):
+async def test_a_conversation_with_another_workers_tools_is_accepted(make_caller: MakeSubject):
     turns = (
         Message("assistant", (ToolCall("call.1", "read", '{"path": "a"}'),), Native("someone", "", {"x": 1})),
         Message("tool", (ToolResult("call.1", (Text("empty"),), is_error=True),)),

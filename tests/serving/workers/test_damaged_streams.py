@@ -24,14 +24,12 @@ FOUND = {
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_a_damaged_answer_ends_with_an_answer_or_with_an_error_of_ours(dialect: str) -> None:
+def test_a_damaged_answer_ends_with_an_answer_or_a_worker_error(dialect: str) -> None:
     assert fuzz(dialect, examples=100, from_seed=1).total() >= 100
 
 
 @pytest.mark.parametrize(("name", "events"), FOUND.values(), ids=FOUND.keys())
-async def test_what_was_found_before_is_an_error_of_ours(
-    name: str, events: Sequence[dict[str, object]]
-) -> None:
+async def test_earlier_findings_raise_a_worker_error(name: str, events: Sequence[dict[str, object]]) -> None:
     dialect = DIALECTS[name]
     frames = tuple(sse(event, str(event["type"]) if name == "anthropic" else None) for event in events)
     async with serving(dialect.wire, Answer(instead=frames)) as server:

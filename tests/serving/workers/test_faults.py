@@ -68,16 +68,16 @@ async def outcomes(provider: Provider, faults: dict[str, Fault]) -> dict[str, tu
     return {name: (type(error), text) for name, (error, text) in zip(faults, results, strict=True)}
 
 
-async def test_what_is_no_http_is_unavailable(provider: Provider):
+async def test_a_response_that_is_not_http_is_unavailable(provider: Provider):
     assert await outcomes(provider, NOT_HTTP) == dict.fromkeys(NOT_HTTP, (WorkerUnavailable, ""))
 
 
-async def test_headers_that_drip_end_with_the_stall_timeout(provider: Provider):
+async def test_slow_headers_end_with_the_stall_timeout(provider: Provider):
     assert await outcomes(provider, SILENT) == dict.fromkeys(SILENT, (WorkerUnavailable, ""))
 
 
 @pytest.mark.parametrize("speaks", [False, True])
-async def test_broken_framing_is_unavailable_before_the_first_word_and_after_it(
+async def test_broken_framing_is_unavailable_before_and_after_the_first_token(
     provider: Provider, speaks: bool
 ):
     faults = {name: Fault(speaks=speaks, tail=tail) for name, tail in BROKEN_FRAMING.items()}
@@ -87,7 +87,7 @@ async def test_broken_framing_is_unavailable_before_the_first_word_and_after_it(
 
 
 @pytest.mark.parametrize("speaks", [False, True])
-async def test_comments_are_no_words(provider: Provider, speaks: bool):
+async def test_sse_comments_are_not_output(provider: Provider, speaks: bool):
     faults = {name: Fault(speaks=speaks, drips=drip) for name, drip in COMMENTS.items()}
     assert await outcomes(provider, faults) == dict.fromkeys(
         faults, (WorkerUnavailable, "a b" if speaks else "")
@@ -101,14 +101,14 @@ async def test_a_broken_frame_does_not_wait_for_the_stall_timeout(provider: Prov
     assert (type(error), text) == (WorkerUnavailable, "a b")
 
 
-async def test_comments_while_a_model_thinks_do_no_harm(provider: Provider):
+async def test_sse_comments_between_tokens_are_ignored(provider: Provider):
     """Comments are skipped before the first word and between words, while words arrive in time."""
     events = [event for each in provider.wire.events(Answer(text="a b c")) for event in (b": ping\n\n", each)]
     async with provider(Answer(instead=tuple(events))) as (worker, _), worker.open(CALL) as reply:
         assert "".join([delta.text async for delta in reply]) == "a b c"
 
 
-async def test_a_slow_reader_is_no_silent_server(provider: Provider):
+async def test_a_slow_reader_does_not_trigger_the_stall_timeout(provider: Provider):
     texts: list[str] = []
     async with (
         provider(Answer(text="a b c d"), stall_timeout_s=STALL_S) as (worker, _),
@@ -121,7 +121,7 @@ async def test_a_slow_reader_is_no_silent_server(provider: Provider):
     assert "".join(texts) == "a b c d"
 
 
-async def test_silence_after_the_finish_leaves_the_answer_whole(provider: Provider):
+async def test_silence_after_the_finish_reason_does_not_break_the_answer(provider: Provider):
     events = provider.wire.events(Answer(text="a b"))
     finish_at = next(i for i, e in enumerate(events) if b'"stop"' in e or b"end_turn" in e or b"STOP" in e)
     comments = (b": ping\n\n",) * 3
@@ -143,7 +143,7 @@ async def test_a_redirect_is_not_followed(provider: Provider):
 
 
 @pytest.mark.parametrize("scheme", ["http", "https"])
-async def test_tls_where_none_is_and_none_where_it_is(provider: Provider, scheme: str):
+async def test_mismatched_tls_is_unavailable(provider: Provider, scheme: str):
     """A plain server that gets a TLS request, and one that answers a plain request with a TLS alert."""
     async with faulty(NOT_HTTP["a TLS alert"]) as server:
         worker = provider.make(server.url.replace("http", scheme), stall_timeout_s=STALL_S)
@@ -152,9 +152,7 @@ async def test_tls_where_none_is_and_none_where_it_is(provider: Provider, scheme
     assert type(error) is WorkerUnavailable
 
 
-async def test_a_reset_in_the_middle_leaves_no_traceback_in_the_log(
-    provider: Provider, caplog: pytest.LogCaptureFixture
-):
+async def test_a_reset_in_mid_stream_logs_no_traceback(provider: Provider, caplog: pytest.LogCaptureFixture):
     """asyncio logs the error of a future that was never awaited when the future is collected."""
     gc.collect()  # left over from earlier tests
     caplog.clear()

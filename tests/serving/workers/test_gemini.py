@@ -47,7 +47,7 @@ def camel(value: Any) -> Any:
     return {re.sub(r"_(\w)", lambda m: m[1].upper(), key): camel(item) for key, item in value.items()}
 
 
-async def test_a_bare_call_sends_only_what_it_must():
+async def test_a_minimal_call_sends_only_required_fields():
     async with serving(GeminiWire()) as server:
         await ask(server)
     body = dict(server.body)
@@ -57,7 +57,7 @@ async def test_a_bare_call_sends_only_what_it_must():
     assert server.requests[0].headers["x-goog-api-key"] == "AIza-test-key"
 
 
-async def test_everything_a_call_says_is_sent():
+async def test_every_parameter_of_a_call_is_sent():
     schema = {"type": "object", "properties": {"worker": {"type": "string"}}, "additionalProperties": False}
     call = Call((Message.of("system", "Be short."), USER, Message.of("assistant", "4"), Message.of("user", "Sure?")), Sampling(max_output_tokens=50, temperature=0.0, top_p=0.9, stop=("END",), seed=7, effort="low"), grammar=Grammar("root ::= ...", schema))  # fmt: skip
     async with serving(GeminiWire()) as server:
@@ -71,7 +71,7 @@ async def test_everything_a_call_says_is_sent():
     }  # fmt: skip
 
 
-async def test_neighbours_of_one_role_become_one_turn_and_a_system_prompt_alone_a_question():
+async def test_adjacent_messages_are_merged_and_a_lone_system_prompt_is_a_question():
     async with serving(GeminiWire()) as server:
         await ask(server, Call(messages=(USER, Message.of("user", ""), Message.of("user", "Please."))))
         assert server.body["contents"] == [
@@ -82,7 +82,7 @@ async def test_neighbours_of_one_role_become_one_turn_and_a_system_prompt_alone_
         assert "systemInstruction" not in server.body
 
 
-async def test_pictures_and_pdfs_go_as_bytes_or_as_an_address():
+async def test_images_and_pdfs_are_sent_as_bytes_or_as_a_url():
     parts = (
         Text("What?"),
         Image("data:image/png;base64,iVBORw0KGgo/+A=="),
@@ -99,7 +99,7 @@ async def test_pictures_and_pdfs_go_as_bytes_or_as_an_address():
     assert cat == {"fileData": {"fileUri": "https://pictures.example/cat.webp?s=1", "mimeType": "image/webp"}}
 
 
-async def test_extra_body_is_laid_over_the_request():
+async def test_extra_body_overrides_the_request():
     extra = {"generationConfig": {"topK": 5}, "safetySettings": []}
     async with serving(GeminiWire()) as server:
         await ask(server, Call((USER,), Sampling(temperature=0.2)), extra_body=extra)
@@ -119,7 +119,7 @@ async def test_extra_body_is_laid_over_the_request():
         ("gemini-3.8-flash", "max", None, "HIGH"),
     ],
 )
-def test_effort_becomes_what_the_model_understands(
+def test_effort_is_mapped_to_the_models_parameters(
     model: str, effort: str, budget: int | None, level: str | None
 ):
     config = thinking_for(model, effort)
@@ -128,13 +128,13 @@ def test_effort_becomes_what_the_model_understands(
     assert config.include_thoughts is (None if effort in ("none", "minimal") else True)
 
 
-def test_models_that_cannot_think_and_calls_that_do_not_ask_get_nothing():
+def test_without_reasoning_support_or_effort_no_thinking_is_configured():
     assert thinking_for("gemini-2.0-flash", "high") is None
     assert thinking_for("gemma-3-27b-it", "high") is None
     assert thinking_for("gemini-2.5-pro", None) is None
 
 
-async def test_output_counts_the_thoughts():
+async def test_output_tokens_include_reasoning():
     answer = Answer(input_tokens=100, cached_tokens=60, output_tokens=9, reasoning_tokens=4)
     async with serving(GeminiWire(), answer) as server:
         deltas = await ask(server)
@@ -148,14 +148,14 @@ async def test_a_blocked_prompt_is_filtered_and_its_tokens_are_counted():
     assert caught.value.usage == Usage(5)
 
 
-async def test_the_time_to_come_back_is_read_from_the_body_too():
+async def test_a_retry_delay_in_the_body_is_read():
     async with serving(GeminiWire(), Answer(status=429, extra={"retry_delay": "34.5s"})) as server:
         with pytest.raises(WorkerBusy) as caught:
             await ask(server)
     assert caught.value.retry_after_s == 34.5
 
 
-async def test_a_bad_key_is_no_401_here_and_still_says_so():
+async def test_a_bad_key_with_status_400_is_recognised():
     bad_key = [
         Answer(status=400, error="API key not valid. Please pass a valid API key."),
         Answer(status=400, error="Renew it.", extra={"reason": "API_KEY_INVALID"}),
@@ -169,7 +169,7 @@ async def test_a_bad_key_is_no_401_here_and_still_says_so():
             assert caught.value.every_call
 
 
-async def test_a_400_that_quotes_what_a_client_called_api_key_says_nothing_of_the_key():
+async def test_a_400_that_quotes_a_client_field_is_not_a_bad_key():
     message = "* GenerateContentRequest.tools[0].function_declarations[0].parameters.properties[api_key_invalid].type: must be specified"
     async with serving(GeminiWire(), Answer(status=400, error=message)) as server:
         with pytest.raises(WorkerRefused) as caught:
@@ -188,14 +188,14 @@ async def test_a_400_that_quotes_what_a_client_called_api_key_says_nothing_of_th
         (413, ContextOverflow),
     ],
 )
-async def test_an_error_inside_the_stream_is_read_by_its_code(code: int, error: type[WorkerError]):
+async def test_an_error_inside_the_stream_is_mapped_by_its_code(code: int, error: type[WorkerError]):
     async with serving(GeminiWire(), Answer(error_after=1, extra={"code": code})) as server:
         with pytest.raises(WorkerError) as caught:
             await ask(server)
     assert type(caught.value) is error
 
 
-async def test_a_broken_stream_is_not_resumed_by_the_sdk_behind_our_back():
+async def test_a_broken_stream_is_not_resumed_by_the_sdk():
     wire = GeminiWire()
     token = (
         b'data: {"candidates": [{"content": {"parts": [{"text": "a"}]}, "continuationToken": "dG9r"}]}\n\n'

@@ -112,7 +112,7 @@ async def test_a_status_with_a_body_of_html_keeps_its_error(provider: Provider):
             assert (status, type(await failing(worker))) == (status, error)
 
 
-async def test_503_with_a_time_to_come_back_is_busy(provider: Provider):
+async def test_a_503_with_retry_after_is_busy(provider: Provider):
     async with provider(Answer(status=503, headers={"Retry-After": "7"})) as (worker, _):
         exc = await failing(worker)
     assert isinstance(exc, WorkerBusy)
@@ -194,7 +194,7 @@ NOT_TOO_LONG = (
 )
 
 
-async def test_a_400_about_the_context_is_an_overflow_and_any_other_a_refusal(provider: Provider):
+async def test_a_400_about_the_context_is_an_overflow_and_others_are_refusals(provider: Provider):
     async with provider(*(Answer(status=400, error=error) for error in (*TOO_LONG, *NOT_TOO_LONG))) as (
         worker,
         _,
@@ -203,14 +203,14 @@ async def test_a_400_about_the_context_is_an_overflow_and_any_other_a_refusal(pr
     assert errors == [ContextOverflow] * len(TOO_LONG) + [WorkerRefused] * len(NOT_TOO_LONG)
 
 
-def test_it_may_be_said_with_other_statuses_and_in_a_code_alone():
+def test_an_overflow_may_have_another_status_or_only_a_code():
     assert [meaning_of(status, TOO_LONG[0], "") for status in (400, 413, 422, 500)] == ["too long"] * 4
     assert [meaning_of(400, "No.", f"{code} invalid_request_error") for code in TOO_LONG_CODES] == [
         "too long"
     ] * len(TOO_LONG_CODES)
 
 
-async def test_a_bad_key_says_where_keys_come_from_and_an_unknown_model_which_model(provider: Provider):
+async def test_errors_name_the_source_of_keys_and_the_unknown_model(provider: Provider):
     async with provider(Answer(status=401), Answer(status=404)) as (worker, server):
         assert provider.key_env in (await failing(worker)).detail
         detail = (await failing(worker)).detail
@@ -218,7 +218,7 @@ async def test_a_bad_key_says_where_keys_come_from_and_an_unknown_model_which_mo
     assert server.url in detail
 
 
-async def test_no_key_is_in_a_message_a_cause_or_a_log(provider: Provider, caplog: pytest.LogCaptureFixture):
+async def test_a_key_appears_in_no_message_cause_or_log(provider: Provider, caplog: pytest.LogCaptureFixture):
     caplog.set_level(logging.DEBUG)
     text = (
         f"Incorrect API key provided: {SECRET}. Did you mean sk-other-key-987654 or AIzaSyD-some-other-key?"
@@ -238,7 +238,7 @@ async def test_no_key_is_in_a_message_a_cause_or_a_log(provider: Provider, caplo
     assert SECRET not in repr(vars(worker)["_faults"])
 
 
-async def test_a_server_that_is_not_there_is_unavailable(provider: Provider):
+async def test_an_unreachable_server_is_unavailable(provider: Provider):
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         worker = provider.make(f"http://127.0.0.1:{unused.getsockname()[1]}")
@@ -263,7 +263,7 @@ async def test_silence_is_unavailable_after_the_stall_timeout(provider: Provider
     assert "stall_timeout_s" in exc.detail
 
 
-async def test_a_model_that_was_at_work_is_not_asked_again_when_it_falls_silent(provider: Provider):
+async def test_a_model_that_falls_silent_after_output_is_not_retried(provider: Provider):
     silent = Answer(text="four", stall_after=provider.first_word)
     async with provider(silent, Answer(), stall_timeout_s=1.5) as (worker, server):
         exc = await failing(dispatcher(route(worker, 3)))
@@ -275,7 +275,7 @@ async def test_a_model_that_was_at_work_is_not_asked_again_when_it_falls_silent(
     assert (text, len(server.requests)) == ("Instead.", 2)
 
 
-async def test_a_server_that_never_began_to_answer_is_asked_again(provider: Provider):
+async def test_a_server_that_never_answered_is_retried(provider: Provider):
     async with faulty(next(iter(SILENT.values())), b"") as server:
         worker = provider.make(server.url, stall_timeout_s=0.5)
         exc = await failing(dispatcher(route(worker, 2)))
@@ -289,7 +289,7 @@ async def test_a_server_that_never_began_to_answer_is_asked_again(provider: Prov
     [("gpt-5", None, None, 600), ("gpt-5.1", None, None, 120), ("gpt-5.1", "high", None, 600), ("llama", None, None, 120),
      ("gpt-5", "high", 30.0, 30)],
 )  # fmt: skip
-def test_a_call_that_thinks_may_be_silent_for_longer(
+def test_a_reasoning_call_has_a_longer_stall_timeout(
     model: str, effort: str | None, stall_timeout_s: float | None, expected_s: float
 ):
     account = ProviderAccount(
@@ -299,7 +299,7 @@ def test_a_call_that_thinks_may_be_silent_for_longer(
     assert account.timer(faults, replace(CALL, sampling=Sampling(effort=effort))).limit_s == expected_s
 
 
-async def test_a_chunk_that_is_not_json_is_unavailable_whenever_it_comes(provider: Provider):
+async def test_an_invalid_json_chunk_is_unavailable_at_any_time(provider: Provider):
     answers = [Answer(garble_after=provider.first_word + events_before) for events_before in (0, 1, 2)]
     async with provider(*answers) as (worker, server):
         for _ in answers:
@@ -319,7 +319,7 @@ SHAPES = (
 )
 
 
-async def test_a_chunk_of_another_shape_is_unavailable(provider: Provider):
+async def test_a_chunk_of_an_unexpected_form_is_unavailable(provider: Provider):
     kinds = (None, "content_block_delta", "message_start")
     answers = [Answer(instead=tuple(sse(content, event=kind) for kind in kinds)) for content in SHAPES]
     async with provider(*answers) as (worker, _):
@@ -332,14 +332,14 @@ async def test_an_empty_stream_is_unavailable(provider: Provider):
         assert type(await failing(worker)) is WorkerUnavailable
 
 
-async def test_a_stream_that_ends_without_saying_why_is_unavailable(provider: Provider):
+async def test_a_stream_without_a_finish_reason_is_unavailable(provider: Provider):
     async with provider(Answer(text="a b c", end_after=provider.first_word + 2)) as (worker, _):
         exc = await failing(worker)
     assert type(exc) is WorkerUnavailable
     assert "finish" in exc.message
 
 
-async def test_a_cut_after_the_finish_reason_leaves_the_answer_whole(provider: Provider):
+async def test_a_cut_after_the_finish_reason_does_not_break_the_answer(provider: Provider):
     answer = Answer(text="a b")
     events = provider.wire.events(answer)
     finish_at = next(i for i, e in enumerate(events) if b'"stop"' in e or b"end_turn" in e or b"STOP" in e)
@@ -348,7 +348,7 @@ async def test_a_cut_after_the_finish_reason_leaves_the_answer_whole(provider: P
     assert (text, reply.finish) == ("a b", FinishReason.STOP)
 
 
-async def test_an_error_inside_the_stream_is_an_error_whenever_it_comes(provider: Provider):
+async def test_an_error_inside_the_stream_is_an_error_at_any_time(provider: Provider):
     words = (0, 1, 2)
     answers = [
         Answer(error_after=provider.first_word + count, extra={"type": "api_error"}) for count in words
@@ -358,21 +358,21 @@ async def test_an_error_inside_the_stream_is_an_error_whenever_it_comes(provider
 
 
 @pytest.mark.filterwarnings("ignore:.*is not a valid FinishReason")
-async def test_a_finish_reason_nobody_knows_is_not_an_answer(provider: Provider):
+async def test_an_unknown_finish_reason_is_an_error(provider: Provider):
     async with provider(Answer(finish="moon_phase")) as (worker, _):
         exc = await failing(worker)
     assert type(exc) is WorkerUnavailable
     assert "moon_phase" in exc.detail.lower()
 
 
-async def test_calls_one_after_another_share_a_connection(provider: Provider):
+async def test_consecutive_calls_share_a_connection(provider: Provider):
     async with provider() as (worker, server):
         for _ in range(4):
             await ask(worker)
     assert (server.connections, len(server.requests)) == (1, 4)
 
 
-async def test_after_a_failure_the_worker_works(provider: Provider):
+async def test_a_worker_works_after_a_failure(provider: Provider):
     answers = [Answer(status=500), Answer(cut_after=2), Answer(garble_after=2), Answer(text="fine")]
     async with provider(*answers) as (worker, _):
         for _ in answers[:-1]:
@@ -380,13 +380,13 @@ async def test_after_a_failure_the_worker_works(provider: Provider):
         assert (await ask(worker))[0] == "fine"
 
 
-async def test_words_beyond_ascii_arrive_whole(provider: Provider):
+async def test_non_ascii_text_is_streamed_unchanged(provider: Provider):
     text = "Größe \u2028 \u0085 東京 🦜 end"
     async with provider(Answer(text=text)) as (worker, _):
         assert (await ask(worker))[0] == text
 
 
-async def test_a_picture_that_is_no_picture_is_refused_before_anything_is_sent(provider: Provider):
+async def test_an_invalid_image_is_rejected_before_the_call(provider: Provider):
     call = Call(messages=(Message("user", (Image("data:image/png;base64,%%%"),)),))
     async with provider() as (worker, server):
         assert type(await failing(worker, call)) is WorkerRefused
@@ -406,7 +406,7 @@ async def test_closing_a_worker_ends_its_calls(provider: Provider):
         await asyncio.wait_for(server.requests[-1].hung_up.wait(), 5)
 
 
-def test_retry_after_is_read_as_milliseconds_seconds_or_a_date():
+def test_retry_after_may_be_milliseconds_seconds_or_a_date():
     assert retry_after_s({"retry-after-ms": "1500", "retry-after": "9"}) == 1.5
     assert retry_after_s({"retry-after": "2.5"}) == 2.5
     assert retry_after_s({"retry-after": "-4"}) == 0
@@ -419,7 +419,7 @@ def test_retry_after_is_read_as_milliseconds_seconds_or_a_date():
     assert retry_after_s({}) is None
 
 
-def test_a_long_complaint_is_shortened_and_put_on_one_line():
+def test_a_long_error_message_is_shortened_to_one_line():
     faults = ErrorMapper("w", MODEL, "OpenAI", "OPENAI_API_KEY", "http://here", SECRET)
     quoted = faults.quote("no\n\n" + "x" * 5000)
     assert len(quoted) < 400

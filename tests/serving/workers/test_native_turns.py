@@ -88,7 +88,7 @@ def go_on(
 
 
 @each_provider
-async def test_turns_of_tools_go_back_as_they_came(provider: Provider):
+async def test_tool_turns_are_sent_back_unchanged(provider: Provider):
     async with asking(provider) as (worker, _):
         first = await ask(worker, START)
         messages = go_on(START, first)
@@ -107,7 +107,7 @@ async def test_turns_of_tools_go_back_as_they_came(provider: Provider):
 
 
 @each_provider
-async def test_a_pdf_goes_out_whole_the_users_and_what_a_tool_gave(provider: Provider):
+async def test_pdfs_of_users_and_tools_are_sent_unchanged(provider: Provider):
     conversation = (*START[:1], Message("user", (Text("Read it."), PDF)))
     async with asking(provider) as (worker, server):
         first = await ask(worker, conversation)
@@ -123,7 +123,7 @@ async def test_a_pdf_goes_out_whole_the_users_and_what_a_tool_gave(provider: Pro
 
 
 @each_provider
-async def test_a_native_turn_survives_a_record(provider: Provider):
+async def test_a_native_turn_round_trips_through_a_record(provider: Provider):
     async with asking(provider) as (worker, _):
         first = await ask(worker, START)
         assert first.native is not None
@@ -158,7 +158,7 @@ def _without_first(payload: Any) -> Any:
 
 @each_provider
 @pytest.mark.parametrize("change", [_tamper, _without_first], ids=["signature", "missing"])
-async def test_the_servers_do_refuse_what_was_changed(provider: Provider, change: Callable[[Any], Any]):
+async def test_the_test_servers_reject_changed_turns(provider: Provider, change: Callable[[Any], Any]):
     async with asking(provider) as (worker, _):
         first = await ask(worker, START)
         assert first.native is not None
@@ -172,7 +172,7 @@ async def test_the_servers_do_refuse_what_was_changed(provider: Provider, change
 
 @each_provider
 @pytest.mark.parametrize("stranger", ["another key", "another worker"])
-async def test_another_account_or_worker_gets_no_signature(provider: Provider, stranger: str):
+async def test_signatures_are_sent_only_to_their_own_account_and_worker(provider: Provider, stranger: str):
     async with asking(provider) as (worker, server):
         first = await ask(worker, START)
         assert first.native is not None
@@ -201,7 +201,7 @@ PLAIN: dict[Any, Callable[[Any], Any]] = {
 
 
 @each_provider
-async def test_a_model_that_calls_what_it_was_not_offered_is_refused(provider: Provider):
+async def test_a_call_of_an_unoffered_tool_is_an_error(provider: Provider):
     none = replace(TOOLS, choice=ToolChoice("none"))
     async with asking(provider) as (worker, server):
         server.respond = lambda request: _call_anyway(provider, request)
@@ -217,7 +217,7 @@ def _call_anyway(provider: Provider, request: Any) -> Any:
 
 
 @each_provider
-async def test_a_custom_tool_is_a_function_with_one_text_and_comes_back_as_text(provider: Provider):
+async def test_a_custom_tool_is_sent_as_a_function_and_returned_as_text(provider: Provider):
     custom = Toolset((Tool("write", "Runs it.", kind="custom", namespace="shell"), Tool("read", "", SCHEMA)))
     async with asking(provider) as (worker, server):
         server.respond = lambda request: _call_custom(provider, request)
@@ -234,7 +234,7 @@ def _call_custom(provider: Provider, request: Any) -> Any:
     return Answer(instead=tuple(provider.signing.events(request, 1, [("shell__write", {"input": "ls -l"})])))
 
 
-def test_thoughts_replace_no_field_of_a_message():
+def test_reasoning_fields_never_replace_message_fields():
     thoughts = {"role": "system", "content": [{"type": "image_url"}], "tool_calls": [{}], "reasoning": "Hm."}
     said = Message("assistant", (Text("Hi."),), thoughts=thoughts)
     assert messages_json([said], lambda message: message.text) == [

@@ -31,7 +31,7 @@ async def ask(server: WireServer, call: Call = BARE, **settings: object) -> list
         await worker.aclose()
 
 
-async def test_a_bare_call_sends_only_what_it_must():
+async def test_a_minimal_call_sends_only_required_fields():
     async with serving(OpenAIWire()) as server:
         await ask(server)
     assert server.body == {
@@ -44,7 +44,7 @@ async def test_a_bare_call_sends_only_what_it_must():
     assert server.requests[0].path == "/v1/chat/completions"
 
 
-async def test_everything_a_call_says_is_sent():
+async def test_every_parameter_of_a_call_is_sent():
     call = Call((Message.of("system", "Be short."), USER, Message.of("assistant", "4"), Message.of("user", "Sure?")), Sampling(max_output_tokens=50, temperature=0.0, top_p=0.9, stop=("END", "\n\n"), seed=7, effort="high"), grammar=Grammar("root ::= ...", {"type": "object"}), site=CallSite(operation="plan"))  # fmt: skip
     async with serving(OpenAIWire()) as server:
         await ask(server, call)
@@ -56,7 +56,7 @@ async def test_everything_a_call_says_is_sent():
     assert body["response_format"] == {"type": "json_schema", "json_schema": schema}
 
 
-async def test_a_grammar_that_is_not_json_sends_nothing():
+async def test_a_grammar_without_a_json_schema_is_not_sent():
     async with serving(OpenAIWire()) as server:
         await ask(server, Call(messages=(USER,), grammar=Grammar("root ::= ...")))
     assert "response_format" not in server.body
@@ -74,7 +74,7 @@ def test_only_openai_itself_gets_max_completion_tokens():
         assert {key for key in request if key.startswith("max")} == {longest}
 
 
-async def test_a_model_that_is_known_to_accept_nothing_else_gets_max_completion_tokens_anywhere():
+async def test_a_model_that_requires_max_completion_tokens_gets_it_at_any_server():
     call = Call((USER,), Sampling(max_output_tokens=5))
     async with serving(OpenAIWire()) as server:
         await ask(server, call, accepts=Accepts(output_limit_field="max_completion_tokens"))
@@ -89,7 +89,7 @@ async def test_a_model_that_is_known_to_accept_nothing_else_gets_max_completion_
         ("/openai/deployments/d?api-version=2024-10-21", "/openai/deployments/d/chat/completions?api-version=2024-10-21", "api-key"),
     ],
 )  # fmt: skip
-async def test_azures_addresses_are_asked_with_their_query_and_their_header(base: str, path: str, key: str):
+async def test_azure_urls_keep_their_query_and_key_header(base: str, path: str, key: str):
     async with serving(OpenAIWire()) as server:
         worker = OpenAIWorker(ProviderAccount("w", "team-large", "sk-test", server.url + base))
         async with worker.open(BARE) as reply:
@@ -101,7 +101,7 @@ async def test_azures_addresses_are_asked_with_their_query_and_their_header(base
     assert headers == {key: "Bearer sk-test" if key == "authorization" else "sk-test"}
 
 
-async def test_what_arrives_together_is_one_piece_and_a_short_one_where_somebody_reads_along():
+async def test_tokens_that_arrive_together_are_one_delta_of_limited_length():
     text = " ".join(f"number-{n}" for n in range(60))
     whole = b"".join(OpenAIWire().events(Answer(text=text)))
     async with serving(OpenAIWire()) as server:
@@ -116,7 +116,7 @@ async def test_what_arrives_together_is_one_piece_and_a_short_one_where_somebody
         await worker.aclose()
 
 
-async def test_extra_body_is_laid_over_the_request():
+async def test_extra_body_overrides_the_request():
     extra = {"structured_outputs": {"grammar": "root ::= x"}, "temperature": 1}
     async with serving(OpenAIWire()) as server:
         await ask(server, Call((USER,), Sampling(temperature=0.2)), extra_body=extra)
@@ -124,7 +124,7 @@ async def test_extra_body_is_laid_over_the_request():
     assert server.body["temperature"] == 1
 
 
-async def test_pictures_and_pdfs_go_along_as_they_are():
+async def test_images_and_pdfs_are_sent_unchanged():
     pictures = (Image(PNG, "low"), Image("https://pictures.example/cat.jpg"))
     parts = (Text("What is this?"), *pictures, File("a.pdf", PDF))
     async with serving(OpenAIWire()) as server:
@@ -138,20 +138,20 @@ async def test_pictures_and_pdfs_go_along_as_they_are():
 
 
 @pytest.mark.parametrize("name", ["reasoning_content", "reasoning"])
-async def test_thoughts_are_read_under_both_names(name: str):
+async def test_reasoning_is_read_from_both_field_names(name: str):
     async with serving(OpenAIWire(), Answer(reasoning="Hm, so.", extra={"reasoning_field": name})) as server:
         deltas = await ask(server)
     assert "".join(delta.reasoning for delta in deltas) == "Hm, so."
 
 
-async def test_a_refusal_in_words_is_shown_and_counts_as_filtered():
+async def test_a_refusal_message_is_shown_and_counts_as_filtered():
     async with serving(OpenAIWire(), Answer(text="", extra={"refusal": "I will not."})) as server:
         deltas = await ask(server)
     assert "".join(delta.text for delta in deltas) == "I will not."
     assert deltas[-1].finish == FinishReason.CONTENT_FILTER
 
 
-async def test_an_account_without_credit_is_refused_and_not_busy():
+async def test_an_account_without_credit_is_refused_not_busy():
     answer = Answer(status=429, error_code="insufficient_quota", headers={"retry-after": "1"})
     async with serving(OpenAIWire(), answer) as server:
         with pytest.raises(WorkerRefused) as caught:
@@ -170,7 +170,7 @@ async def test_an_account_without_credit_is_refused_and_not_busy():
     ],
     ids=["OpenAI", "Gemini", "xAI", "Gemini for OpenAI clients"],
 )  # fmt: skip
-async def test_a_bad_key_is_known_by_how_each_provider_says_it(answer: Answer):
+async def test_every_providers_form_of_a_bad_key_is_recognised(answer: Answer):
     async with serving(OpenAIWire(), answer) as server:
         with pytest.raises(WorkerRefused) as caught:
             await ask(server)
@@ -191,14 +191,16 @@ async def test_a_bad_key_is_known_by_how_each_provider_says_it(answer: Answer):
         (None, None, WorkerUnavailable),
     ],
 )
-async def test_an_error_inside_the_stream_is_read_by_its_code(code: str, kind: str, error: type[WorkerError]):
+async def test_an_error_inside_the_stream_is_mapped_by_its_code(
+    code: str, kind: str, error: type[WorkerError]
+):
     async with serving(OpenAIWire(), Answer(error_after=1, error_code=code, extra={"type": kind})) as server:
         with pytest.raises(WorkerError) as caught:
             await ask(server)
     assert type(caught.value) is error
 
 
-async def test_a_server_that_tells_no_usage_leaves_it_unknown():
+async def test_missing_usage_stays_unknown():
     events = OpenAIWire().events(Answer(text="Four."))
     async with serving(OpenAIWire(), Answer(instead=(*events[:-2], events[-1]))) as server:
         deltas = await ask(server)
@@ -215,7 +217,7 @@ async def test_a_server_that_tells_no_usage_leaves_it_unknown():
         ({"cost": "free"}, {"podium": {"cost_usd": None}}, None),
     ],
 )
-async def test_what_the_server_says_it_cost_is_read(usage: dict, told: dict, cost: Decimal | None):
+async def test_a_cost_reported_by_the_server_is_read(usage: dict, told: dict, cost: Decimal | None):
     wire = OpenAIWire()
     *events, done = wire.events(Answer(text="Four."))
     end = {
@@ -230,7 +232,7 @@ async def test_what_the_server_says_it_cost_is_read(usage: dict, told: dict, cos
     assert deltas[-1].stop_sequence == "END", "as vLLM says it"
 
 
-async def test_comments_and_chunks_without_choices_are_passed_over():
+async def test_comments_and_chunks_without_choices_are_ignored():
     wire = OpenAIWire()
     odd = (
         b": OPENROUTER PROCESSING\n\n",
@@ -252,7 +254,7 @@ async def test_comments_and_chunks_without_choices_are_passed_over():
         ("http://api.openai.com.evil.example/v1", None),
     ],
 )
-def test_the_conversation_is_the_key_of_the_cache_at_openai_and_azure(base_url: str | None, key: str | None):
+def test_the_conversation_is_the_cache_key_at_openai_and_azure(base_url: str | None, key: str | None):
     def call(cache: PromptCache) -> Call:
         return Call((USER,), Sampling(options=WireOptions(prompt_cache=cache)))
 

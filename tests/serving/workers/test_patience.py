@@ -45,7 +45,7 @@ async def ask(of: Pool, call: Call = CALL) -> tuple[str, Reply]:
         return "".join([delta.text async for delta in reply]), reply
 
 
-async def test_an_engine_without_a_first_token_is_given_up_for_a_fallback_and_its_call_is_closed():
+async def test_an_engine_without_a_first_token_is_closed_and_a_fallback_is_called():
     engine = ScriptedEngine(SILENT)
     own = pool(engine, first_token_timeout_s=SHORT_S, fallbacks=["b"])
     text, reply = await ask(own)
@@ -54,7 +54,7 @@ async def test_an_engine_without_a_first_token_is_given_up_for_a_fallback_and_it
     assert own.health["a"].failures_in_a_row == 1
 
 
-async def test_an_engine_alone_is_asked_again():
+async def test_an_only_engine_is_retried():
     engine = ScriptedEngine(SILENT)
     with pytest.raises(
         WorkerUnavailable, match="a could not answer: The engine sent no output within the time limit"
@@ -64,7 +64,7 @@ async def test_an_engine_alone_is_asked_again():
     assert "first_token_timeout_s" in caught.value.detail
 
 
-async def test_an_engine_of_several_replicas_is_asked_again_at_another():
+async def test_an_engine_with_several_replicas_is_retried_at_another():
     class Routed(ScriptedEngine):
         """Chooses replicas as `PrefixRouter` does. Replica `a` is silent."""
 
@@ -112,7 +112,7 @@ class PacedEngine(ScriptedEngine):
         yield Chunk("Done.", "", "stop", 1, 0, 9, 0)
 
 
-async def test_tokens_that_show_no_words_are_no_silence():
+async def test_tokens_without_visible_text_are_not_silence():
     engine = PacedEngine(*[SHORT_S / 4] * 12)
     assert (await ask(pool(engine, stall_timeout_s=SHORT_S)))[0] == "Done."
 
@@ -130,7 +130,7 @@ class Queued:
         pass
 
 
-async def test_the_time_does_not_count_while_a_replica_is_being_started_and_does_after_that():
+async def test_the_first_token_limit_does_not_count_the_start_of_a_replica():
     notice = Queued()
     call = replace(CALL, terms=Terms(observer=notice))
     assert (await ask(pool(PacedEngine(starts=12), first_token_timeout_s=SHORT_S), call))[0] == "Done."
@@ -139,7 +139,7 @@ async def test_the_time_does_not_count_while_a_replica_is_being_started_and_does
         await ask(pool(PacedEngine(60, starts=2), first_token_timeout_s=SHORT_S), call)
 
 
-async def test_an_answer_is_whole_with_its_finish(monkeypatch: pytest.MonkeyPatch):
+async def test_an_answer_is_complete_with_its_finish_reason(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(stall_timer, "GOODBYE_S", SHORT_S)
 
     class Endless(PacedEngine):
@@ -153,7 +153,7 @@ async def test_an_answer_is_whole_with_its_finish(monkeypatch: pytest.MonkeyPatc
     assert (await ask(pool(Endless())))[0] == "Done."
 
 
-async def test_what_an_engines_first_token_may_take_is_learned(monkeypatch: pytest.MonkeyPatch):
+async def test_an_engines_first_token_limit_is_learned(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(target, "LEAST_S", SHORT_S)
     engine = ScriptedEngine(SILENT)
     own = pool(engine, fallbacks=["b"])
@@ -173,7 +173,7 @@ def warm_up(own: Pool, pause_s: float = 0.001) -> Pool:
     return own
 
 
-async def test_how_long_an_engine_may_pause_in_an_answer_is_learned(monkeypatch: pytest.MonkeyPatch):
+async def test_an_engines_pause_limit_is_learned(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(target, "LEAST_PAUSE_S", SHORT_S)
     engine = ScriptedEngine(dataclasses.replace(SILENT, stalls_after_words=1))
     own = warm_up(pool(engine, fallbacks=["b"]))
@@ -193,7 +193,7 @@ async def test_how_long_an_engine_may_pause_in_an_answer_is_learned(monkeypatch:
     ],
     ids=["it is usual", "it stands alone", "its answer could not go on", "the settings say"],
 )
-async def test_a_pause_is_waited_for_where(
+async def test_a_long_pause_is_awaited_without_a_fallback_or_enough_data(
     call: Call, worker: dict[str, Any], pauses_s: float, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(target, "LEAST_PAUSE_S", SHORT_S)
@@ -201,7 +201,7 @@ async def test_a_pause_is_waited_for_where(
     assert (await ask(own, call))[0] == "Done."
 
 
-async def test_the_longest_pause_of_each_whole_answer_is_remembered_without_its_first_silence():
+async def test_each_answers_longest_pause_is_recorded_without_the_first_token_time():
     own = pool(PacedEngine(SHORT_S * 2, 0.01, SHORT_S / 2, 0.01))
     await ask(own)
     longest_s = own.health["a"].pause_s(1)
@@ -236,7 +236,9 @@ def limited(
         (Patience(20, 900), limited(12, priority="batch"), 20, 900),
     ],
 )
-def test_how_long_an_engine_may_be_silent(patience: Patience, call: Call, silence_s: float, first_s: float):
+def test_the_limits_of_an_engine_depend_on_the_call(
+    patience: Patience, call: Call, silence_s: float, first_s: float
+):
     timer = patience.with_engine(call)
     assert (timer.limit_s, timer.first_s) == (silence_s, first_s)
 
@@ -252,7 +254,7 @@ def test_how_long_an_engine_may_be_silent(patience: Patience, call: Call, silenc
     ],
     ids=["more than usual", "more than is borne", "more than is set", "in the middle", "a longer pause"],
 )
-async def test_only_what_takes_longer_than_usual_is_just_late(
+async def test_only_an_unusual_delay_is_marked_as_late(
     patience: Patience, call: Call, has_text: bool, only_late: bool
 ):
     timer = patience.with_engine(call)
@@ -290,7 +292,7 @@ def slow(first_s: float, second_s: float, **worker: Any) -> Pool:
     return pool(kind="python", factory=f"{__name__}:Slow", options=options, **worker)
 
 
-async def test_a_worker_of_ones_own_takes_as_long_as_it_takes(monkeypatch: pytest.MonkeyPatch):
+async def test_a_custom_worker_has_no_default_time_limit(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(target, "LEAST_S", SHORT_S / 10)
     own = slow(SHORT_S, SHORT_S, fallbacks=["b"])
     for _ in range(KNOWN_CALLS):
@@ -306,7 +308,7 @@ async def test_a_worker_of_ones_own_takes_as_long_as_it_takes(monkeypatch: pytes
         (0, 60, {"stall_timeout_s": SHORT_S, "first_token_timeout_s": 60}),
     ],
 )
-async def test_one_with_a_limit_is_cut_and_its_call_is_closed(
+async def test_a_custom_worker_with_a_time_limit_is_closed(
     first_s: float, second_s: float, limits: dict[str, float]
 ):
     with pytest.raises(WorkerUnavailable, match="a sent no output within the time limit"):
@@ -314,5 +316,5 @@ async def test_one_with_a_limit_is_cut_and_its_call_is_closed(
     assert Slow.n_open == 0
 
 
-async def test_a_limit_for_the_first_word_is_none_for_the_others():
+async def test_a_first_token_limit_does_not_apply_to_later_tokens():
     assert (await ask(slow(0, SHORT_S * 2, first_token_timeout_s=SHORT_S)))[0] == "word word "

@@ -93,7 +93,7 @@ async def ask(name: str, fault: Fault, call: Call = CALL, stall_s: float = STALL
 
 
 @pytest.mark.parametrize("name", PIECES)
-async def test_a_call_whose_arguments_take_longer_than_the_stall_timeout_is_no_silence(name: str):
+async def test_tool_arguments_that_keep_streaming_are_not_silence(name: str):
     """The call ends at its output limit, and not before."""
     call = replace(CALL, sampling=Sampling(max_output_tokens=LONGEST))
     reply = await ask(name, Fault(tail=chunk(BEGUN[name]), drips=chunk(PIECES[name].argument)), call)
@@ -101,7 +101,7 @@ async def test_a_call_whose_arguments_take_longer_than_the_stall_timeout_is_no_s
 
 
 @pytest.mark.parametrize("name", PIECES)
-async def test_what_says_nothing_keeps_no_call_alive(name: str):
+async def test_events_without_progress_do_not_prevent_the_stall_timeout(name: str):
     """Before the first word, and during a tool call."""
 
     async def outcome(tail: bytes, idle: bytes) -> str:
@@ -115,7 +115,9 @@ async def test_what_says_nothing_keeps_no_call_alive(name: str):
 
 
 @pytest.mark.parametrize("name", PIECES)
-async def test_an_answer_is_given_a_fixed_time_after_its_finish(name: str, monkeypatch: pytest.MonkeyPatch):
+async def test_an_answer_gets_a_fixed_time_after_its_finish_reason(
+    name: str, monkeypatch: pytest.MonkeyPatch
+):
     """For texts and tool calls, whatever follows the finish, even a second finish."""
     monkeypatch.setattr(stall_timer, "GOODBYE_S", 0.2)
     signing = DIALECTS[name].signing
@@ -137,7 +139,7 @@ async def test_an_answer_is_given_a_fixed_time_after_its_finish(name: str, monke
     assert [len(reply.tool_calls) for reply in replies] == [n_calls for n_calls, *_ in tried]
 
 
-async def test_nothing_is_waited_for_after_the_mark_of_the_end(monkeypatch: pytest.MonkeyPatch):
+async def test_nothing_is_awaited_after_the_end_mark(monkeypatch: pytest.MonkeyPatch):
     """Even if the stream has no finish reason."""
     monkeypatch.setattr(stall_timer, "GOODBYE_S", 0.2)
     stream = chat(content="words") + b"data: [DONE]\n\n"
@@ -145,7 +147,7 @@ async def test_nothing_is_waited_for_after_the_mark_of_the_end(monkeypatch: pyte
     assert (reply.finish, reply.result.output) == (FinishReason.STOP, "words")
 
 
-async def test_more_output_that_a_server_counts_and_does_not_show_is_no_silence():
+async def test_a_growing_token_count_is_not_silence():
     """vLLM sends `continuous_usage_stats` while it parses a call."""
     counts = b"".join(
         chunk(sse({"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": n}})) for n in (1, 2)
@@ -161,7 +163,7 @@ async def test_more_output_that_a_server_counts_and_does_not_show_is_no_silence(
 
 
 @pytest.mark.parametrize("drip", [b" ", b"[[", b'{"data": [],'])
-async def test_embeddings_that_drip_end_with_the_stall_timeout(drip: bytes):
+async def test_slow_embeddings_end_with_the_stall_timeout(drip: bytes):
     head = CHUNKED.replace(b"text/event-stream", b"application/json")
     call = replace(CALL, site=CallSite(operation="embeddings"))
     with pytest.raises(WorkerUnavailable, match="sent no output within the time limit"):
@@ -169,7 +171,7 @@ async def test_embeddings_that_drip_end_with_the_stall_timeout(drip: bytes):
 
 
 @pytest.mark.parametrize("name", PIECES)
-async def test_a_call_that_breaks_while_a_tool_is_called_is_billed_at_its_bound(name: str):
+async def test_a_call_broken_during_a_tool_call_is_billed_at_its_bound(name: str):
     """None of it was shown, but the provider was paid."""
     dialect, start = DIALECTS[name], (BEGUN[name], PIECES[name].argument)
     for events, is_paid in ((start, True), ((COMMENT, COMMENT), False)):

@@ -35,7 +35,7 @@ class Parrot:
         yield Delta(finish=FinishReason.STOP)
 
 
-class Liar:
+class ConfigurableWorker:
     """Custom worker with configurable usage, cost and finish."""
 
     def __init__(self, name: str, price: Price | None, words: int = 2, **last: Any) -> None:
@@ -60,7 +60,7 @@ def pool(**worker: Any):
     return build_pool(parse({"workers": [{"name": "polly", "kind": "python"} | worker]}), {}, engines={})
 
 
-async def test_a_class_named_in_the_settings_is_a_worker_with_its_options():
+async def test_a_configured_class_is_created_with_its_options():
     member = pool(factory=f"{HERE}:Parrot", options={"times": 2}).members["polly"]
     async with member.worker.open(Call((Message.of("user", "crackers"),))) as reply:
         text = "".join([delta.text async for delta in reply])
@@ -84,7 +84,7 @@ def test_its_price_is_unknown_unless_it_is_set():
         ({"factory": "Parrot"}, "workers[0].factory"),
     ],
 )
-def test_what_cannot_be_made_is_told_with_the_workers_name(worker: dict[str, Any], message: str):
+def test_a_worker_that_cannot_be_created_is_an_error_with_its_name(worker: dict[str, Any], message: str):
     with pytest.raises(SettingsError) as caught:
         pool(**worker)
     assert message in str(caught.value)
@@ -96,7 +96,7 @@ PRICE = {"input_usd_per_mtok": 1, "output_usd_per_mtok": 10}
 
 async def paid(**options: Any) -> tuple[Reply, BudgetLedger]:
     """Call a custom worker with at most 100 output tokens."""
-    member = pool(factory=f"{HERE}:Liar", price=PRICE, options=options).members["polly"]
+    member = pool(factory=f"{HERE}:ConfigurableWorker", price=PRICE, options=options).members["polly"]
     call, ledger = Call((Message.of("user", "?"),), Sampling(max_output_tokens=100)), BudgetLedger()
     async with open_call(member, call, ledger) as reply:
         async for _ in reply:
@@ -105,7 +105,7 @@ async def paid(**options: Any) -> tuple[Reply, BudgetLedger]:
 
 
 @pytest.mark.parametrize("usage", [(-5, 7), (5, 10**30), (5, 7, 6), ("many", 1), (1.5, 2)])
-async def test_a_usage_that_cannot_be_is_billed_at_its_bound(usage: tuple[Any, ...]):
+async def test_impossible_usage_is_billed_at_its_bound(usage: tuple[Any, ...]):
     reply, ledger = await paid(usage=usage)
     bound = input_and_output(reply)
     assert (reply.usage, reply.result.cost_is_bound, len(reply.notes)) == (None, True, 1)
@@ -119,13 +119,13 @@ def input_and_output(reply: Reply) -> Usage:
 
 
 @pytest.mark.parametrize("cost_usd", ["-1", "NaN", "Infinity", "1e30"])
-async def test_a_cost_that_cannot_be_is_not_believed(cost_usd: str):
+async def test_an_impossible_cost_is_ignored(cost_usd: str):
     reply, ledger = await paid(usage=(5, 7), cost_usd=cost_usd)
     assert reply.result.cost_usd == ledger.spent_usd == Price(Decimal(1), Decimal(10)).of(Usage(5, 7))
     assert len(reply.notes) == 1
 
 
-async def test_one_that_does_not_stop_is_cut_where_it_passes_what_was_held():
+async def test_a_worker_that_does_not_stop_is_cut_at_its_hold():
     reply, ledger = await paid(words=10_000)
     assert (len(reply.texts), reply.finish) == (101, FinishReason.LENGTH)
     assert reply.result.cost_usd == ledger.spent_usd

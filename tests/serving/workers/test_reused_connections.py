@@ -18,7 +18,7 @@ def provider(request: pytest.FixtureRequest) -> Provider:
 
 
 @pytest.mark.parametrize("n_idle", [1, 5])
-async def test_a_kept_connection_that_is_reset_is_replaced_at_once(provider: Provider, n_idle: int):
+async def test_a_reset_idle_connection_is_replaced_immediately(provider: Provider, n_idle: int):
     async with provider() as (worker, server):
         server.respond = lambda _: Answer(late_s=0.2)
         await asyncio.gather(*(ask(worker) for _ in range(n_idle)))
@@ -30,7 +30,7 @@ async def test_a_kept_connection_that_is_reset_is_replaced_at_once(provider: Pro
         assert len(server.requests) == n_idle + 1, "no request was read twice"
 
 
-async def test_it_is_asked_again_once_and_never_after_an_answer_began(provider: Provider):
+async def test_a_reset_call_is_repeated_once_and_never_after_an_answer_started(provider: Provider):
     async with provider() as (worker, server):
         await ask(worker)
         server.respond = lambda _: Answer(cut_after=0)  # breaks after its headers
@@ -38,7 +38,7 @@ async def test_it_is_asked_again_once_and_never_after_an_answer_began(provider: 
         assert len(server.requests) == 2
 
 
-async def test_a_new_connection_that_breaks_is_left_to_the_retries(provider: Provider):
+async def test_a_broken_new_connection_is_left_to_the_retries(provider: Provider):
     async with provider() as (worker, server):
         server.resets_new = True
         assert isinstance(await failing(worker), WorkerUnavailable)

@@ -23,22 +23,22 @@ async def ask(worker: ScriptedWorker, call: Call = CALL) -> tuple[str, Reply]:
         return "".join([delta.text async for delta in reply]), reply
 
 
-async def test_replies_come_in_turn_and_start_again():
+async def test_replies_are_used_in_turn():
     worker = ScriptedWorker("w", ["one", "two"])
     assert [(await ask(worker))[0] for _ in range(3)] == ["one", "two", "one"]
 
 
-def test_a_script_without_replies_is_no_script():
+def test_a_script_without_replies_is_an_error():
     with pytest.raises(ValueError, match="at least one reply"):
         ScriptedWorker("w", [])
 
 
-async def test_it_says_that_it_is_a_script():
+async def test_the_model_is_named_scripted():
     _, reply = await ask(ScriptedWorker("w", ["x"]))
     assert reply.model == "scripted"
 
 
-async def test_the_question_is_put_in_and_other_braces_stay():
+async def test_the_question_is_inserted_and_other_braces_stay():
     worker = ScriptedWorker("w", ['{"worker": {0}, "subtask": "{question}"}'])
     call = Call(
         messages=(Message.of("user", "first"), Message.of("assistant", "a"), Message.of("user", "{last}"))
@@ -46,7 +46,7 @@ async def test_the_question_is_put_in_and_other_braces_stay():
     assert (await ask(worker, call))[0] == '{"worker": {0}, "subtask": "{last}"}'
 
 
-async def test_tokens_are_words_and_are_counted_in_prompt_and_answer():
+async def test_words_are_counted_as_tokens_of_prompt_and_answer():
     worker = ScriptedWorker("w", [ScriptedReply("one two\nthree ", reasoning="let me see")])
     async with worker.open(CALL) as reply:
         deltas = [delta async for delta in reply]
@@ -54,7 +54,7 @@ async def test_tokens_are_words_and_are_counted_in_prompt_and_answer():
     assert reply.usage == Usage(input_tokens=7, output_tokens=7, reasoning_tokens=3)
 
 
-async def test_an_answer_longer_than_allowed_is_cut():
+async def test_an_answer_over_the_maximum_length_is_truncated():
     text, reply = await ask(
         ScriptedWorker("w", ["one two three"]), Call(CALL.messages, Sampling(max_output_tokens=2))
     )
@@ -63,14 +63,14 @@ async def test_an_answer_longer_than_allowed_is_cut():
     assert reply.usage.output_tokens == 2
 
 
-async def test_an_answer_as_long_as_allowed_is_whole():
+async def test_an_answer_of_exactly_the_maximum_length_is_complete():
     text, reply = await ask(
         ScriptedWorker("w", ["one two three"]), Call(CALL.messages, Sampling(max_output_tokens=3))
     )
     assert (text, reply.finish) == ("one two three", FinishReason.STOP)
 
 
-async def test_it_stops_before_the_first_stop_word():
+async def test_the_answer_stops_before_the_first_stop_sequence():
     text, reply = await ask(
         ScriptedWorker("w", ["one two three"]), Call(CALL.messages, Sampling(stop=("three", "two")))
     )
@@ -86,14 +86,14 @@ async def test_it_stops_before_the_first_stop_word():
         ("overflow", ContextOverflow),
     ],
 )
-async def test_it_fails_as_it_was_told(kind, error: type[WorkerError]):
+async def test_configured_errors_are_raised(kind, error: type[WorkerError]):
     worker = ScriptedWorker("w", [ScriptedReply("one two", error=kind, fail_after_tokens=1), "fine"])
     with pytest.raises(error):
         await ask(worker)
     assert (await ask(worker))[0] == "fine"
 
 
-async def test_it_keeps_the_newest_calls_only():
+async def test_only_the_newest_calls_are_kept():
     worker = ScriptedWorker("w", ["x"])
     for seed in range(KEPT_CALLS + 1):
         await ask(worker, Call(CALL.messages, Sampling(seed=seed)))
@@ -104,7 +104,7 @@ async def test_it_keeps_the_newest_calls_only():
     )
 
 
-async def test_it_keeps_no_more_than_some_bytes_of_prompts():
+async def test_kept_prompts_are_limited_in_bytes():
     worker, n_bytes = ScriptedWorker("w", ["x"]), KEPT_BYTES // 2
     for seed in range(3):
         await ask(worker, Call((Message.of("user", "a" * n_bytes),), Sampling(seed=seed)))
@@ -113,7 +113,7 @@ async def test_it_keeps_no_more_than_some_bytes_of_prompts():
     assert len(worker.calls) == 1, "the newest one, whatever its size"
 
 
-async def test_the_calls_it_keeps_hold_nothing_of_their_runs():
+async def test_kept_calls_do_not_reference_their_runs():
     """Checks every field that may hold an object that is not part of the request."""
     plain = float | None, int | None
     objects = [
@@ -131,7 +131,7 @@ async def test_the_calls_it_keeps_hold_nothing_of_their_runs():
     assert worker.calls[0] == CALL
 
 
-async def test_it_takes_its_time():
+async def test_configured_delays_apply():
     """The first token comes after `delay_s`, and the others at `tokens_per_s`. None is early."""
     worker = ScriptedWorker("w", ["one two three"], delay_s=0.05, tokens_per_s=100)
     loop = asyncio.get_running_loop()
@@ -150,7 +150,7 @@ async def test_a_call_is_open_from_the_first_step_to_the_last():
     assert worker.open_calls == 0
 
 
-async def test_usage_and_finish_can_be_told():
+async def test_usage_and_finish_reason_can_be_configured():
     script = ScriptedReply("x", finish=FinishReason.CONTENT_FILTER, usage=Usage(1, 2, 1, 1))
     _, reply = await ask(ScriptedWorker("w", [script]))
     assert (reply.finish, reply.usage) == (FinishReason.CONTENT_FILTER, Usage(1, 2, 1, 1))

@@ -39,7 +39,7 @@ def answered(result: CallResult, text: str) -> tuple[Message, ...]:
     return conversation([StepTurn(result, calls, results)])
 
 
-async def test_it_calls_the_tools_that_are_offered_and_goes_on_with_what_they_gave() -> None:
+async def test_the_script_calls_offered_tools_and_continues_with_their_results() -> None:
     worker = agent()
     first = await ask(worker)
     assert (first.output, first.finish) == ("Let me look at what it says.", FinishReason.TOOL_CALLS)
@@ -49,11 +49,11 @@ async def test_it_calls_the_tools_that_are_offered_and_goes_on_with_what_they_ga
     assert (await ask(worker)).tool_calls == first.tool_calls, "each conversation begins the script anew"
 
 
-async def test_without_tools_it_says_what_calls_none() -> None:
+async def test_without_tools_the_reply_without_calls_is_used() -> None:
     assert (await ask(agent(), tools=Toolset())).output == "It is 7."
 
 
-async def test_it_refuses_a_turn_of_its_own_that_was_changed() -> None:
+async def test_a_changed_turn_of_its_own_is_rejected() -> None:
     worker = agent()
     turns, gave = answered(await ask(worker), "seven")
     other = replace(turns, parts=(replace(turns.tool_calls[0], arguments="{}"),))

@@ -220,11 +220,11 @@ CHAT = {**{name: Row(events, calls=BOTH) for name, events in CALLS_IN_CHAT.items
 
 
 @pytest.mark.parametrize("row", CHAT.values(), ids=CHAT.keys())
-async def test_chat_completions_are_read_generously(row: Row):
+async def test_irregular_chat_completions_are_parsed(row: Row):
     check(row, await read("openai", row.events))
 
 
-async def test_ids_of_calls_stay_as_they_came():
+async def test_tool_call_ids_are_not_changed():
     for name in ("parallel calls under one index", "a new id in each piece", "no index"):
         reply = await read("openai", CALLS_IN_CHAT[name])
         assert [call.id for call in reply.tool_calls] == ["a", "b"]
@@ -292,7 +292,7 @@ RESPONSES = {
 
 
 @pytest.mark.parametrize("row", RESPONSES.values(), ids=RESPONSES.keys())
-async def test_responses_are_read_generously(row: Row):
+async def test_irregular_responses_are_parsed(row: Row):
     check(row, await read("responses", row.events))
 
 
@@ -376,7 +376,7 @@ ANTHROPIC = {
 
 
 @pytest.mark.parametrize("row", ANTHROPIC.values(), ids=ANTHROPIC.keys())
-async def test_messages_are_read_generously(row: Row):
+async def test_irregular_messages_are_parsed(row: Row):
     check(row, await read("anthropic", row.events))
 
 
@@ -430,7 +430,7 @@ GEMINI = {
 
 
 @pytest.mark.parametrize("row", GEMINI.values(), ids=GEMINI.keys())
-async def test_contents_are_read_generously(row: Row):
+async def test_irregular_gemini_contents_are_parsed(row: Row):
     check(row, await read("gemini", row.events))
 
 
@@ -452,7 +452,7 @@ NO_CALL = {
 
 @pytest.mark.parametrize("call", [CALL, BARE], ids=["with tools", "without tools"])
 @pytest.mark.parametrize("name", NO_CALL)
-async def test_a_call_that_did_not_come_is_said_so_and_may_be_asked_for_again(name: str, call: Call):
+async def test_a_missing_tool_call_is_a_retryable_error(name: str, call: Call):
     with pytest.raises(WorkerUnavailable, match="sent no tool call") as caught:
         await read(name.partition(",")[0], NO_CALL[name], call)
     assert caught.value.retryable
@@ -466,7 +466,7 @@ EARLY = {
 
 
 @pytest.mark.parametrize("name", EARLY)
-async def test_an_end_before_the_first_word_is_no_answer_while_the_connection_is_open(name: str):
+async def test_an_end_before_the_first_token_is_silence_while_the_connection_is_open(name: str):
     """The early end counts as silence for the whole stall timeout. Late words are read."""
     early, late = EARLY[name]
     dialect = DIALECTS[name]
@@ -488,7 +488,7 @@ async def test_an_end_before_the_first_word_is_no_answer_while_the_connection_is
 
 
 @pytest.mark.parametrize("name", EARLY)
-async def test_words_after_an_end_are_read_for_as_long_as_they_come(name: str):
+async def test_text_after_an_end_is_read_while_it_arrives(name: str):
     _, word = EARLY[name]
     early = EARLY[name][0]
     first = [BEGIN, word] if name == "anthropic" else [word]
@@ -515,7 +515,7 @@ MALFORMED = {
 @pytest.mark.parametrize("together", [False, True], ids=["in its own packet", "in one packet with words"])
 @pytest.mark.parametrize("malformed", MALFORMED)
 @pytest.mark.parametrize("name", CUT)
-async def test_a_malformed_event_is_a_cut_after_the_words_before_it(
+async def test_a_malformed_event_is_a_break_after_the_previous_text(
     name: str, malformed: str, together: bool
 ):
     first, last = CUT[name]
@@ -557,7 +557,7 @@ EMBEDDINGS = {
 
 
 @pytest.mark.parametrize("events", EMBEDDINGS.values(), ids=EMBEDDINGS.keys())
-async def test_embeddings_are_read_generously(events: Sequence[bytes]):
+async def test_irregular_embeddings_are_parsed(events: Sequence[bytes]):
     call = Call((*USER, *USER), site=CallSite(operation="embeddings"))
     reply = await read("openai", events, call)
     assert reply.result.output == f"{vector_text(VECTOR)}\n{vector_text([1.0, 2.0])}"
@@ -573,7 +573,7 @@ JSON_ANSWERS = {
 
 @pytest.mark.parametrize("closes", [False, True], ids=["by its length", "until the connection closes"])
 @pytest.mark.parametrize("name", JSON_ANSWERS)
-async def test_a_stream_that_is_answered_with_whole_json_is_read_by_its_bytes(name: str, closes: bool):
+async def test_a_json_response_to_a_stream_request_is_read(name: str, closes: bool):
     """The headers are those of a response that is no stream."""
     body, dialect = JSON_ANSWERS[name], DIALECTS[name]
     length = b"" if closes else b"content-length: %d\r\n" % len(body)

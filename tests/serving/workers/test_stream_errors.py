@@ -89,7 +89,7 @@ async def failing(wire: str, *events: bytes) -> WorkerError:
 
 @pytest.mark.parametrize("is_named", [False, True])
 @pytest.mark.parametrize("wire", WIRES)
-async def test_it_means_what_its_status_would_mean(wire: str, is_named: bool):
+async def test_an_error_in_a_stream_has_the_meaning_of_its_status(wire: str, is_named: bool):
     errors = {
         name: type(await failing(wire, sse(body, "error" if is_named else None)))
         for name, (body, _) in ERRORS.items()
@@ -97,20 +97,20 @@ async def test_it_means_what_its_status_would_mean(wire: str, is_named: bool):
     assert errors == {name: expected for name, (_, expected) in ERRORS.items()}
 
 
-async def test_the_wire_of_many_servers_knows_their_other_forms():
+async def test_openai_compatible_servers_other_error_forms_are_recognised():
     errors = {name: type(await failing("openai", sse(body))) for name, (body, _) in BARE.items()}
     assert errors == {name: expected for name, (_, expected) in BARE.items()}
 
 
 @pytest.mark.parametrize("wire", PROVIDERS)
-async def test_it_means_the_same_after_words(wire: str):
+async def test_an_error_after_text_has_the_same_meaning(wire: str):
     provider = PROVIDERS[wire]
     start = provider.wire.events(Answer(text="a b c"))[: provider.first_word + 2]
     error = await failing(wire, *start, sse({"error": {"code": "content_filter", "status": 400}}))
     assert type(error) is ContentFiltered
 
 
-async def test_a_chunk_without_choices_is_no_error():
+async def test_a_chunk_without_choices_is_not_an_error():
     events = PROVIDERS["openai"].wire.events(Answer(text="a b"))
     odd = (sse({"id": "x", "object": "chat.completion.chunk", "choices": []}), sse({"type": "ping"}))
     async with worker_for("openai", *odd, *events) as (worker, _), worker.open(CALL) as reply:

@@ -75,7 +75,7 @@ SCHEMAS: dict[str, tuple[Any, Json, str]] = {
 
 @pytest.mark.parametrize(("schema", "expected", "description"), SCHEMAS.values(), ids=SCHEMAS.keys())
 @pytest.mark.parametrize("provider", PROVIDERS.values(), ids=PROVIDERS.keys())
-async def test_each_provider_is_sent_one_object(
+async def test_each_provider_gets_one_object_schema(
     provider: Provider, schema: Any, expected: Json, description: str
 ) -> None:
     tools = Toolset((Tool("find", "Finds.", schema, strict=True),))
@@ -119,7 +119,7 @@ ANY_SCHEMA = st.recursive(
 
 @example(schema={"properties": {"type": "string"}, "required": [{"type": "string"}]})
 @given(schema=ANY_SCHEMA.filter(lambda each: isinstance(each, dict)))
-def test_whatever_a_client_sends_becomes_one_object(schema: Json) -> None:
+def test_every_tool_schema_becomes_one_object(schema: Json) -> None:
     object_json, _ = object_schema(schema)
     assert object_json["type"] == "object"
     assert isinstance(object_json["properties"], dict)
@@ -127,13 +127,13 @@ def test_whatever_a_client_sends_becomes_one_object(schema: Json) -> None:
     assert not any(word in object_json for word in ROOT_REFUSED)
 
 
-def test_a_schema_that_refers_to_itself_comes_to_an_end() -> None:
+def test_a_recursive_schema_terminates() -> None:
     endless = {"$defs": {"A": {"anyOf": [{"$ref": "#/$defs/A"}] * 20}}, "anyOf": [{"$ref": "#/$defs/A"}] * 20}
     schema, _ = object_schema(endless)
     assert schema["properties"] == {}
 
 
-def test_a_call_is_not_changed_by_what_is_sent_of_it() -> None:
+def test_converting_a_schema_does_not_change_it() -> None:
     schema = {"type": "object", "properties": {"x": {}}, "anyOf": [{"properties": {"y": {}}}]}
     before = repr(schema)
     Call((), tools=Toolset((Tool("f", parameters=schema),)))
@@ -141,9 +141,7 @@ def test_a_call_is_not_changed_by_what_is_sent_of_it() -> None:
     assert repr(schema) == before
 
 
-def test_references_make_a_schema_only_a_few_times_longer_and_nothing_is_forbidden_by_what_was_not_looked_into() -> (
-    None
-):
+def test_resolved_references_make_a_schema_only_a_few_times_longer() -> None:
     large: Json = {"p": {"enum": [f"value {n}" for n in range(20_000)]}}
     variants = [
         {
@@ -162,7 +160,7 @@ def test_references_make_a_schema_only_a_few_times_longer_and_nothing_is_forbidd
     assert "additionalProperties" not in object_json
 
 
-def test_a_reference_to_many_properties_costs_no_more_for_being_repeated() -> None:
+def test_a_repeated_reference_to_many_properties_is_resolved_once() -> None:
     names: Json = {f"p{n}": {} for n in range(20_000)}
     schema = {"$defs": {"a": {"properties": names}}, "anyOf": [{"$ref": "#/$defs/a"}] * 256}
     began_s = time.thread_time()

@@ -67,7 +67,7 @@ async def paid(provider: Provider, answer: Answer, price: Price | None = PRICE, 
 
 @pytest.mark.parametrize("tokens", [HUGE, -1_000_000, 1e300, 7.5, "many", [7], {"n": 7}, 5_000_000])
 @pytest.mark.parametrize("of_input", [True, False])
-async def test_a_count_that_cannot_be_is_dropped_and_noted_and_the_call_billed_at_its_bound(
+async def test_impossible_usage_is_dropped_with_a_note_and_billed_at_the_bound(
     provider: Provider, of_input: bool, tokens: Any
 ):
     got = await paid(provider, telling(provider, tokens, of_input=of_input))
@@ -80,12 +80,12 @@ async def test_a_count_that_cannot_be_is_dropped_and_noted_and_the_call_billed_a
 
 
 @pytest.mark.parametrize("tokens", ["9", 9.0, 9])
-async def test_a_count_is_read_however_it_is_spelled(provider: Provider, tokens: Any):
+async def test_a_token_count_may_have_different_number_formats(provider: Provider, tokens: Any):
     got = await paid(provider, telling(provider, tokens, of_input=False))
     assert (got.reply.usage, got.reply.notes) == (Usage(12, 9), ())
 
 
-async def test_what_a_provider_adds_to_a_prompt_is_believed(provider: Provider):
+async def test_input_tokens_that_a_provider_adds_are_accepted(provider: Provider):
     got = await paid(provider, Answer(input_tokens=10_000, output_tokens=7))
     assert (got.reply.usage, got.reply.notes) == (Usage(10_000, 7), ())
     assert got.cost_usd == got.ledger.spent_usd == PRICE.of(Usage(10_000, 7)), "what was spent was spent"
@@ -97,9 +97,7 @@ def beside(events: list[bytes]) -> tuple[bytes, ...]:
 
 
 @pytest.mark.parametrize("together", [False, True])
-async def test_an_answer_far_over_its_limit_is_not_believed_whatever_packet_says_so(
-    provider: Provider, together: bool
-):
+async def test_usage_far_over_the_limit_is_rejected(provider: Provider, together: bool):
     events = provider.wire.events(Answer(text="It is four.", input_tokens=12, output_tokens=16_000))
     got = await paid(provider, Answer(instead=beside(events) if together else tuple(events)))
     assert (got.text, got.reply.finish, got.reply.usage) == ("It is four.", FinishReason.LENGTH, None)
@@ -108,9 +106,7 @@ async def test_an_answer_far_over_its_limit_is_not_believed_whatever_packet_says
 
 
 @pytest.mark.parametrize("together", [False, True])
-async def test_an_answer_a_little_over_its_limit_is_billed_as_told_and_noted(
-    provider: Provider, together: bool
-):
+async def test_usage_slightly_over_the_limit_is_billed_and_noted(provider: Provider, together: bool):
     events = provider.wire.events(Answer(text="It is four.", input_tokens=12, output_tokens=240))
     got = await paid(provider, Answer(instead=beside(events) if together else tuple(events)))
     assert (got.text, got.reply.finish, got.reply.usage) == (
@@ -123,14 +119,14 @@ async def test_an_answer_a_little_over_its_limit_is_billed_as_told_and_noted(
 
 
 @pytest.mark.parametrize("part", ["cached_tokens", "reasoning_tokens"])
-async def test_a_part_that_is_larger_than_its_whole_is_dropped_and_the_whole_is_billed(part: str):
+async def test_a_part_larger_than_its_total_is_dropped(part: str):
     """Only OpenAI's wire reports parts within a total. The others report separate counts."""
     got = await paid(PROVIDERS["openai"], Answer(input_tokens=12, output_tokens=7, **{part: 50}))
     assert got.reply.usage == Usage(12, 7)
     assert len(got.reply.notes) == 1
 
 
-async def test_a_price_that_is_not_known_stays_unknown(provider: Provider):
+async def test_an_unknown_price_stays_unknown(provider: Provider):
     got = await paid(provider, Answer(output_tokens=-5), price=None)
     assert (got.cost_usd, got.reply.usage) == (None, None)
 
@@ -139,7 +135,7 @@ async def test_a_price_that_is_not_known_stays_unknown(provider: Provider):
     "cost", [-999.99, 10**12, HUGE, "1e400", "NaN", "Infinity", '"free"', '{"total": 3}', "true"]
 )
 @pytest.mark.parametrize("where", ["usage", "podium"])
-async def test_a_cost_that_cannot_be_is_dropped_and_the_price_list_holds(cost: object, where: str):
+async def test_an_impossible_cost_is_dropped_and_the_price_list_applies(cost: object, where: str):
     usage = '"prompt_tokens": 12, "completion_tokens": 7'
     cost_text = f', "cost": {cost}}}' if where == "usage" else f'}}, "podium": {{"cost_usd": {cost}}}'
     last = f'{{"choices": [{{"delta": {{}}, "finish_reason": "stop"}}], "usage": {{{usage}{cost_text}}}'
@@ -162,7 +158,7 @@ ODD_ACCOUNTS = (
 
 
 @pytest.mark.parametrize("odd", ODD_ACCOUNTS)
-async def test_odd_accounts_beside_the_last_words_leave_the_answer_whole(odd: str):
+async def test_odd_usage_with_the_last_text_does_not_break_the_answer(odd: str):
     last = (
         f'{{"choices": [{{"index": 0, "delta": {{"content": " four."}}, "finish_reason": "stop"}}], {odd}}}'
     )
@@ -171,7 +167,7 @@ async def test_odd_accounts_beside_the_last_words_leave_the_answer_whole(odd: st
     assert (got.text, got.reply.finish) == ("It is four.", FinishReason.STOP)
 
 
-def test_numbers_beyond_json_do_not_hide_what_is_wrong_with_a_chunk():
+def test_huge_numbers_do_not_hide_other_faults_of_a_chunk():
     with pytest.raises(ValueError, match="choices"):
         decode(b'{"choices": 5, "usage": NaN}')
 
@@ -195,12 +191,12 @@ SECOND: dict[str, list[bytes]] = {
 
 
 @pytest.mark.parametrize("name", SECOND)
-async def test_a_second_choice_is_not_read(name: str):
+async def test_a_second_choice_is_ignored(name: str):
     got = await paid(PROVIDERS[name], Answer(instead=tuple(SECOND[name])))
     assert (got.text, got.reply.finish) == ("one two", FinishReason.STOP)
 
 
-async def test_an_answer_that_passes_its_limit_is_cut_and_billed_at_its_bound(provider: Provider):
+async def test_an_answer_over_its_limit_is_cut_and_billed_at_its_bound(provider: Provider):
     got = await paid(provider, Answer(text="word " * 2000, output_tokens=2000))
     assert got.reply.finish == FinishReason.LENGTH
     assert 100 <= len(got.text.split()) <= 160, "a quarter and some beyond the limit, no more"
@@ -208,12 +204,12 @@ async def test_an_answer_that_passes_its_limit_is_cut_and_billed_at_its_bound(pr
     assert ["max_output_tokens" in note for note in got.reply.notes] == [True]
 
 
-async def test_thoughts_count_against_the_limit(provider: Provider):
+async def test_reasoning_counts_towards_the_limit(provider: Provider):
     got = await paid(provider, Answer(text="Four.", reasoning="hm " * 2000))
     assert (got.text, got.reply.finish) == ("", FinishReason.LENGTH)
 
 
-async def test_a_limit_is_also_held_where_a_piece_has_many_tokens():
+async def test_the_limit_applies_to_deltas_of_many_tokens():
     pieces = [{"choices": [{"index": 0, "delta": {"content": "word " * 200}}]}] * 20
     got = await paid(PROVIDERS["openai"], Answer(instead=tuple(sse(piece) for piece in pieces)))
     assert got.reply.finish == FinishReason.LENGTH
@@ -221,13 +217,13 @@ async def test_a_limit_is_also_held_where_a_piece_has_many_tokens():
 
 
 @pytest.mark.parametrize("text", ["四" * 120, "a" * 120, "Donaudampfschifffahrt " * 25, "-" * 400])
-async def test_an_answer_inside_its_limit_is_never_cut(provider: Provider, text: str):
+async def test_an_answer_within_its_limit_is_never_truncated(provider: Provider, text: str):
     """100 tokens in several languages, and tokens longer than usual."""
     got = await paid(provider, Answer(text=text, output_tokens=100))
     assert (got.text, got.reply.finish, got.reply.notes) == (text, FinishReason.STOP, ())
 
 
-async def test_a_call_whose_server_says_nothing_of_it_is_billed_at_its_bound_and_noted():
+async def test_a_call_without_reported_usage_is_billed_at_its_bound_and_noted():
     *events, _, done = OpenAIWire().events(Answer(text="It is four."))
     got = await paid(PROVIDERS["openai"], Answer(instead=(*events, done)))
     assert (got.text, got.reply.finish, got.reply.usage) == ("It is four.", FinishReason.STOP, None)
@@ -236,20 +232,20 @@ async def test_a_call_whose_server_says_nothing_of_it_is_billed_at_its_bound_and
     assert ["did not report" in note for note in got.reply.notes] == [True]
 
 
-async def test_a_call_that_nobody_bills_needs_no_bound():
+async def test_a_free_call_needs_no_bound():
     *events, _, done = OpenAIWire().events(Answer(text="It is four."))
     got = await paid(PROVIDERS["openai"], Answer(instead=(*events, done)), price=FREE)
     assert (got.cost_usd, got.reply.result.cost_is_bound, got.reply.notes) == (0, False, ())
 
 
-async def test_a_count_too_small_for_the_words_is_not_believed(provider: Provider):
+async def test_usage_too_small_for_the_text_is_rejected(provider: Provider):
     got = await paid(provider, Answer(text="word " * 90, output_tokens=20))
     assert (len(got.text.split()), got.reply.usage) == (90, None)
     assert got.cost_usd == got.ledger.spent_usd == BOUND_USD
     assert ["too few output tokens for the text" in note for note in got.reply.notes] == [True]
 
 
-async def test_a_count_that_was_believed_is_billed_where_the_bound_is_less():
+async def test_accepted_usage_is_billed_if_the_bound_is_lower():
     """The provider lengthened the prompt before the answer's count turned out to be false."""
     worded = OpenAIWire().events(Answer(text="It is four."))
     believed = sse({"choices": [], "usage": {"prompt_tokens": 10_000, "completion_tokens": 1}})
@@ -261,14 +257,14 @@ async def test_a_count_that_was_believed_is_billed_where_the_bound_is_less():
     assert got.cost_usd == got.ledger.spent_usd == PRICE.of(Usage(10_000, 1)) > BOUND_USD
 
 
-async def test_cache_writes_are_read_where_a_wire_tells_them():
+async def test_cache_writes_are_read_if_the_api_reports_them():
     usage = {"cache_written": 30, "cache_written_1h": 20}
     answer = Answer(input_tokens=100, output_tokens=7, cached_tokens=50, extra=usage)
     assert (await paid(PROVIDERS["openai"], answer)).reply.usage == Usage(100, 7, 50, 0, 30)
     assert (await paid(PROVIDERS["anthropic"], answer)).reply.usage == Usage(100, 7, 50, 0, 30, 20)
 
 
-async def test_more_written_to_a_cache_than_was_read_is_not_believed():
+async def test_more_cache_writes_than_input_tokens_are_rejected():
     answer = Answer(input_tokens=12, output_tokens=7, extra={"cache_written": 13})
     got = await paid(PROVIDERS["openai"], answer)
     assert (got.reply.usage, got.cost_usd) == (None, BOUND_USD)
@@ -283,7 +279,7 @@ def ending(usage: str, podium: str = "null") -> Answer:
     return Answer(instead=(*events, sse(last.encode()), done))
 
 
-async def test_thoughts_that_are_counted_beside_the_answer_are_billed_too():
+async def test_reasoning_tokens_counted_separately_are_billed():
     """xAI counts reasoning separately, as `total_tokens` shows."""
     thought = '"completion_tokens_details": {"reasoning_tokens": 50}'
     beside = await paid(
@@ -297,18 +293,18 @@ async def test_thoughts_that_are_counted_beside_the_answer_are_billed_too():
     assert beside.reply.usage == inside.reply.usage == Usage(12, 57, 0, 50)
 
 
-async def test_a_cost_that_is_a_broker_s_fee_alone_does_not_lower_the_bill():
+async def test_a_brokers_fee_alone_does_not_lower_the_bill():
     usage = '{"prompt_tokens": 12, "completion_tokens": 7, "cost": 0.000001, "is_byok": true}'
     got = await paid(PROVIDERS["openai"], ending(usage))
     assert got.cost_usd == PRICE.of(Usage(12, 7))
 
 
-async def test_a_cost_is_not_believed_where_its_usage_is_not():
+async def test_a_cost_with_rejected_usage_is_rejected():
     got = await paid(PROVIDERS["openai"], ending('{"prompt_tokens": 12, "completion_tokens": -7, "cost": 0}'))
     assert (got.cost_usd, got.reply.result.cost_is_bound) == (BOUND_USD, True)
 
 
-async def test_what_another_podium_says_is_a_bound_stays_one():
+async def test_a_bound_reported_by_another_podium_stays_a_bound():
     usage = '{"prompt_tokens": 12, "completion_tokens": 7}'
     got = await paid(PROVIDERS["openai"], ending(usage, '{"cost_usd": 0.5, "cost_is_bound": true}'))
     assert (got.cost_usd, got.reply.result.cost_is_bound) == (Decimal("0.5"), True)

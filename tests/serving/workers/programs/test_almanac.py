@@ -139,15 +139,15 @@ def test_ordinary_phrasings_have_exact_answers():
     check(ALMANAC, ANSWERS)
 
 
-def test_it_refuses_what_it_does_not_understand_to_the_last_word():
+def test_questions_outside_its_scope_are_rejected():
     check_refusals(ALMANAC, (*NOT_FOR_ANY, *REFUSED))
 
 
-def test_nothing_that_is_asked_makes_it_fail():
+def test_no_input_raises_an_unexpected_error():
     never_fails(ALMANAC)
 
 
-def test_every_fact_has_a_sentence_and_something_that_a_question_must_name():
+def test_every_fact_has_a_sentence_and_required_words():
     content = almanac()
     assert len(content.facts) > 2_500
     assert [
@@ -165,17 +165,17 @@ def test_no_two_facts_answer_the_same_question_differently():
             assert seen.setdefault(key, fact.kinds[0]) == fact.kinds[0], fact
 
 
-def test_no_member_of_a_group_is_disputed():
+def test_no_disputed_member_is_in_a_group():
     assert [
         group.title for group in almanac().groups if group.keys & group.disputed or "" in group.keys
     ] == []
 
 
-def test_scales_list_each_thing_once():
+def test_each_item_of_a_scale_is_listed_once():
     assert all(len(scale.places) == max(scale.places.values()) + 1 for scale in almanac().scales)
 
 
-def test_the_elements_are_complete():
+def test_the_list_of_elements_is_complete():
     symbols = almanac().symbols
     assert len(symbols) == 118 == len(set(symbols.values()))
 

@@ -131,16 +131,16 @@ def test_ordinary_phrasings_have_exact_answers():
     check(CALCULATOR, ANSWERS)
 
 
-def test_it_refuses_what_it_does_not_understand_to_the_last_word():
+def test_questions_outside_its_scope_are_rejected():
     check_refusals(CALCULATOR, (*NOT_FOR_ANY, *REFUSED))
 
 
-def test_nothing_that_is_asked_makes_it_fail():
+def test_no_input_raises_an_unexpected_error():
     never_fails(CALCULATOR)
 
 
 @given(st.integers(-(10**12), 10**12), st.integers(-(10**12), 10**12), st.sampled_from("+-*"))
-def test_sums_are_those_of_python(left: int, right: int, sign: str):
+def test_results_match_python_arithmetic(left: int, right: int, sign: str):
     value = {"+": left + right, "-": left - right, "*": left * right}[sign]
     assert compute(f"{left} {sign} ({right})")[0] == value
 
@@ -152,12 +152,12 @@ def test_a_quotient_times_its_divisor_is_the_dividend(left: Fraction, right: Fra
 
 
 @given(st.integers(-(10**14), 10**14))
-def test_a_whole_number_is_read_as_it_is_shown(number: int):
+def test_a_displayed_number_can_be_parsed(number: int):
     assert read_number(show(Fraction(number))) == number
 
 
 @given(st.text(alphabet="0123456789+-*/^()!x% .", max_size=60))
-def test_any_signs_give_a_bounded_number_or_a_reason(text: str):
+def test_any_expression_gives_a_bounded_number_or_a_reason(text: str):
     try:
         value = compute(text)[0]
     except NotForProgram:
@@ -170,11 +170,11 @@ def test_any_signs_give_a_bounded_number_or_a_reason(text: str):
     [("nineteen", 19), ("twenty-one", 21), ("a hundred", 100), ("two hundred and five", 205), ("a dozen", 12),
      ("three thousand two hundred", 3200), ("one million", 10**6), ("1,000,000", 10**6), ("-7", -7)],
 )  # fmt: skip
-def test_numbers_are_read_in_words(text: str, number: int):
+def test_numbers_may_be_written_as_words(text: str, number: int):
     assert read_number(text) == number
 
 
 @given(st.integers(-50, 50).filter(bool), st.integers(-50, 50), st.integers(-50, 50))
-def test_the_solution_of_a_linear_equation_solves_it(factor: int, shift: int, root: int):
+def test_the_solution_of_a_linear_equation_is_correct(factor: int, shift: int, root: int):
     text = say(CALCULATOR, f"solve {factor}x + ({shift}) = {factor * root + shift}")
     assert text.endswith(f"has the solution x = {root}.")

@@ -55,7 +55,7 @@ OTHER_WORDS = [
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
-def test_a_phrasing_of_another_program_is_refused(program: ProgramWorker):
+def test_a_phrasing_of_another_program_is_rejected(program: ProgramWorker):
     others = [text for each, answers in OWN.items() if each is not program for text in answers]
     answered = {text: reply for text in others if not (reply := say(program, text)).startswith("refused: ")}
     assert {text: reply for text, reply in answered.items() if not any(part in text for part in SHARED)} == {}
@@ -63,7 +63,7 @@ def test_a_phrasing_of_another_program_is_refused(program: ProgramWorker):
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
 @given(st.data())
-def test_a_changed_phrasing_is_answered_or_refused(program: ProgramWorker, data: st.DataObject):
+def test_a_changed_phrasing_is_answered_or_rejected(program: ProgramWorker, data: st.DataObject):
     text = data.draw(st.sampled_from(sorted(OWN[program])))
     luck = random.Random(data.draw(st.integers(0, 2**32)))
     words = text.split(" ")

@@ -69,18 +69,18 @@ def test_ordinary_phrasings_have_exact_answers():
     check(CALENDAR, ANSWERS)
 
 
-def test_it_refuses_what_it_does_not_understand_to_the_last_word():
+def test_questions_outside_its_scope_are_rejected():
     check_refusals(CALENDAR, (*NOT_FOR_ANY, *REFUSED))
 
 
-def test_nothing_that_is_asked_makes_it_fail():
+def test_no_input_raises_an_unexpected_error():
     never_fails(CALENDAR)
 
 
 @pytest.mark.parametrize(
     ("year", "day"), [(1818, (3, 22)), (1961, (4, 2)), (2000, (4, 23)), (2024, (3, 31)), (2038, (4, 25))]
 )
-def test_easter_is_when_it_was(year: int, day: tuple[int, int]):
+def test_easter_dates_are_correct(year: int, day: tuple[int, int]):
     assert easter(year) == date(year, *day)
 
 
@@ -88,12 +88,12 @@ def test_easter_is_when_it_was(year: int, day: tuple[int, int]):
     st.dates(date(1600, 1, 1), date(9999, 12, 31)),
     st.sampled_from(["{0:%Y-%m-%d}", "{1}", "the {2} of {0:%B} {0:%Y}"]),
 )
-def test_a_date_is_read_as_it_is_written(day: date, form: str):
+def test_every_written_form_of_a_date_is_parsed(day: date, form: str):
     assert read_date(form.format(day, short_date(day), f"{day.day}th"), TODAY) == day
 
 
 @given(st.dates(date(1900, 1, 1), date(2900, 1, 1)), st.integers(0, 100_000))
-def test_days_after_a_date_are_days_between_the_dates(day: date, count: int):
+def test_adding_days_to_a_date_matches_the_difference(day: date, count: int):
     later = day + timedelta(days=count)
     assert say(CALENDAR, f"how many days between {day} and {later}").startswith(
         f"There {'is' if count == 1 else 'are'} {count:,} day"
@@ -102,7 +102,7 @@ def test_days_after_a_date_are_days_between_the_dates(day: date, count: int):
 
 
 @given(st.integers(1, 12), st.integers(1, 12), st.integers(1600, 9999))
-def test_a_date_in_digits_with_two_readings_is_refused(first: int, second: int, year: int):
+def test_an_ambiguous_date_in_digits_is_rejected(first: int, second: int, year: int):
     if first == second:
         assert read_date(f"{first}/{second}/{year}", TODAY) == date(year, first, first)
     else:

@@ -62,7 +62,7 @@ EXAMPLE = re.compile(r"(?:\"content\": |input=|podium ask )[\"']([^\"']+)[\"']")
     "question",
     dict.fromkeys([QUESTION, *(match[1] for page in FIRST_PAGES for match in [EXAMPLE.search((ROOT / page).read_text("utf-8"))] if match)]),
 )  # fmt: skip
-async def test_the_default_team_answers_the_first_question_of_the_demo_and_of_the_first_pages(question: str):
+async def test_the_default_team_answers_the_questions_of_demo_and_tutorials(question: str):
     worker, text = await ask_turns("calculator", question)
     assert worker != "writer"
     assert not text.startswith(HONEST)
@@ -77,7 +77,7 @@ async def test_the_default_team_answers_the_first_question_of_the_demo_and_of_th
         "Thanks! And how do I boil an egg?", "What is the largest planet? How far is it from the Sun?", "Can you explain how engines work?",
     ],
 )  # fmt: skip
-async def test_what_no_program_can_answer_is_answered_honestly(question: str):
+async def test_a_question_that_no_program_can_answer_gets_an_honest_reply(question: str):
     worker, text = await ask_turns("almanac", question)
     assert worker == "guide"
     assert text.startswith(HONEST)
@@ -93,11 +93,11 @@ async def test_what_no_program_can_answer_is_answered_honestly(question: str):
         "Write two lines with it.", "Give me a slogan for a bakery", "What is your name?", "Could you make it funnier?",
     ],
 )  # fmt: skip
-async def test_writing_and_small_talk_are_left_to_the_writer(question: str):
+async def test_writing_and_small_talk_go_to_the_writer(question: str):
     assert await ask_turns("almanac", question) == ("writer", WRITTEN)
 
 
-async def test_the_guide_says_what_the_team_can_do():
+async def test_the_guide_describes_the_teams_abilities():
     worker, text = await ask_turns("writer", "What can you do?")
     assert (worker, text[:28]) == ("guide", "This is the bundled team. It")
 
@@ -110,7 +110,7 @@ async def test_the_guide_says_what_the_team_can_do():
         ("What is 2 + 3? What is 4 + 5?", "2 + 3 = 5.\n4 + 5 = 9."),
     ],
 )  # fmt: skip
-async def test_two_questions_at_once_are_answered_if_programs_can_answer_both(question: str, answer: str):
+async def test_a_double_question_is_answered_if_programs_can_answer_both(question: str, answer: str):
     assert await ask_turns("atlas", question) == ("guide", answer)
 
 
@@ -122,7 +122,7 @@ async def test_a_program_answers_although_the_plan_names_a_model(worker: str):
     assert await ask_turns(worker, "Tell me a joke.") == (worker, WRITTEN)
 
 
-async def test_a_model_that_is_called_by_its_name_answers_itself():
+async def test_a_model_called_by_its_name_answers_itself():
     assert await ask(BUNDLED.members["writer"], "What is 2 + 3?") == ("writer", WRITTEN)
 
 
@@ -173,7 +173,7 @@ FOLLOW_UPS: Mapping[str, tuple[tuple[str, ...], str]] = {
 
 
 @pytest.mark.parametrize(("questions", "answer"), FOLLOW_UPS.values(), ids=FOLLOW_UPS.keys())
-async def test_a_program_answers_a_question_that_follows_its_own(questions: tuple[str, ...], answer: str):
+async def test_a_program_answers_a_follow_up_to_its_own_answer(questions: tuple[str, ...], answer: str):
     assert (await ask_turns("converter", *questions))[1] == answer
 
 
@@ -189,7 +189,7 @@ async def test_a_program_answers_a_question_that_follows_its_own(questions: tupl
         ("What is the largest planet?", "How far is it from the Sun?"),
     ],
 )  # fmt: skip
-async def test_a_follow_up_of_several_meanings_or_of_none_is_not_answered_by_a_program(
+async def test_an_ambiguous_follow_up_is_not_answered_by_a_program(
     questions: tuple[str, ...],
 ):
     worker, text = await ask_turns("converter", *questions)
@@ -213,7 +213,7 @@ def with_worker(settings: Settings, **worker: Any) -> Settings:
     ],
     ids=["MODEL=", *KEYS.values(), "a server of one's own"],
 )
-async def test_the_guide_never_stands_in_for_a_real_model(settings: Settings, key: str | None):
+async def test_the_guide_never_replaces_a_real_model(settings: Settings, key: str | None):
     pool = pool_of(settings, {key: "a-key"} if key else {})
     assert "guide" not in pool.members
     named = [name for each in pool.settings.workers for name in (*each.named_fallbacks, *each.try_first)]
@@ -226,14 +226,14 @@ async def test_the_guide_never_stands_in_for_a_real_model(settings: Settings, ke
         assert (await ask(pool.team.pool["almanac"].for_conductor, "How do I boil an egg?"))[0] == "writer"
 
 
-def test_the_bundled_guide_is_the_one_that_is_removed():
+def test_the_removed_guide_is_the_bundled_one():
     (guide,) = [each for each in load(LOCAL).workers if each.name == "guide"]
     assert guide.kind == "python"
     assert (guide.factory, guide.in_pool) == (GUIDE, False)
     assert BUNDLED.line("calculator")[-2:] == ("guide", "writer")
 
 
-async def test_the_record_shows_who_was_called_first_and_a_request_may_ask_for_the_model_alone():
+async def test_the_record_shows_the_first_worker_and_a_request_may_choose_the_model():
     program = {
         "name": "sums",
         "kind": "python",
@@ -262,7 +262,7 @@ async def test_the_record_shows_who_was_called_first_and_a_request_may_ask_for_t
     assert shown == [("2 + 3 = 5.", "sums", []), ("a says so.", "a", []), ("a says so.", "a", ["sums"])]
 
 
-async def test_requests_that_choose_their_workers_call_exactly_these():
+async def test_requests_that_choose_workers_call_exactly_those():
     conversation = (Message.of("user", "What is 2 + 3?"),)
     own = BUNDLED.team
     chosen = own.members_for(Task(conversation, workers=("writer",)))
@@ -273,7 +273,7 @@ async def test_requests_that_choose_their_workers_call_exactly_these():
 @pytest.mark.parametrize(
     "why", ["the settings name the workers of the model", "another context is too short"]
 )
-async def test_a_request_that_chooses_no_workers_calls_programs_first_although_not_all_workers_may_answer(
+async def test_a_request_without_a_choice_of_workers_tries_programs_first(
     why: str,
 ):
     program = {"name": "sums", "kind": "python", "factory": "serving.workers.programs.calculator:Calculator"}
@@ -292,5 +292,5 @@ async def test_a_request_that_chooses_no_workers_calls_programs_first_although_n
     ("second", "worker"),
     [("I don't like onions", "guide"), ("shorter please", "guide"), ("are you sure?", "guide"), ("My name is Petra.", "guide"), ("Thanks!", "writer"), ("Write a poem about cats", "writer")],
 )  # fmt: skip
-async def test_what_follows_an_honest_answer_is_invented_only_if_it_is_a_new_topic(second: str, worker: str):
+async def test_after_an_honest_reply_only_a_new_topic_is_invented(second: str, worker: str):
     assert (await ask_turns("writer", "Why do cats purr", second))[0] == worker

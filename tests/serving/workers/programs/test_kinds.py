@@ -16,7 +16,7 @@ ASKED = [WINTER if isinstance(each, Calendar) else each for each in PROGRAMS]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_phrasing_of_a_kind_is_answered_right_or_refused_as_it_should(kind: str):
+def test_every_phrasing_of_a_kind_is_answered_or_rejected_as_expected(kind: str):
     wrong: dict[str, list[str]] = {}
     for line in KINDS[kind]:
         question, _, answer = line.partition(" => ")

@@ -21,7 +21,7 @@ def plain(text: str) -> str:
 
 
 @pytest.mark.timeout(120)
-def test_ordinary_questions_are_answered_right_or_refused():
+def test_ordinary_questions_are_answered_correctly_or_rejected():
     wrong: dict[str, list[str]] = {}
     n_refused = 0
     for line in LINES:
@@ -35,7 +35,7 @@ def test_ordinary_questions_are_answered_right_or_refused():
     assert (wrong, n_refused <= MOST_REFUSED) == ({}, True)
 
 
-def test_the_examples_of_the_console_are_answered():
+def test_the_consoles_examples_are_answered():
     page = (ROOT / "console/src/pages/ask.tsx").read_text(encoding="utf-8")
     (examples,) = re.findall(r"const EXAMPLES = (\[.*?\]);", page, re.DOTALL)
     replies = {text: [say(each, text) for each in PROGRAMS] for text in json.loads(examples)}

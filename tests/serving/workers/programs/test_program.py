@@ -61,7 +61,7 @@ async def test_the_last_message_of_the_user_is_answered():
     )
 
 
-async def test_a_refusal_names_the_program_and_the_reason():
+async def test_a_rejection_names_the_program_and_the_reason():
     message = await refusal(asked("Who wrote Hamlet?"))
     assert message == (
         "calculator is a program that answers only questions about arithmetic, percentages, comparisons of numbers and algebra. "
@@ -79,7 +79,7 @@ async def test_a_refusal_names_the_program_and_the_reason():
     ],
     ids=["no question", "a schema", "embeddings", "no message"],
 )
-async def test_it_refuses_calls_that_are_no_question(call: Call):
+async def test_calls_that_are_not_questions_are_rejected(call: Call):
     assert await refusal(call)
 
 
@@ -93,19 +93,19 @@ def prompt(question: tuple[Message, ...], step: Step, *outputs: str) -> Call:
     return Call(made.messages, mark_key=made.mark_key)
 
 
-async def test_the_subtask_of_a_step_is_answered_if_the_users_words_are_not_understood():
+async def test_the_subtask_is_answered_if_the_users_question_is_not_understood():
     reply = await answer(prompt(QUESTION, Step("calculator", "Calculate 15% of 80.")))
     assert "".join(reply.texts) == "15 % of 80 is 12."
 
 
-async def test_the_users_words_come_before_a_subtask():
+async def test_the_users_question_is_tried_before_the_subtask():
     reply = await answer(
         prompt((Message.of("user", "What is 15% of 80?"),), Step("calculator", "Calculate 15% of 8."))
     )
     assert "".join(reply.texts) == "15 % of 80 is 12."
 
 
-async def test_outputs_of_other_steps_are_not_read_as_the_question():
+async def test_outputs_of_other_steps_are_not_treated_as_the_question():
     step = Step("calculator", "", access=(0,))
     reply = await answer(prompt((Message.of("user", "What is 2 + 3?"),), step, "What is 4 + 5?"))
     assert "".join(reply.texts) == "2 + 3 = 5."
@@ -117,7 +117,7 @@ async def test_a_message_of_several_parts_is_one_text():
     assert "".join(reply.texts) == "2 + 3 = 5."
 
 
-async def test_limits_of_the_answer_are_kept():
+async def test_length_limits_and_stop_sequences_apply():
     cut = await answer(asked("what is 2 + 3?", sampling=Sampling(max_output_tokens=2)))
     assert ("".join(cut.texts), cut.finish) == ("2 +", FinishReason.LENGTH)
     stopped = await answer(asked("what is 2 + 3?", sampling=Sampling(stop=("=",))))
@@ -134,18 +134,18 @@ async def test_limits_of_the_answer_are_kept():
         ("Great!!", "Great"),
     ],
 )
-def test_politeness_is_no_part_of_a_question(raw: str, text: str):
+def test_polite_phrases_are_ignored(raw: str, text: str):
     assert read_question(raw).text == text
 
 
 @pytest.mark.parametrize(
     "raw", ["2 + 3? Just the number.", "2 + 3. Answer with one word", "2 + 3? Only the result, please."]
 )
-def test_a_wish_for_the_bare_value_is_kept(raw: str):
+def test_only_the_value_is_returned_if_requested(raw: str):
     assert CALCULATOR.reply(read_question(raw)) == "5"
 
 
-async def test_a_refusal_is_on_record_and_the_fallback_answers():
+async def test_a_rejected_question_is_recorded_and_the_fallback_answers():
     settings = parse(
         {
             "workers": [
@@ -171,7 +171,7 @@ async def test_a_refusal_is_on_record_and_the_fallback_answers():
 
 
 @pytest.mark.parametrize("question", ["what is 2 + 3?", "what is 7 to the power of 1200?"])
-async def test_an_answer_costs_no_more_than_its_words(question: str):
+async def test_an_answer_is_billed_only_for_its_words(question: str):
     name, factory = "calculator", "serving.workers.programs.calculator:Calculator"
     price = {"input_usd_per_mtok": 1, "output_usd_per_mtok": 1}
     pool = build_pool(
@@ -187,7 +187,7 @@ async def test_an_answer_costs_no_more_than_its_words(question: str):
     assert (ledger.spent_tokens, reply.result.cost_is_bound) == (usage.output_tokens, False)
 
 
-async def test_a_later_step_of_the_same_run_may_call_a_program_that_refused():
+async def test_a_program_that_rejected_a_question_may_answer_a_later_step():
     price = {"input_usd_per_mtok": 0, "output_usd_per_mtok": 0}
     worker = {
         "name": "calculator",
@@ -208,7 +208,7 @@ async def test_a_later_step_of_the_same_run_may_call_a_program_that_refused():
         assert "".join([delta.text async for delta in reply]) == "2 + 3 = 5."
 
 
-def test_a_missing_package_is_named():
+def test_a_missing_package_is_reported():
     class NeedsNothingThatExists(Calculator):
         packages = ("no_such_package",)
 
@@ -218,7 +218,7 @@ def test_a_missing_package_is_named():
         NeedsNothingThatExists("calculator")
 
 
-async def test_an_answer_in_a_format_comes_from_a_model_after_a_program_has_refused():
+async def test_a_model_answers_in_the_requested_format_after_a_program_rejects():
     program = {
         "name": "a",
         "kind": "python",
@@ -248,14 +248,14 @@ async def test_the_log_shows_no_error_for_a_rejected_question(caplog: pytest.Log
     assert getattr(line, FIELDS)["errors"] == []
 
 
-async def test_programs_answer_in_a_process_beside_the_router():
+async def test_programs_run_in_a_separate_process():
     async with Place("place").open(asked("Where?")) as reply:
         async for _ in reply:
             pass
     assert int("".join(reply.texts)) != os.getpid()
 
 
-def test_a_question_that_takes_too_long_ends_the_process_and_the_next_one_is_answered():
+def test_a_slow_question_ends_the_process_and_the_next_is_answered():
     process = ProgramProcess(cpu_s=0.3)
     with pytest.raises(NotForProgram, match="takes too long"):
         process.ask(cast("Any", partial(re.fullmatch, "(a+)+", "a" * 40 + "b")))
@@ -265,7 +265,7 @@ def test_a_question_that_takes_too_long_ends_the_process_and_the_next_one_is_ans
     )
 
 
-def test_a_program_that_fails_is_a_refusal_and_the_next_question_is_answered(
+def test_a_failing_program_rejects_and_the_next_question_is_answered(
     capfd: pytest.CaptureFixture[str],
 ):
     process = ProgramProcess()
@@ -289,7 +289,7 @@ SLOW_ONCE = (
 """Questions that once took a program's regular expressions seconds or hours."""
 
 
-def test_no_ordinary_sentence_takes_a_program_long():
+def test_every_ordinary_sentence_is_processed_quickly():
     process = ProgramProcess()
     for text in SLOW_ONCE:
         for program in PROGRAMS:

@@ -52,11 +52,11 @@ def test_ordinary_phrasings_have_exact_answers():
     check(TOOLS, ANSWERS)
 
 
-def test_it_refuses_what_it_does_not_understand_to_the_last_word():
+def test_questions_outside_its_scope_are_rejected():
     check_refusals(TOOLS, (*NOT_FOR_ANY, *REFUSED))
 
 
-def test_nothing_that_is_asked_makes_it_fail():
+def test_no_input_raises_an_unexpected_error():
     never_fails(TOOLS)
 
 
@@ -67,7 +67,7 @@ def test_numbers_are_sorted_as_python_sorts_them(numbers: list[int]):
 
 
 @given(st.lists(st.lists(CELLS, min_size=2, max_size=2), min_size=1, max_size=6))
-def test_csv_there_and_back_is_the_same(rows: list[list[str]]):
+def test_csv_round_trips_through_json(rows: list[list[str]]):
     table = "\n".join(",".join(row) for row in [["one", "two"], *rows])
     as_json = say(TOOLS, f"convert this CSV to JSON:\n{table}")
     assert [list(row.values()) for row in json.loads(as_json)] == rows
@@ -87,11 +87,11 @@ JSON = st.recursive(
 
 
 @given(st.dictionaries(st.text("xyz", max_size=3), JSON, min_size=1, max_size=3))
-def test_formatted_json_means_the_same(value: object):
+def test_formatting_json_does_not_change_its_value(value: object):
     for verb in ("pretty print", "minify"):
         assert json.loads(say(TOOLS, f"{verb} this json:\n{json.dumps(value)}")) == value
 
 
-def test_it_works_on_the_output_of_an_earlier_step():
+def test_the_output_of_an_earlier_step_can_be_transformed():
     question = read_question("Convert the text above to uppercase.", ["an answer"])
     assert TOOLS.reply(question) == "AN ANSWER"

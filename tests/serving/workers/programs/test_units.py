@@ -56,11 +56,11 @@ def test_ordinary_phrasings_have_exact_answers():
     check(CONVERTER, ANSWERS)
 
 
-def test_it_refuses_what_it_does_not_understand_to_the_last_word():
+def test_questions_outside_its_scope_are_rejected():
     check_refusals(CONVERTER, (*NOT_FOR_ANY, *REFUSED))
 
 
-def test_nothing_that_is_asked_makes_it_fail():
+def test_no_input_raises_an_unexpected_error():
     never_fails(CONVERTER)
 
 
@@ -69,7 +69,7 @@ def test_nothing_that_is_asked_makes_it_fail():
     st.sampled_from(sorted(UNITS)),
     st.fractions(-(10**6), 10**6, max_denominator=100),
 )
-def test_a_conversion_there_and_back_gives_the_same_amount(source: str, target: str, amount: Fraction):
+def test_a_conversion_round_trips(source: str, target: str, amount: Fraction):
     one, other = UNITS[source][0], UNITS[target][0]
     try:
         there = convert(amount, one, other)

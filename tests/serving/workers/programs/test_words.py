@@ -110,16 +110,16 @@ def test_ordinary_phrasings_have_exact_answers():
     check(DICTIONARY, ANSWERS)
 
 
-def test_it_refuses_what_it_does_not_understand_to_the_last_word():
+def test_questions_outside_its_scope_are_rejected():
     check_refusals(DICTIONARY, (*NOT_FOR_ANY, *REFUSED))
 
 
-def test_nothing_that_is_asked_makes_it_fail():
+def test_no_input_raises_an_unexpected_error():
     never_fails(DICTIONARY)
 
 
 @given(st.from_regex(r"[a-z]{2,12}", fullmatch=True))
-def test_a_word_spelled_backwards_twice_is_the_word(word: str):
+def test_reversing_a_word_twice_returns_it(word: str):
     backwards = say(DICTIONARY, f'spell "{word}" backwards. One word only.')
     assert (backwards, say(DICTIONARY, f'spell "{backwards}" backwards. One word only.')) == (
         word[::-1],
@@ -135,14 +135,14 @@ def test_a_word_spelled_backwards_twice_is_the_word(word: str):
         unique=True,
     )
 )
-def test_words_are_sorted_as_python_sorts_them(words: list[str]):
+def test_words_are_sorted_as_in_python(words: list[str]):
     assert say(DICTIONARY, f"sort alphabetically: {', '.join(words)}") == ", ".join(sorted(words))
 
 
 @given(st.from_regex(r"[a-z]{2,12}", fullmatch=True), st.sampled_from("abcdefghijklmnopqrstuvwxyz"))
 @example("aa", "u")
 @example("see u soon", "u")
-def test_letters_are_counted_as_python_counts_them(word: str, letter: str):
+def test_letters_are_counted_as_in_python(word: str, letter: str):
     assert f"appears {word.count(letter)} time" in say(
         DICTIONARY, f'how many times does the letter {letter} appear in "{word}"'
     )
@@ -160,7 +160,7 @@ def test_letters_are_counted_as_python_counts_them(word: str, letter: str):
         ("mother", "father"),
     ],
 )
-def test_the_first_opposite_is_the_usual_one(word: str, opposite: str):
+def test_the_first_opposite_is_the_most_common_one(word: str, opposite: str):
     assert opposites(word)[0] == opposite
 
 
