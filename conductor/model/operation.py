@@ -100,7 +100,9 @@ class WireOptions(Value, frozen=True):
         cache = self.prompt_cache
         if cache is None or not cache.conversation:
             return NO_OPTIONS
-        plans = PromptCache(conversation=f"{cache.conversation}-plan", is_named=cache.is_named)
+        plans = PromptCache(
+            conversation=f"{cache.conversation}-plan", lifetime=cache.lifetime, is_named=cache.is_named
+        )
         return WireOptions(prompt_cache=plans)
 
     @property

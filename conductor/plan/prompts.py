@@ -258,6 +258,23 @@ def _with_last_user(messages: Sequence[Message], text: str) -> list[Message]:
     return [*messages, Message.of("user", text)]
 
 
+TO_THE_LAST_TURN = "The conversation; plan the answer to its last turn:\n"
+"""Text before the conversation in a plan's prompt. A single turn has another text."""
+
+
+def split_at_turns(text: str) -> list[str]:
+    """Split the user's turn of a plan's prompt. The parts together are `text`.
+
+    Each part ends with a turn of the user, except the last part if a note follows the conversation. The next plan's
+    prompt begins with the same parts, and has more of them. Without an earlier turn, `text` is the only part.
+    """
+    key = re.search(rf"{TO_THE_LAST_TURN}<turn-(\w+) ", text)
+    if key is None:
+        return [text]
+    ends = re.split(rf'(?<=</turn-{key[1]}>)(?!\n\n<turn-{key[1]} role="user">)', text)
+    return [part for part in ends if part]
+
+
 def _question(conversation: Sequence[Message]) -> str:
     """Return the conversation as one text for the conductor. Marks enclose its turns, and attachments are named."""
     plain = with_names(with_stable_system(conversation))
@@ -265,7 +282,7 @@ def _question(conversation: Sequence[Message]) -> str:
         return f"The user's question:\n{plain[0].text}"
     key = mark_key(*(message.text for message in plain))
     turns = "\n\n".join(enclose("turn", key, message.text, role=message.role) for message in plain)
-    return f"The conversation; plan the answer to its last turn:\n{turns}"
+    return TO_THE_LAST_TURN + turns
 
 
 def _card(member: PoolMember) -> str:

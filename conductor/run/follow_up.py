@@ -165,10 +165,10 @@ def gain_usd(plan: Plan, pool: Pool, follow_up: FollowUp) -> Decimal | None:
     """
     gain, now = cost_usd(follow_up.worker, pool, follow_up), _later_usd(follow_up.worker, pool, follow_up)
     later = [_later_usd(name, pool, follow_up) for name in _others(plan, follow_up)]
-    known = [each for each in later if each is not None]
-    if gain is None or now is None or len(known) < len(later):
+    costs = [each for each in later if each is not None]
+    if gain is None or now is None or len(costs) < len(later):
         return None
-    saved = max((now - each for each in known), default=Decimal(0))
+    saved = max((now - each for each in costs), default=Decimal(0))
     return gain + min(follow_up.turns, MOST_TURNS_EXPECTED) * max(Decimal(0), saved)
 
 

@@ -9,7 +9,7 @@ from conductor.model.characters import BYTES_PER_TOKEN, byte_size
 from conductor.plan.plan import Plan, Step
 from conductor.run.events import PlanEnded, StepAborted, StepOutcome
 from conductor.run.follow_up import FollowUp, course, why_kept
-from conductor.run.moves import RunPlan, WritePlan
+from conductor.run.moves import RunPlan, WritePlan, filter_failure
 from conductor.run.plan_requests import PlanRequests, PlanStream
 from conductor.run.run import RunContext, wait_until_done
 
@@ -84,7 +84,7 @@ class FollowUpRound:
             if plan and (why or early):
                 log.append(PlanEnded(now_s(), index, stream.result, accepted=bool(why), why=why))
             if plan is None or why:
-                if early and not early.lacks_budget:
+                if early and not early.lacks_budget and not self._is_filter_told(index):
                     await early.keep()
                 return
             if early:
@@ -99,6 +99,11 @@ class FollowUpRound:
         finally:
             if early:
                 await early.aclose()
+
+    def _is_filter_told(self, index: int) -> bool:
+        """Return whether the conductor's content filter has rejected the request, and the client must receive its error."""
+        plan, conductor = self._context.log.record.plans[index], self._requests.conductor
+        return filter_failure(plan, conductor.member.tells_filters) is not None
 
     def _answer_early(self) -> "EarlyAnswer":
         index = self._requests.start("conversation", 0, None, ())
@@ -166,6 +171,7 @@ class EarlyAnswer:
         finally:
             if not self._task.cancelled():
                 self._task.exception()  # retrieved, so that asyncio does not log it
+            self._stop()  # a task that is cancelled before its first step does not run
 
     async def _run(self, execute: Execute) -> None:
         try:

@@ -89,7 +89,7 @@ def next_move(
     if not record.plans:
         return _first_move(task, follow_up if stays else None, has_conductor=has_conductor)
     plan = record.plans[-1]
-    filtered = _filter_failure(plan, tells_filters)
+    filtered = filter_failure(plan, tells_filters)
     if filtered is not None:
         return _give_up(record, filtered)
     if follow_up is not None and _keeps_worker(record, plan):
@@ -127,7 +127,7 @@ def _keeps_worker(record: Record, plan: PlanRecord) -> bool:
     return is_first and (plan.accepted or plan.rejection is not None or has_failed)
 
 
-def _filter_failure(plan: PlanRecord, tells_filters: Collection[str]) -> Failure | None:
+def filter_failure(plan: PlanRecord, tells_filters: Collection[str]) -> Failure | None:
     """Return the failure of the plan or its last step if a content filter caused it and the client must receive it."""
     last = plan.steps[-1] if plan.steps else None
     failure = plan.failure or (last.failure if last and last.status == "failed" else None)

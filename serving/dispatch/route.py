@@ -294,8 +294,8 @@ async def call_again(call: Call, hold: AttemptHold | None, error: WorkerError, w
         await asyncio.sleep(wait_s)
         return call
     longest = await hold.renew(error, wait_s)
-    wanted = call.sampling.max_output_tokens
-    longest = longest if wanted is None else min(wanted, longest)
+    limit = call.sampling.max_output_tokens
+    longest = longest if limit is None else min(limit, longest)
     return replace(call, sampling=replace(call.sampling, max_output_tokens=longest))
 
 

@@ -86,43 +86,43 @@ class MemoryConversations:
     """`ConversationStore` in the memory of one replica. It is lost when the replica ends."""
 
     def __init__(self) -> None:
-        self._kept = dict[str, Conversation]()
+        self._conversations = dict[str, Conversation]()
         self._items = dict[str, dict[str, Json | None]]()
         """Items by conversation id and item id. None marks a removed item."""
         self._turns = dict[str, set[str]]()
 
     async def create(self, conversation: Conversation) -> None:
-        self._kept[conversation.id] = conversation
+        self._conversations[conversation.id] = conversation
         self._items[conversation.id], self._turns[conversation.id] = {}, set()
 
     async def get(self, id: str) -> Conversation | None:
-        conversation = self._kept.get(id)
+        conversation = self._conversations.get(id)
         return replace(conversation, n_items=len(self._items[id])) if conversation else None
 
     async def usage(self, account: Account) -> tuple[int, int]:
-        mine = [each for each in self._kept.values() if same_owner(each.account, account)]
+        mine = [each for each in self._conversations.values() if same_owner(each.account, account)]
         return len(mine), sum(each.n_bytes for each in mine)
 
     async def set_metadata(self, id: str, metadata: Mapping[str, str]) -> None:
-        if id in self._kept:
-            self._touch(replace(self._kept[id], metadata=metadata))
+        if id in self._conversations:
+            self._touch(replace(self._conversations[id], metadata=metadata))
 
     async def delete(self, id: str) -> None:
-        for kept in (self._kept, self._items, self._turns):
-            kept.pop(id, None)
+        for each in (self._conversations, self._items, self._turns):
+            each.pop(id, None)
 
     async def append(self, id: str, items: Sequence[Json], turn: str = "") -> None:
-        if id not in self._kept or turn in self._turns[id]:
+        if id not in self._conversations or turn in self._turns[id]:
             return
         if turn:
             self._turns[id].add(turn)
         self._items[id] |= {item["id"]: item for item in items}
-        conversation = self._kept[id]
+        conversation = self._conversations[id]
         self._touch(
             replace(conversation, n_bytes=conversation.n_bytes + sum(map(len, map(orjson.dumps, items))))
         )
-        while len(self._kept) > 1 and sum(each.n_bytes for each in self._kept.values()) > MOST_BYTES_IN_MEMORY:  # fmt: skip
-            await self.delete(next(iter(self._kept)))
+        while len(self._conversations) > 1 and sum(each.n_bytes for each in self._conversations.values()) > MOST_BYTES_IN_MEMORY:  # fmt: skip
+            await self.delete(next(iter(self._conversations)))
 
     async def items(
         self, id: str, limit: int | None = None, after: str | None = None, *, newest_first: bool = False
@@ -140,13 +140,13 @@ class MemoryConversations:
         item = self._items.get(id, {}).get(item_id)
         if item is not None:
             self._items[id][item_id] = None
-            conversation = self._kept[id]
+            conversation = self._conversations[id]
             self._touch(replace(conversation, n_bytes=conversation.n_bytes - len(orjson.dumps(item))))
 
     def _touch(self, conversation: Conversation) -> None:
         """Store a changed conversation as the most recent one."""
-        self._kept.pop(conversation.id)
-        self._kept[conversation.id] = conversation
+        self._conversations.pop(conversation.id)
+        self._conversations[conversation.id] = conversation
 
 
 def new_conversation(id: str, account: Account, metadata: Mapping[str, str]) -> Conversation:

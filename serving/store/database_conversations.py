@@ -16,7 +16,7 @@ from serving.store.conversations import Conversation
 from serving.store.queries import owner_condition
 
 Json = dict[str, Any]
-HELD, ITEM = conversation_table.c, conversation_item.c
+CONVERSATION, ITEM = conversation_table.c, conversation_item.c
 
 
 class DatabaseConversations:
@@ -41,32 +41,32 @@ class DatabaseConversations:
         await self._write(insert(conversation_table).values(row))
 
     async def get(self, id: str) -> Conversation | None:
-        is_of_it = ITEM.conversation_id == HELD.id
+        is_of_it = ITEM.conversation_id == CONVERSATION.id
         n_items = select(func.count()).where(is_of_it).scalar_subquery().label("n_items")
-        rows = await self._store.read(select(conversation_table, n_items).where(HELD.id == id))
+        rows = await self._store.read(select(conversation_table, n_items).where(CONVERSATION.id == id))
         return _conversation(rows[0]) if rows else None
 
     async def usage(self, account: Account) -> tuple[int, int]:
         mine = owner_condition(conversation_table, account)
         query = select(
-            func.count().label("n"), func.coalesce(func.sum(HELD.n_bytes), 0).label("n_bytes")
+            func.count().label("n"), func.coalesce(func.sum(CONVERSATION.n_bytes), 0).label("n_bytes")
         ).where(mine)
         rows = await self._store.read(query)
         return (int(rows[0].n), int(rows[0].n_bytes)) if rows else (0, 0)
 
     async def set_metadata(self, id: str, metadata: Mapping[str, str]) -> None:
         values = {"metadata": orjson.dumps(metadata).decode(), "changed_us": now_us()}
-        await self._write(update(conversation_table).where(HELD.id == id).values(values))
+        await self._write(update(conversation_table).where(CONVERSATION.id == id).values(values))
 
     async def delete(self, id: str) -> None:
         await self._write(
             delete(conversation_item).where(ITEM.conversation_id == id),
-            delete(conversation_table).where(HELD.id == id),
+            delete(conversation_table).where(CONVERSATION.id == id),
         )
 
     async def append(self, id: str, items: Sequence[Json], turn: str = "") -> None:
         async with (await self._store.database()).writing() as connection:
-            locked = select(HELD.id).where(HELD.id == id).with_for_update()
+            locked = select(CONVERSATION.id).where(CONVERSATION.id == id).with_for_update()
             if (await connection.execute(locked)).first() is None or not items:
                 return
             if turn and await _has_turn(connection, id, turn):
@@ -80,9 +80,11 @@ class DatabaseConversations:
                 for n, (item, body) in enumerate(zip(items, bodies, strict=True))
             ]  # fmt: skip
             await connection.execute(insert(conversation_item), rows)
-            n_bytes = HELD.n_bytes + sum(map(len, bodies))
+            n_bytes = CONVERSATION.n_bytes + sum(map(len, bodies))
             changed = (
-                update(conversation_table).where(HELD.id == id).values(n_bytes=n_bytes, changed_us=at_us)
+                update(conversation_table)
+                .where(CONVERSATION.id == id)
+                .values(n_bytes=n_bytes, changed_us=at_us)
             )
             await connection.execute(changed)
 
@@ -108,11 +110,15 @@ class DatabaseConversations:
 
     async def remove_item(self, id: str, item_id: str) -> None:
         async with (await self._store.database()).writing() as connection:
-            await connection.execute(select(HELD.id).where(HELD.id == id).with_for_update())
+            await connection.execute(select(CONVERSATION.id).where(CONVERSATION.id == id).with_for_update())
             one = (ITEM.conversation_id == id) & (ITEM.id == item_id)
             n_bytes = (await connection.execute(select(ITEM.n_bytes).where(one))).scalar() or 0
             await connection.execute(update(conversation_item).where(one).values(body=None, n_bytes=0))
-            less = update(conversation_table).where(HELD.id == id).values(n_bytes=HELD.n_bytes - n_bytes)
+            less = (
+                update(conversation_table)
+                .where(CONVERSATION.id == id)
+                .values(n_bytes=CONVERSATION.n_bytes - n_bytes)
+            )
             await connection.execute(less)
 
     async def _write(self, *statements: Any) -> None:

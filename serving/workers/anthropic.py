@@ -34,7 +34,7 @@ from serving.egress.client import guard, tls_context
 from serving.schemas.anthropic import output_format
 from serving.workers.answer_stream import Provider
 from serving.workers.anthropic_stream import AnthropicAnswer, events_in
-from serving.workers.anthropic_tools import add_marks, system_json, tools_json, turns_json
+from serving.workers.anthropic_tools import add_marks, add_plan_marks, system_json, tools_json, turns_json
 from serving.workers.cache_marks import cache_control, is_long_enough, limit_marks
 from serving.workers.chat_chunks import fields
 from serving.workers.clouds import credential_errors, garble_errors, google_credentials
@@ -142,11 +142,15 @@ class AnthropicWorker:
         """
         account, cache = self._account, call.sampling.options.prompt_cache or PromptCache()
         is_plan, model = call.site.operation == "plan", account.public_name.lower()
-        is_reused = is_plan or (cache.conversation and call.terms.priority == "interactive")
-        if account.sets_breakpoints and is_reused and "claude" in model and is_long_enough(call, model):
+        goes_on = bool(cache.conversation) and call.terms.priority == "interactive"
+        is_reused = (is_plan or goes_on) and is_long_enough(call, model)
+        if account.sets_breakpoints and is_reused and "claude" in model:
             has_hour = account.access.service != "bedrock" or not WITHOUT_HOUR.search(model)
             mark = cache_control("1h" if has_hour and cache.lifetime == "1h" else "ephemeral")
-            add_marks(request, mark, is_plan=is_plan)
+            if is_plan:
+                add_plan_marks(request, mark, goes_on=goes_on)
+            else:
+                add_marks(request, mark)
         limit_marks(request)
 
     def _messages(self, call: Call, *, thinks: bool) -> list[Message]:

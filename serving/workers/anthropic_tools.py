@@ -14,6 +14,7 @@ from anthropic.types import RawMessageStreamEvent
 
 from conductor.model.characters import whole
 from conductor.model.messages import File, Image, Message, Part, Text, ToolCall, ToolResult
+from conductor.plan.prompts import split_at_turns
 from serving.workers.cache_marks import cache_control, has_marks
 from serving.workers.output_limit import OutputMeter
 from serving.workers.wire_tools import WireTools, arguments_of, function_of, name_of, object_or_input, wire_id
@@ -53,7 +54,11 @@ DOCUMENT_CHARS = 16_384
 """Length from which a text counts as a document, about which further questions are likely."""
 
 
-def add_marks(request: dict[str, Any], mark: Mapping[str, Any], *, is_plan: bool) -> None:
+LOOK_BACK = 20
+"""Number of blocks in which the API looks for a cached prefix: the marked block and those before it."""
+
+
+def add_marks(request: dict[str, Any], mark: Mapping[str, Any]) -> None:
     """Add cache marks to `request`, unless it has some already.
 
     1. At the end of the system prompt, or of the tools if there is no system prompt. Other requests share it.
@@ -63,8 +68,8 @@ def add_marks(request: dict[str, Any], mark: Mapping[str, Any], *, is_plan: bool
     4. At the last block of the user turn before. It was the newest one in the request before, and the API finds a
        cached prefix only within 20 blocks before a mark.
 
-    A plan gets only the first mark, because its question changes. The first request of a conversation gets the others
-    only if it has tools or a long document. Assistant turns get no marks, because they may have to stay unchanged.
+    The first request of a conversation gets the others only if it has tools or a long document. Assistant turns get no
+    marks, because they may have to stay unchanged.
 
     Source: https://platform.claude.com/docs/en/build-with-claude/prompt-caching, sections "How automatic prefix
     checking works" and "What can be cached".
@@ -73,23 +78,54 @@ def add_marks(request: dict[str, Any], mark: Mapping[str, Any], *, is_plan: bool
         request: request to the API.
         mark: field `cache_control`. All marks have the same lifetime, because the API rejects a longer one after a
             shorter one.
-        is_plan: whether the request asks for a plan.
     """
     if has_marks(request):
         return
-    system, tools = request.get("system"), request.get("tools")
-    if isinstance(system, str):
-        request["system"] = [{"type": "text", "text": system, **mark}]
-    elif head := system or tools:
-        head[-1].update(mark)
+    _mark_head(request, mark)
     users = [turn["content"] for turn in request["messages"] if turn["role"] == "user"]
-    if is_plan or not users:
+    if not users:
         return
     before, newest = users[-2:-1], users[-1]
     is_forced = request.get("tool_choice", {}).get("type") in ("any", "tool")
-    if before or (not is_forced and (tools or any(map(_is_document, newest)))):
+    if before or (not is_forced and (request.get("tools") or any(map(_is_document, newest)))):
         for block in (*(blocks[-1] for blocks in before), *newest[-2:]):
             block.update(mark)
+
+
+def add_plan_marks(request: dict[str, Any], mark: Mapping[str, Any], *, goes_on: bool) -> None:
+    """Add cache marks to a request for a plan, unless it has some already.
+
+    1. At the end of the system prompt. All plans share the instructions and the descriptions of the workers.
+    2. At the end of the prompt. A further plan of the same run starts with it.
+    3. At the block before that. It is the end of the conversation if a note follows.
+    4. 20 blocks before that, because the API would not find a prefix that is further away. Turns without a plan add
+       blocks.
+
+    For marks 2 to 4, the conversation in the prompt is split into blocks. The plan of a conversation's first turn
+    does not get them, because the next plan may never be written.
+
+    Args:
+        request: request to the API.
+        mark: field `cache_control`. See `add_marks`.
+        goes_on: whether the request belongs to a conversation that probably goes on.
+    """
+    if has_marks(request):
+        return
+    _mark_head(request, mark)
+    prompt = request["messages"][0]
+    parts = split_at_turns(prompt["content"][0]["text"]) if goes_on else []
+    if len(parts) > 1:
+        prompt["content"] = blocks = [{"type": "text", "text": part} for part in parts]
+        for block in (blocks[-1], *blocks[-2::-LOOK_BACK][:2]):
+            block.update(mark)
+
+
+def _mark_head(request: dict[str, Any], mark: Mapping[str, Any]) -> None:
+    system = request.get("system")
+    if isinstance(system, str):
+        request["system"] = [{"type": "text", "text": system, **mark}]
+    elif head := system or request.get("tools"):
+        head[-1].update(mark)
 
 
 def _is_document(block: Block) -> bool:

@@ -9,7 +9,7 @@ from decimal import Decimal
 import pytest
 from msgspec.structs import replace
 
-from conductor.errors import BudgetExceeded, WorkerUnavailable
+from conductor.errors import BudgetExceeded, ContentFiltered, WorkerUnavailable
 from conductor.model.call import AnswerFormat, Call, Sampling
 from conductor.model.messages import (
     Message,
@@ -21,12 +21,12 @@ from conductor.model.messages import (
     ToolResult,
     Toolset,
 )
-from conductor.model.reply import CallResult, FinishReason, Reply
+from conductor.model.reply import CallResult, FinishReason, Reply, filter_error
 from conductor.model.terms import Callee
 from conductor.model.usage import Price, Usage, estimate, unseen_bytes
 from conductor.run.call_bound import call_bound, sent_bytes
 from conductor.run.codec import dump, load
-from conductor.run.events import AnswerDelta, Event, RunFinished, RunSuspended
+from conductor.run.events import AnswerDelta, Event, RunFailed, RunFinished, RunSuspended
 from conductor.run.follow_up import Agreement, FollowUp
 from conductor.run.ledger import Budget, BudgetLedger, Hold
 from conductor.run.lifecycle import open_run, resume_run
@@ -497,6 +497,52 @@ async def test_a_budget_for_one_call_pays_the_conductor_first_then_the_worker() 
     assert (run.record.answer, len(a.calls)) == ("mine", 1)
     assert sources(run.record) == ["conductor", "conversation", "conversation"]
     assert [plan.stopped for plan in run.record.plans] == [False, True, False]
+
+
+class NoMoney(BudgetLedger):
+    """Ledger that rejects each call at once."""
+
+    @asynccontextmanager
+    async def hold(
+        self, price: Price | None, input_tokens: int, max_output_tokens: int, what: str
+    ) -> AsyncGenerator[Hold]:
+        raise BudgetExceeded("There is no money left.")
+        yield
+
+
+async def test_a_budget_that_rejects_the_conductor_at_once_is_the_error_of_the_run() -> None:
+    a, boss = Player("a", price=DEAR), Player("boss", KEEP, price=DEAR)
+    engine = in_turn(team(a, conductor=boss), usd_per_s=Decimal(99))
+    async with open_run(engine, ask_for(), ledger=NoMoney()) as run:
+        events = [event async for event in run.events()]
+    nothing_is_left(engine)
+    assert isinstance(events[-1], RunFailed)
+    assert events[-1].failure.is_a(BudgetExceeded)
+    assert all(plan.ended_s is not None for plan in run.record.plans)
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+async def test_a_filter_error_of_the_conductor_reaches_the_client_if_the_settings_say_so(
+    is_told: bool,
+) -> None:
+    gate = Gate()
+    a, boss = Player("a", "mine"), Player("boss", [gate, filter_error("boss")])
+    engine = in_turn(team(a, Player("b"), conductor=boss))
+    assert engine.conductor is not None
+    leader = dataclasses.replace(
+        engine.conductor.member, tells_filters=frozenset({"boss"} if is_told else ())
+    )
+    engine = dataclasses.replace(engine, conductor=dataclasses.replace(engine.conductor, member=leader))
+    run = await run_to_decision(engine, gate, lambda: a.calls)
+    last = run.events[-1]
+    assert len(a.calls) == 1
+    if is_told:
+        assert isinstance(last, RunFailed)
+        assert last.failure.is_a(ContentFiltered)
+        assert not shown(run.events)
+    else:
+        assert isinstance(last, RunFinished)
+        assert shown(run.events) == "mine"
 
 
 # Leaving and going on

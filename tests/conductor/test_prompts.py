@@ -19,7 +19,7 @@ from conductor.plan.grammars import grammar
 from conductor.plan.instructions import Layout, instructions
 from conductor.plan.plan import Plan, Step
 from conductor.plan.prompt_parts import NO_IMAGE, read_marked
-from conductor.plan.prompts import ANSWER, Prompts, read_assignment, work
+from conductor.plan.prompts import ANSWER, Prompts, read_assignment, split_at_turns, work
 from conductor.run.lifecycle import open_run
 from conductor.run.plan_requests import parser
 from conductor.run.team import estimate_price
@@ -284,13 +284,15 @@ def test_untrusted_text_is_never_parsed_as_a_mark(
     assert parts_of("reason", Prompts().repair(prompt, plan_text, error.message)[-1].text)[0] == [outcome]
 
 
-def test_a_longer_conversation_keeps_the_prefix_of_its_prompt() -> None:
+@pytest.mark.parametrize("note", ["", "Worker 0 gave the last answer."])
+def test_a_longer_conversation_keeps_the_prefix_of_its_prompt(note: str) -> None:
     talk = [user("Hi."), Message.of("assistant", "Hello."), user("And?")]
     before, after = (
-        Prompts().plan("lines", POOL, 5, turns)[1].text
-        for turns in (talk, [*talk, Message.of("assistant", "So."), user("?")])
+        split_at_turns(Prompts().plan("lines", POOL, 5, turns, note=each)[1].text)
+        for turns, each in ((talk, ""), ([*talk, Message.of("assistant", "So."), user("?")], note))
     )
-    assert after.startswith(before)
+    assert after[: len(before)] == before
+    assert [each.strip() for each in after[3:]] == ([note] if note else [])
 
 
 def test_a_repair_prompt_shows_the_plan_and_its_error() -> None:

@@ -3,12 +3,15 @@ and cache reads and writes are reported and billed.
 """
 
 import json
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
+from loadtest.rig.cache_provider import PRICES
+from loadtest.rig.prompt_caches import READ, WRITTEN, MessagesPrompt, PrefixCache
 from tests.serving.api.served import ASK, PRICE, Json, Served, plan, scripted, served, step, team
 from tests.serving.api.test_upstreams import remote
 from tests.serving.workers.test_http import PROVIDERS, Provider
@@ -307,6 +310,55 @@ async def test_each_chat_request_is_a_prefix_of_the_next(provider: Provider):
     for before, after in pairwise(bodies):
         assert after["messages"][: len(before["messages"])] == before["messages"]
         assert after.get("system") == before.get("system")
+
+
+def bill(bodies: Sequence[Json]) -> list[Counter[str]]:
+    """Return the tokens of each request to Anthropic by the name of their price."""
+    cache, tokens = PrefixCache(), list[Counter[str]]()
+    for body in bodies:
+        prompt = MessagesPrompt(body, "account")
+        tokens.append(prompt.read(cache, 0))
+        prompt.write(cache, 0)
+    return tokens
+
+
+def with_whole_prompt(body: Json) -> Json:
+    """Return a request for a plan whose conversation is one block without a mark."""
+    (turn,) = body["messages"]
+    return body | {
+        "messages": [turn | {"content": [text("".join(each["text"] for each in turn["content"]))]}]
+    }
+
+
+async def test_a_claude_conductor_reads_the_conversation_of_its_last_plan_from_the_cache():
+    model, to_b = "claude-sonnet-4-6", plan(step("b", ""))
+    async with serving(ANTHROPIC.wire) as upstream:
+        upstream.respond = lambda _: Answer(text=to_b)
+        conductor = remote(ANTHROPIC, upstream.url, name="conductor", model=model, in_pool=False)
+        settings: Json = {
+            "conductor": {"worker": "conductor", "format": "steps"},
+            "workers": [conductor, scripted("b", "Bee.", price={"input_usd_per_mtok": 0, "output_usd_per_mtok": 0})],
+            "models": {"mini": {}},
+        }  # fmt: skip
+        async with served(settings) as api:
+            messages: list[Json] = [{"role": "user", "content": "A long document. " * 5000}]
+            for _ in range(4):
+                await api.ok({"model": "mini", "messages": messages})
+                messages += [
+                    {"role": "assistant", "content": "Bee."},
+                    {"role": "user", "content": "And now?"},
+                ]
+        bodies = [request.body for request in upstream.requests]
+    first, second, *later = bill(bodies)
+    assert first[WRITTEN] == 0, "there may be no other plan"
+    assert second[WRITTEN] > 20_000
+    assert all(tokens[READ] > 20_000 and tokens[WRITTEN] < 100 for tokens in later)
+    usd, usd_before = (
+        sum(n * PRICES[model][price] for tokens in bill(each) for price, n in tokens.items()) / 1_000_000
+        for each in (bodies, list(map(with_whole_prompt, bodies)))
+    )
+    print("USD", usd, usd_before)
+    assert usd < 0.7 * usd_before
 
 
 HINTS: Json = {"prompt_cache_key": "session-1", "prompt_cache_retention": "24h", "prompt_cache_options": {"mode": "explicit", "ttl": "30m"}}  # fmt: skip

@@ -27,6 +27,8 @@ from conductor.model.operation import PromptCache, WireOptions
 from conductor.model.reply import Delta, FinishReason
 from conductor.model.terms import Terms
 from conductor.model.usage import Usage
+from conductor.model.worker import PoolMember
+from conductor.plan.prompts import Prompts
 from serving.clients import build_client
 from serving.settings.access import ModelAccess
 from serving.settings.settings import parse
@@ -34,6 +36,7 @@ from serving.workers.anthropic import AnthropicWorker, fault, thinking_for
 from serving.workers.cache_marks import least_tokens
 from serving.workers.http_errors import ErrorMapper
 from serving.workers.provider_account import ProviderAccount
+from tests.conductor.team import Player
 from tests.wires.anthropic import AnthropicWire
 from tests.wires.server import Answer, WireServer, serving
 
@@ -395,6 +398,49 @@ def test_no_cache_marks_are_set_without_benefit(call: Call, settings: dict[str, 
     request = request_of(call, **settings)
     assert marks_of(request) == {}
     assert isinstance(request["system"], str)
+
+
+NOTE = "Worker 0 gave the last answer."
+POOL = [PoolMember("w", Player("w"))]
+
+
+def plan_call(*texts: str, note: str = "", **fields: Any) -> Call:
+    prompt = Prompts(conductor=MANUAL).plan("lines", POOL, 5, said(*texts), note=note)
+    return in_conversation(*prompt, site=CallSite(operation="plan"), **fields)
+
+
+TALK = ("One?", "1", "Two?", "2", "Three?")
+
+
+@pytest.mark.parametrize(
+    ("call", "n_blocks", "marked"),
+    [
+        (plan_call("One?"), 1, []),
+        (plan_call(*TALK), 3, [1, 2]),
+        (plan_call(*TALK, note=NOTE), 4, [2, 3]),
+        (plan_call(*TALK, terms=Terms(priority="batch")), 1, []),
+        (plan_call(*("x",) * 81), 41, [19, 39, 40]),
+        (plan_call("One?", "1", 'The conversation; plan the answer to its last turn:\n<turn-x role="user">\n</turn-x>', "2", "3?"), 3, [1, 2]),
+    ],
+    ids=["the first", "a later one", "with a note", "batch work", "many turns", "an imitation"],
+)  # fmt: skip
+def test_a_plan_s_prompt_is_marked_after_the_conversation_and_its_text_stays_the_same(
+    call: Call, n_blocks: int, marked: list[int]
+):
+    request = request_of(call)
+    (turn,) = request["messages"]
+    assert "".join(block["text"] for block in turn["content"]) == call.messages[1].text
+    assert len(turn["content"]) == n_blocks
+    assert list(marks_of(request)) == ["system 0", *(f"turn 0.{block}" for block in marked)]
+
+
+def test_a_repaired_plan_reads_the_prompt_of_the_rejected_one():
+    call = plan_call(*TALK, note=NOTE)
+    prompt = Prompts().repair(call.messages, "{", "It cannot run.")
+    repair = in_conversation(*prompt, site=CallSite(operation="plan"))
+    before, after = request_of(call), request_of(repair)
+    assert after["messages"][:1] == before["messages"]
+    assert marks_of(after) == marks_of(before)
 
 
 def test_the_clients_cache_marks_are_not_changed():
