@@ -20,3 +20,11 @@ def test_a_timer_fires_although_another_task_never_waits():
     with asyncio.Runner(loop_factory=lambda: VirtualTimeLoop(busy_s=0.1)) as runner:
         assert runner.run(wait_beside_work()) >= 3600
     assert time.perf_counter() - began_s < 600
+
+
+def test_virtual_time_begins_at_the_start_of_a_minute():
+    async def read_time() -> float:
+        return time.time()
+
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        assert runner.run(read_time()) % 60 < 1

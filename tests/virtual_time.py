@@ -19,6 +19,7 @@ import pytest
 FOLDERS = ("tests/conductor", "tests/evaluation/backends", "tests/serving")
 SERVERS = {"postgres", "postgres_of_its_own", "redis_url"}
 """Fixtures that start a process which knows only real time."""
+MINUTE_NS = 60 * 10**9
 IDLE_TURNS = 5
 """Idle turns of the loop before time jumps."""
 ROUNDING_S = 1e-9
@@ -89,7 +90,8 @@ class VirtualTimeLoop(CarefulLoop):
         super().__init__()
         self._busy_s = busy_s
         self._now_s = _monotonic()
-        self._epoch_ns = _time_ns() - int(self._now_s * 1e9)
+        # Begin at the start of a minute, so that a short test never meets the end of a rate limit's minute.
+        self._epoch_ns = -(-_time_ns() // MINUTE_NS) * MINUTE_NS - int(self._now_s * 1e9)
         self._newest_ns = 0
         self._began_s = WeakKeyDictionary[asyncio.Future[Any], float]()
         self._idle_turns = 0

@@ -515,7 +515,7 @@ async def test_a_budget_that_rejects_the_conductor_at_once_is_the_error_of_the_r
     engine = in_turn(team(a, conductor=boss), usd_per_s=Decimal(99))
     async with open_run(engine, ask_for(), ledger=NoMoney()) as run:
         events = [event async for event in run.events()]
-    nothing_is_left(engine)
+    check_everything_closed(engine)
     assert isinstance(events[-1], RunFailed)
     assert events[-1].failure.is_a(BudgetExceeded)
     assert all(plan.ended_s is not None for plan in run.record.plans)
