@@ -1,7 +1,5 @@
 """Limits of requests and tokens per minute, as clients see them."""
 
-import asyncio
-import time
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +13,6 @@ from tests.serving.api.tool_caller import tool_caller
 from tests.states import until
 
 SETTINGS = team(workers=[scripted("a", "word " * 50, price=PRICE)], workflows={})
-
-
-@pytest.fixture(autouse=True)
-async def _in_mid_minute() -> None:
-    while time.time() % 60 > 50:
-        await asyncio.sleep(0.5)
 
 
 async def test_responses_state_the_rates_and_beyond_them_return_429(tmp_path: Path) -> None:
