@@ -17,7 +17,7 @@ import anyio._backends._asyncio
 import pytest
 
 FOLDERS = ("tests/conductor", "tests/evaluation/backends", "tests/serving")
-SERVERS = {"postgres", "postgres_of_its_own", "redis_url"}
+SERVERS = {"postgres", "own_postgres", "redis_url"}
 """Fixtures that start a process which knows only real time."""
 MINUTE_NS = 60 * 10**9
 IDLE_TURNS = 5
