@@ -296,10 +296,12 @@ class PromptCaches:
 
     Args:
         store: database connections of this replica, or None to use memory only.
+        patience_s: seconds within which the store must respond to a read.
     """
 
-    def __init__(self, store: ReplicaStore | None = None) -> None:
+    def __init__(self, store: ReplicaStore | None = None, patience_s: float = PATIENCE_S) -> None:
         self._store = store
+        self._patience_s = patience_s
         self._rows = FairDict[tuple[str, str], dict[str, PromptCacheRow]](lambda key, _: key[0])
         """Rows by key and id, and then by worker. The id that was used last is at the end."""
         self._writing = set[asyncio.Task[None]]()
@@ -307,7 +309,7 @@ class PromptCaches:
     async def find(self, id: str, key_id: str) -> list[PromptCacheRow]:
         """Return the newest row of each worker, or nothing if the conversation is unknown.
 
-        If the store does not respond within `PATIENCE_S` seconds, only the rows in memory are returned.
+        If the store does not respond in time, only the rows in memory are returned.
 
         Args:
             id: id of the rows.
@@ -344,7 +346,7 @@ class PromptCaches:
         assert self._store is not None
         query = select(*prompt_cache.c[*COLUMNS]).where(prompt_cache.c.id == id)
         try:
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(self._patience_s):
                 return [PromptCacheRow(*row) for row in await self._store.read(query)]
         except OUTAGES as exc:
             logger.debug("Cannot read the prompt cache of a conversation: %s", getattr(exc, "detail", exc))

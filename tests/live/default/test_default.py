@@ -92,7 +92,7 @@ def test_a_local_model_decodes_under_the_requested_schema(client: OpenAI, model:
     )
     assert isinstance(answer.choices[0].message.parsed, Capital)
     attempts = answer.model_extra["podium"]["steps"][-1]["attempts"]
-    assert {attempt["error"] for attempt in attempts} <= {"WorkerRefused"}, (
+    assert {attempt["error"] for attempt in attempts} <= {"QuestionRejected"}, (
         "a program writes no JSON, a model is right at once"
     )
 

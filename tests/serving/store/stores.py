@@ -70,7 +70,7 @@ async def replicas(
                     directory=directory,
                     batch_store=DatabaseBatchStore(store),
                     conversations=DatabaseConversations(store),
-                    prompt_caches=PromptCaches(store),
+                    prompt_caches=PromptCaches(store, patience_s=60),
                 )
             )
             assert isinstance(api.service.store, DatabaseStore)

@@ -53,7 +53,7 @@ async def read(caches: PromptCaches) -> list[PromptCacheRow]:
 
 async def test_another_replica_finds_the_worker_of_the_last_turn(store_address: Address) -> None:
     async with opened(store_address) as (one, _), opened(store_address) as (other, _):
-        mine, theirs = PromptCaches(one), PromptCaches(other)
+        mine, theirs = PromptCaches(one, patience_s=60), PromptCaches(other, patience_s=60)
         assert await mine.find("c1", "key_1") == []
         first = row()
         mine.keep(first, "key_1")
@@ -69,7 +69,7 @@ async def test_another_replica_finds_the_worker_of_the_last_turn(store_address: 
 
 async def test_the_newest_row_wins_in_any_order(store_address: Address) -> None:
     async with opened(store_address) as (store, _):
-        caches = PromptCaches(store)
+        caches = PromptCaches(store, patience_s=60)
         newer = row(at_us=9)
         for each in (newer, row(at_us=5)):
             caches.keep(each, "key_1")
@@ -77,34 +77,34 @@ async def test_the_newest_row_wins_in_any_order(store_address: Address) -> None:
         assert await caches.find("c1", "key_1") == [newer]
         writer = (await store.ledger()).writer
         await asyncio.gather(*(writer.do(KEEP_PROMPT, row(at_us=n)) for n in (7, 10, 8)))
-        assert [each.written_us for each in await read(PromptCaches(store))] == [10]
+        assert [each.written_us for each in await read(PromptCaches(store, patience_s=60))] == [10]
 
 
 async def test_an_expired_row_is_ignored_and_then_removed(store_address: Address) -> None:
     async with opened(store_address) as (store, records):
-        caches = PromptCaches(store)
+        caches = PromptCaches(store, patience_s=60)
         caches.keep(row(drop_us=now_us() - 1), "key_1")
         caches.keep(row("b"), "key_1")
         await caches.flush()
         assert [each.worker for each in await caches.find("c1", "key_1")] == ["b"]
         assert await records.remove_old() == 1
-        assert [each.worker for each in await read(PromptCaches(store))] == ["b"]
+        assert [each.worker for each in await read(PromptCaches(store, patience_s=60))] == ["b"]
 
 
 async def test_rows_that_may_not_be_stored_stay_in_memory(store_address: Address) -> None:
     async with opened(store_address) as (store, _):
-        caches = PromptCaches(store)
+        caches = PromptCaches(store, patience_s=60)
         kept = row()
         caches.keep(kept, "key_1", stores=False)
         await caches.flush()
         assert await caches.find("c1", "key_1") == [kept]
-        assert await PromptCaches(store).find("c1", "key_1") == []
+        assert await PromptCaches(store, patience_s=60).find("c1", "key_1") == []
 
 
 async def test_an_unavailable_store_delays_no_turn_and_memory_is_used() -> None:
     store = ReplicaStore(parse_address("postgresql://podium:x@127.0.0.1:1/x"))
     try:
-        for caches in (PromptCaches(store), PromptCaches()):
+        for caches in (PromptCaches(store, patience_s=60), PromptCaches()):
             kept = row()
             async with asyncio.timeout(3 * prompt_caches.PATIENCE_S + 1):
                 caches.keep(kept, "key_1")
