@@ -448,7 +448,7 @@ async def test_no_hedge_is_sent_if_its_answer_could_exceed_the_hold():
     ledger.rooms = iter([50, 30, 40])
     result = await it.hedged.ask()
     assert (result.deployment, it.n_calls["c"]) == ("b", 0)
-    assert it.hedged.is_clean()
+    assert it.is_paid_as_on_record(result)
 
 
 async def test_a_failed_hedge_is_billed_as_recorded_although_the_first_call_answers():
