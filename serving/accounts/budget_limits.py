@@ -38,10 +38,15 @@ class Spending:
     @property
     def resets_at(self) -> datetime:
         """Start of the next day or month (UTC)."""
-        now = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
-        if self.period == "day":
-            return now + timedelta(days=1)
-        return (now.replace(day=28) + timedelta(days=4)).replace(day=1)
+        return next_start(self.period, datetime.now(UTC))
+
+
+def next_start(period: Period, now: datetime) -> datetime:
+    """Return the start of the day or month after `now`."""
+    today = now.replace(hour=0, minute=0, second=0, microsecond=0)
+    if period == "day":
+        return today + timedelta(days=1)
+    return (today.replace(day=28) + timedelta(days=4)).replace(day=1)
 
 
 @dataclass(frozen=True, slots=True)

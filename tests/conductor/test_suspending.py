@@ -185,6 +185,7 @@ async def test_further_rounds_continue_after_tools() -> None:
     records, end = await run(teams, records=records, client_reply=reply_with((1, "two")))
     assert isinstance(end, RunFinished)
     assert end.answer == "second"
+    assert records.record.segment_usage == Usage(10, 1), "only the call after the last results"
 
 
 async def test_earlier_tool_calls_of_the_client_are_sent_unchanged_to_tool_steps() -> None:

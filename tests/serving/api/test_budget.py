@@ -1,11 +1,15 @@
 """Budgets as callers see them: `GET /v1/budget`, the response header, and the error of a call that does not fit."""
 
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from serving.accounts.budget_limits import next_start
 from serving.accounts.hold import key_subject, team_subject
 from tests.serving.api.keyed import keyed
 from tests.serving.api.served import ASK, scripted, served, team
@@ -100,3 +104,12 @@ async def test_a_request_over_its_own_limit_gets_the_reason(podium: Any, message
         answer = await api.post({"model": "a", "max_tokens": 100}, **podium)
         assert answer.status_code == 402
         assert message in answer.json()["error"]["message"]
+
+
+@given(st.dates(max_value=date(9998, 12, 31)))
+def test_budgets_reset_at_the_start_of_the_next_day_and_month(today: date) -> None:
+    midnight = datetime(today.year, today.month, today.day, tzinfo=UTC)
+    next_month = datetime(today.year + today.month // 12, today.month % 12 + 1, 1, tzinfo=UTC)
+    now = midnight + timedelta(hours=23, minutes=59)
+    assert next_start("day", now) == midnight + timedelta(days=1)
+    assert next_start("month", now) == next_month
