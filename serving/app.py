@@ -51,6 +51,8 @@ def application(args: dict[str, Any], engine: type | None = None) -> Application
     path, conductor = resolve_path(Path(args["settings"])), args.get("conductor")
     source = SettingsSource.of(path, args.get("model"), conductor)
     settings = source.read()
+    owners = [w for w in settings.workers if isinstance(w, VllmSettings) and w.deployment is None]
+    _check_vllm(owners, args["settings"])
     if not ray.is_initialized():
         # Ray starts later and its replicas inherit this environment, so report a missing key now. If Ray is
         # running, its nodes have their own environments, which only the router can check.
@@ -60,8 +62,6 @@ def application(args: dict[str, Any], engine: type | None = None) -> Application
             raise in_file(exc, path) from exc
     # The proxies of a Ray that starts later, as with `serve run`, receive no settings.
     os.environ[edge.VARIABLE] = HttpPolicy.of(settings).model_dump_json()
-    owners = [w for w in settings.workers if isinstance(w, VllmSettings) and w.deployment is None]
-    _check_vllm(owners, args["settings"])
     _check_local_adapters(settings)
     engines = {
         worker.name: engine_deployment(_with_local_folder(worker), settings, engine) for worker in owners
