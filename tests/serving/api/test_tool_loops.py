@@ -1,6 +1,7 @@
 """A client's tools through a run and back, with the official SDKs, in Chat Completions and in Messages."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import anthropic
@@ -8,11 +9,13 @@ import openai
 import pytest
 
 from tests.serving.api.calling_team import calling_team
+from tests.serving.api.keyed import keyed
 from tests.serving.api.served import ASK, Json, Served, served, team
 from tests.serving.api.test_messages import PATH, PICTURE, QUESTION, sdk
 from tests.serving.api.tool_caller import tool_caller
 from tests.states import until
 
+CHAT = "/v1/chat/completions"
 NAMES = ("weather", "clock")
 CHAT_TOOLS: Any = [{"type": "function", "function": {"name": name}} for name in NAMES]
 TOOLS: Any = [{"name": name, "input_schema": {"type": "object"}} for name in NAMES]
@@ -130,6 +133,21 @@ async def test_a_forged_id_is_an_error_in_the_dialects_form() -> None:
         ]  # fmt: skip
         with pytest.raises(openai.BadRequestError):
             await api.sdk.chat.completions.create(model="mini", messages=turns, tools=CHAT_TOOLS)
+
+
+@pytest.mark.parametrize("who", ["only run", "other team", "alone"])
+async def test_only_the_runs_key_may_send_its_tool_results(who: str, tmp_path: Path) -> None:
+    body = ASK | {"model": "a", "tools": CHAT_TOOLS}
+    async with keyed(tmp_path, team(workers=[tool_caller("a")], workflows={})) as it:
+        turn = (await it.ask("mine", "POST", CHAT, body)).json()["choices"][0]["message"]
+        results = [
+            {"role": "tool", "tool_call_id": call["id"], "content": "noon"} for call in turn["tool_calls"]
+        ]
+        body |= {"messages": [*ASK["messages"], turn, *results]}
+        answer = await it.ask(who, "POST", CHAT, body)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (403, "not_allowed")
+        assert "another API key" in answer.json()["error"]["message"]
+        assert (await it.ask("mine", "POST", CHAT, body)).status_code == 200
 
 
 async def test_tool_results_do_not_answer_an_equal_request() -> None:
