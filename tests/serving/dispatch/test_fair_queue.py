@@ -211,3 +211,15 @@ def test_the_number_of_calls_ahead_is_known_before_waiting(payers: list[str], ne
     ahead, order = asyncio.run(run())
     own = [at for at, payer in enumerate(order) if payer == newest]
     assert own[-1] == ahead
+
+
+async def test_a_wait_that_is_cancelled_as_it_gets_its_slot_releases_it() -> None:
+    queue = FairQueue(1)
+    await queue.take("interactive", "a")
+    waiting = asyncio.create_task(queue.take("interactive", "b"))
+    await asyncio.sleep(0)
+    queue.give_back("a")
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    assert waiting.cancelled()
+    assert queue.take_now("interactive", "a")
