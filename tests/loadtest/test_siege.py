@@ -100,9 +100,11 @@ async def test_a_router_withstands_a_small_version_of_each_attack() -> None:
         assert target.keys.keys() == KEYS.keys()
         for kind, row in (ROWS | EXTRA_ROWS).items():
             count = max(1, round(row.count * SMALL))
-            result = await besiege(
-                Case("replica", kind, 1), target, count, STREAM_S, streams=2, back_within_s=0
-            )
+            case = Case("replica", kind, 1)
+            for _ in range(3):  # on a busy machine, an attacker may begin after the streams have ended
+                result = await besiege(case, target, count, STREAM_S, streams=2, back_within_s=0)
+                if result.attacked["made"]:
+                    break
             assert result.attacked["made"] >= 1, f"{kind} reached nothing: {result.attacked}"
             if result.whole != 2 or result.answered != result.n_requests or result.breaches:
                 faults[kind] = (result.lost, result.breaches)

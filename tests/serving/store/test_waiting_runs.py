@@ -17,6 +17,7 @@ from tests.serving.api.served import ASK, Json, Served, scripted, served, team
 from tests.serving.api.test_policies import limit
 from tests.serving.api.tool_caller import tool_caller
 from tests.serving.store.stores import Replica, replicas
+from tests.states import until
 
 pytestmark = pytest.mark.postgresql
 
@@ -154,6 +155,18 @@ async def test_results_repeated_while_the_run_continues_get_its_answer(
 ) -> None:
     async with replicas(store_address, slow_team(), n=1) as (one,):
         await check_that_both_get_the_answer(one.api)
+
+
+async def test_results_that_reach_two_routers_at_once_continue_one_run_and_leave_no_slot_taken(
+    store_address: Address,
+) -> None:
+    async with replicas(store_address, team(workers=[tool_caller("a")], workflows={}), n=2) as routers:
+        body = await suspend(routers[0].api, model="a")
+        answers = await asyncio.gather(*(router.api.ok(body) for router in routers))
+        assert answers[0]["podium"]["workflow_id"] == answers[1]["podium"]["workflow_id"]
+        for router in routers:
+            slots = router.api.service.sessions.admission.slots
+            await until(lambda slots=slots: slots.n_taken == 0, "the run has ended")
 
 
 async def test_results_repeated_while_a_run_in_memory_continues_get_its_answer() -> None:
