@@ -179,3 +179,17 @@ def test_spans_queued_for_an_unavailable_collector_are_limited() -> None:
     processor.shutdown()
     assert 100 < hanging.n_spans <= 2048, "those without room wait without their texts"
     assert processor.n_waiting_bytes == 0
+
+
+class Broken(SpanExporter):
+    def export(self, spans: Any) -> SpanExportResult:
+        raise ValueError("no such collector")
+
+
+def test_spans_of_an_exporter_that_raises_are_no_longer_counted() -> None:
+    processor = BoundedProcessor(Broken())
+    for _ in range(3):
+        processor.on_end(make_span(**{spans.INPUT_MESSAGES: messages("x")}))
+        processor.force_flush()
+    processor.shutdown()
+    assert processor.n_waiting_bytes == 0

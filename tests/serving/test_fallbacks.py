@@ -100,6 +100,13 @@ def test_a_worker_with_fewer_capabilities_is_no_fallback(own: Json, less: Json, 
     assert chain(api("less", **less), own={"calls_tools": False}) == ["less"], "where it is not needed"
 
 
+def test_a_local_workers_fallback_has_only_local_deployments():
+    here, away = {"name": "here", "local": True}, {"name": "away", "local": False}
+    others = [api("mixed", card=MATHS, deployments=[here, away]), api("near", deployments=[here])]
+    assert chain(*others, own={"local": True}) == ["near"]
+    assert chain(*others) == ["mixed", "near"]
+
+
 def test_only_models_of_the_pool_are_fallbacks_and_not_the_conductor():
     program = {"name": "vote", "kind": "python", "factory": "votes:majority"} | price(1)
     script = {"name": "script", "kind": "scripted"} | price(1)

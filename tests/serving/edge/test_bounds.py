@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 import uvicorn
 
-from conductor.errors import TooLarge
+from conductor.errors import TooLarge, TooSlow
 from serving.api import edge_hook as hook
 from serving.api.app import build_api
 from serving.api.dialect import Dialects
 from serving.api.dialects.table import DIALECTS
-from serving.edge.checks import MOST_PICTURES, check_text
+from serving.edge.checks import MOST_PICTURES, BodyBound, check_text, read_body
 from serving.edge.exchange import WaitingRoom
 from serving.edge.middleware import Edge
 from serving.edge.policy import HttpPolicy
@@ -189,6 +189,19 @@ async def test_a_stalled_or_slow_body_returns_408_and_never_becomes_a_run() -> N
         assert (await answer((reader, writer)))[0] == 408
         dripping.cancel()
         await until(lambda: not len(room))
+
+
+async def test_a_body_in_pieces_has_one_deadline() -> None:
+    """Serve's proxy passes a body on in pieces."""
+    policy, room = HttpPolicy.of(parse(team(http={"stall_s": 0.3, "body_s": 1.0}))), WaitingRoom(10, 1000)
+
+    async def receive() -> dict[str, Any]:
+        await asyncio.sleep(0.2)
+        return {"type": "http.request", "body": b" ", "more_body": True}
+
+    with pytest.raises(TooSlow):
+        await asyncio.wait_for(read_body({}, receive, {}, policy, room, BodyBound(1000)), 10)
+    assert not len(room)
 
 
 async def test_a_pipelined_body_waits_and_times_out_like_any_other() -> None:
