@@ -64,7 +64,8 @@ def running(folder: Path) -> Iterator[Local]:
             "OTEL_SERVICE_NAME": "podium-proxy",
             "RAY_metrics_report_interval_ms": "1000",
         }  # fmt: skip
-        for name, value in (environment | haproxy_ports(environment)).items():
+        haproxy = haproxy_ports(environment)
+        for name, value in (environment | haproxy).items():
             patch.setenv(name, value)
         from serving.app import build_app
 
@@ -79,6 +80,8 @@ def running(folder: Path) -> Iterator[Local]:
         try:
             serve.start(proxy_location="HeadOnly", http_options={"host": "127.0.0.1", "port": port})
             serve.run(build_app({"settings": str(_with_room_for_adapters(folder))}))
+            for name in haproxy:
+                patch.delenv(name)  # other servers that tests of this process start choose their own
             yield Local(f"http://127.0.0.1:{port}", spans, metrics_port)
         finally:
             serve.shutdown()
