@@ -153,8 +153,8 @@ def test_a_text_too_long_for_every_model_returns_413_but_not_an_image(proxied: P
         body = {"model": "quick", "messages": [{"role": "user", "content": content}]}
         return httpx2.post(f"{proxied.url}/v1/chat/completions", json=body, timeout=60)
 
-    told = answer("word " * 3_800_000)
-    assert (told.status_code, told.json()["error"]["param"]) == (413, "messages")
+    rejection = answer("word " * 3_800_000)
+    assert (rejection.status_code, rejection.json()["error"]["param"]) == (413, "messages")
     picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "iVBORw0K" * 1_000_000}}
     assert answer([{"type": "text", "text": "What is it?"}, picture]).status_code == 200
 
@@ -162,7 +162,7 @@ def test_a_text_too_long_for_every_model_returns_413_but_not_an_image(proxied: P
 @asynccontextmanager
 async def without_leftovers(proxied: Proxied) -> AsyncIterator[None]:
     yield
-    async with httpx2.AsyncClient() as http, asyncio.timeout(20):
+    async with httpx2.AsyncClient(timeout=None) as http, asyncio.timeout(60):
         while (await http.get(f"{proxied.url}/readyz")).json()["running"]:
             await asyncio.sleep(0.1)
 
