@@ -49,47 +49,49 @@ class SwitchableServer:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def switched(local: Local, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[SwitchableServer]:
-    switched = SwitchableServer(local.url, await make_adapters(tmp_path_factory.mktemp("adapters")))
-    yield switched
-    await switched.use(None)
+async def switchable(
+    local: Local, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[SwitchableServer]:
+    switchable = SwitchableServer(local.url, await make_adapters(tmp_path_factory.mktemp("adapters")))
+    yield switchable
+    await switchable.use(None)
 
 
-async def test_switching_adapters_under_load_loses_no_request_and_mixes_no_answer(switched: SwitchableServer) -> None:  # fmt: skip
+async def test_switching_adapters_under_load_loses_no_request_and_mixes_no_answer(switchable: SwitchableServer) -> None:  # fmt: skip
     a, b, a2 = WORDS
-    await switched.use(switched.made[a])
+    await switchable.use(switchable.made[a])
 
     async def switching() -> list[Switch]:
         switches: list[Switch] = []
         for before, after in ((a, b), (b, a), (a, a2)):
             asked_s = time.monotonic()
-            await switched.use(switched.made[after])
+            await switchable.use(switchable.made[after])
             switches.append(Switch(before, after, asked_s, time.monotonic()))
-            told = await switched.ask(f"Which word is it after {before}?")
+            told = await switchable.ask(f"Which word is it after {before}?")
             assert set(told["choices"][0]["message"]["content"].split()) == {after}
         return switches
 
     async with open_session() as session:
         answers, switches = await load_while(
-            BenchClient(session, switched.url), WORKER, switching, lambda: None
+            BenchClient(session, switchable.url), WORKER, switching, lambda: None
         )
     assert not [answer for answer in answers if answer.text is None]
     assert not wrong(answers, switches)
 
 
 async def test_the_record_names_the_adapter_and_caches_are_separate(
-    switched: SwitchableServer,
+    switchable: SwitchableServer,
 ) -> None:
     question = "In other words, and at length, what was said before? " * 20
     for word in (*WORDS, None):
-        path = switched.made[word] if word else None
-        await switched.use(path)
-        first, again = await switched.ask(question), await switched.ask(question)
+        path = switchable.made[word] if word else None
+        await switchable.use(path)
+        first, again = await switchable.ask(question), await switchable.ask(question)
         cached = [told["usage"]["prompt_tokens_details"]["cached_tokens"] for told in (first, again)]
         assert cached[0] == 0 < cached[1], "the first answer of an adapter stands on its own work"
         model = "models/smollm2-135m-conductor" + (f"+{Path(path).name}" if path else "")
-        record = await switched.get(f"/v1/workflows/{first['podium']['workflow_id']}")
-        listed = await switched.get(f"/v1/models/{WORKER}")
+        record = await switchable.get(f"/v1/workflows/{first['podium']['workflow_id']}")
+        listed = await switchable.get(f"/v1/models/{WORKER}")
         assert record["steps"][0]["model"] == listed["podium"]["model"] == model
         assert (word in first["choices"][0]["message"]["content"]) if word else True
 
@@ -111,12 +113,12 @@ FAULTY: dict[str, Callable[[Path], str]] = {
 
 @pytest.mark.parametrize("why", FAULTY)
 async def test_an_invalid_adapter_is_reported_and_the_previous_one_stays(
-    switched: SwitchableServer, why: str, tmp_path: Path
+    switchable: SwitchableServer, why: str, tmp_path: Path
 ) -> None:
-    await switched.use(switched.made[WORDS[0]])
-    await switched.use(FAULTY[why](tmp_path))
-    ready = await switched.get("/readyz")
+    await switchable.use(switchable.made[WORDS[0]])
+    await switchable.use(FAULTY[why](tmp_path))
+    ready = await switchable.get("/readyz")
     assert why in ready["refused_user_config"]
-    assert WORDS[0] in (await switched.ask("Hello"))["choices"][0]["message"]["content"]
-    await switched.use(switched.made[WORDS[0]])
-    assert "refused_user_config" not in await switched.get("/readyz")
+    assert WORDS[0] in (await switchable.ask("Hello"))["choices"][0]["message"]["content"]
+    await switchable.use(switchable.made[WORDS[0]])
+    assert "refused_user_config" not in await switchable.get("/readyz")

@@ -31,6 +31,13 @@ from tests.serving.workers.programs.phrasings import Place
 pytestmark = pytest.mark.real_time  # programs answer in a process
 
 CALCULATOR = Calculator("calculator")
+WITH_FALLBACK = {
+    "name": "a",
+    "kind": "python",
+    "factory": "serving.workers.programs.calculator:Calculator",
+    "fallbacks": ["b"],
+}
+"""Settings of a program that leaves rejected questions to `b`."""
 
 
 async def answer(call: Call) -> Reply:
@@ -219,13 +226,7 @@ def test_a_missing_package_is_reported():
 
 
 async def test_a_model_answers_in_the_requested_format_after_a_program_rejects():
-    program = {
-        "name": "a",
-        "kind": "python",
-        "factory": "serving.workers.programs.calculator:Calculator",
-        "fallbacks": ["b"],
-    }
-    async with served(team(workers=[program, scripted("b", '{"sum": 5}'), scripted("c")])) as api:
+    async with served(team(workers=[WITH_FALLBACK, scripted("b", '{"sum": 5}'), scripted("c")])) as api:
         body = {"model": "a", "messages": [{"role": "user", "content": "what is 2 + 3?"}]}
         assert (await api.ok(body))["choices"][0]["message"]["content"] == "2 + 3 = 5."
         answer = await api.ok(body | {"response_format": {"type": "json_object"}, "podium": {"trace": True}})
@@ -236,13 +237,7 @@ async def test_a_model_answers_in_the_requested_format_after_a_program_rejects()
 
 async def test_the_log_shows_no_error_for_a_rejected_question(caplog: pytest.LogCaptureFixture):
     caplog.set_level(logging.INFO, "podium")
-    program = {
-        "name": "a",
-        "kind": "python",
-        "factory": "serving.workers.programs.calculator:Calculator",
-        "fallbacks": ["b"],
-    }
-    async with served(team(workers=[program, scripted("b", "Words."), scripted("c")])) as api:
+    async with served(team(workers=[WITH_FALLBACK, scripted("b", "Words."), scripted("c")])) as api:
         await api.ok({"model": "a", "messages": [{"role": "user", "content": "Why is the sky blue?"}]})
     (line,) = [each for each in caplog.records if each.getMessage() == "workflow finished"]
     assert getattr(line, FIELDS)["errors"] == []
