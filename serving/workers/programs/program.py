@@ -51,17 +51,17 @@ class ProgramWorker:
 
     provenance = "program"
     topic: ClassVar[str]
-    """Subject of the program's answers. Refusals name it."""
+    """Subject of the program's answers. Rejections name it."""
     packages: ClassVar[tuple[str, ...]] = ()
     """Packages that the program needs. They are imported at its first question."""
     follows_up: ClassVar[bool] = True
-    """Whether the program answers questions that only make sense after an earlier one."""
+    """True if the program answers questions that need an earlier question."""
     ignores_pronouns: ClassVar[bool] = False
-    """Whether the program would answer a question with a pronoun whatever the pronoun stands for."""
+    """True if a pronoun in a question does not change the answer."""
     most_chars: ClassVar[int] = MOST_CHARS
     """Maximum length in characters of a text that the program reads."""
     changes_texts: ClassVar[bool] = False
-    """Whether answers are texts of the user. An "a." in them is not an option, and their first letter keeps its case."""
+    """True if answers are texts of the user. An "a." in them is not an option, and their first letter keeps its case."""
 
     def __init__(self, name: str, price: Price | None = FREE) -> None:
         """Create the worker. Raise ValueError if a package is not installed."""
@@ -73,7 +73,7 @@ class ProgramWorker:
             )
 
     def answer(self, question: PlainQuestion) -> ExactAnswer:
-        """Return the answer to a question. Raise NotForProgram if there is no certain one."""
+        """Return the answer to a question. Raise NotForProgram if the program is not certain."""
         raise NotImplementedError
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
@@ -113,7 +113,7 @@ class ProgramWorker:
         raise NotForProgram(next(iter(reasons), "The message contains no question."))
 
     def _questions(self, texts: QuestionTexts) -> Iterator[PlainQuestion]:
-        """Yield the questions, and what the last message means after an earlier one: first if it has a pronoun."""
+        """Yield the questions. A last message with a pronoun is first completed from the earlier messages."""
         own, is_back = [read_question(text, texts.outputs) for text in texts.own], refers_back(texts.turns)
         if not is_back:
             yield from own
