@@ -21,7 +21,7 @@ from serving.settings.settings import load
 from tests import secrets
 from tests.clients.run_default import settings_with_tools
 from tests.conftest import PODIUM, ROOT
-from tests.keys import make_key, revoke_key, until_refused
+from tests.keys import make_key, revoke_key, wait_until_rejected
 
 PROVIDERS = ["gpt-5", "claude-sonnet-4", "gemini-2.5-pro"]
 """Workers whose API keys are set. The keys are not real, so no test may call them."""
@@ -43,12 +43,12 @@ def test_a_new_users_server_streams_calls_tools_and_stops_cleanly(
         streams_what_its_conductor_planned(client)
         running = listens_on_loopback_only(f"{ROOT}:{port}:")
         planted["app"] = make_key(store, "app")
-        until_refused(f"{url}/v1/models")
+        wait_until_rejected(f"{url}/v1/models")
         with pytest.raises(AuthenticationError):
             client.chat.completions.create(model="writer", **ASK)
         calls_a_tool_and_reads_its_result(client.with_options(api_key=planted["app"]))
         revoke_key(store, "app")
-        until_refused(f"{url}/v1/models", planted["app"])
+        wait_until_rejected(f"{url}/v1/models", planted["app"])
         assert secrets.files_with(planted, began_s) == [], "while it runs"
         assert (memory := segments_of(running)), "Ray's and vLLM's"
 

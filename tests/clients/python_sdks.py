@@ -25,7 +25,7 @@ def result(name: str, arguments: Any) -> str:
     return f"{name} of {arguments['city']}"
 
 
-class Seen:
+class ClientOutput:
     """Text and tool calls that a client saw, turn by turn."""
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ def options(ask: Json, turn: int, most: str, forced: Any) -> Json:
 
 async def chat(url: str, ask: Json, next_url: NextUrl, key: str = "none") -> Json:
     """Use Chat Completions through `openai`."""
-    seen, content = Seen(), ask["text"]
+    seen, content = ClientOutput(), ask["text"]
     if "image" in ask:
         picture = {"url": f"data:image/png;base64,{ask['image']}"}
         content = [{"type": "text", "text": content}, {"type": "image_url", "image_url": picture}]
@@ -104,7 +104,7 @@ async def _chat_turn(client: openai.AsyncOpenAI, asked: Json, ask: Json) -> Any:
 
 async def responses(url: str, ask: Json, next_url: NextUrl, key: str = "none") -> Json:
     """Use Responses through `openai`, with the whole history in each request."""
-    seen, content = Seen(), ask["text"]
+    seen, content = ClientOutput(), ask["text"]
     if "image" in ask:
         picture = f"data:image/png;base64,{ask['image']}"
         content = [{"type": "input_text", "text": content}, {"type": "input_image", "image_url": picture}]
@@ -157,7 +157,7 @@ async def _responses_turn(client: openai.AsyncOpenAI, asked: Json, ask: Json) ->
 
 async def messages(url: str, ask: Json, next_url: NextUrl, key: str = "none") -> Json:
     """Use Messages through `anthropic`."""
-    seen, content = Seen(), [{"type": "text", "text": ask["text"]}]
+    seen, content = ClientOutput(), [{"type": "text", "text": ask["text"]}]
     if "image" in ask:
         source = {"type": "base64", "media_type": "image/png", "data": ask["image"]}
         content.append({"type": "image", "source": source})

@@ -89,18 +89,18 @@ class Recorder:
         exchange: Json = {"path": scope.get("path"), "status": 0}
         self.exchanges.append(exchange)
 
-        async def heard() -> Any:
+        async def recording_receive() -> Any:
             message = await receive()
             asked.extend(message.get("body", b""))
             return message
 
-        async def told(message: Any) -> None:
+        async def recording_send(message: Any) -> None:
             exchange["status"] = message.get("status", exchange["status"])
             answered.extend(message.get("body", b""))
             await send(message)
 
         try:
-            await self._app(scope, heard, told)
+            await self._app(scope, recording_receive, recording_send)
         finally:
             exchange["body"] = json.loads(asked) if asked else None
             exchange["answer"] = answered.decode()

@@ -43,7 +43,7 @@ async def ask(
     return seen
 
 
-async def killed(client: str) -> Json:
+async def kill_router(client: str) -> Json:
     """Kill a router between a tool call and its result, and continue with another router."""
     with TemporaryDirectory() as folder:
         address = parse_address(f"sqlite:///{Path(folder) / 'podium.db'}")
@@ -70,7 +70,7 @@ async def run(clients: Sequence[str]) -> int:
         for scenario in (*TABLE, KILLED):
             try:
                 if scenario is KILLED:
-                    seen = await killed(client)
+                    seen = await kill_router(client)
                 else:
                     async with served(scenario.settings) as api:
 

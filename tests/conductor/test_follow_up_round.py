@@ -40,7 +40,7 @@ from tests.conductor.team import (
     NEVER,
     Pause,
     Player,
-    Seen,
+    RunResult,
     a_plan,
     ask_for,
     check_everything_closed,
@@ -107,7 +107,7 @@ async def read(run: Run, into: list[Event]) -> None:
 
 async def run_to_decision(
     engine: Team, gate: asyncio.Event, state: Callable[[], object], time_s: float = 0.0, **facts: object
-) -> Seen:
+) -> RunResult:
     """Run to the end. The gate of the conductor opens `time_s` after `state` is reached."""
     ledger = BudgetLedger()
     async with open_run(engine, ask_for(**facts), ledger=ledger) as run:
@@ -117,7 +117,7 @@ async def run_to_decision(
         gate.set()
         events = [event async for event in run.events()]
     check_everything_closed(engine)
-    return Seen(events, run.record, ledger)
+    return RunResult(events, run.record, ledger)
 
 
 def shown(events: list[Event]) -> str:

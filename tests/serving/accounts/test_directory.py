@@ -22,7 +22,9 @@ pytestmark = pytest.mark.postgresql
 
 
 @asynccontextmanager
-async def opened(address: Address, now_s: Callable[[], float] = time.time) -> AsyncGenerator[Directory]:
+async def open_directory(
+    address: Address, now_s: Callable[[], float] = time.time
+) -> AsyncGenerator[Directory]:
     directory = Directory(address, now_s)
     try:
         yield directory
@@ -31,7 +33,7 @@ async def opened(address: Address, now_s: Callable[[], float] = time.time) -> As
 
 
 async def test_a_key_is_found_by_its_hash_with_its_team_and_scopes(store_address: Address) -> None:
-    async with opened(store_address) as directory:
+    async with open_directory(store_address) as directory:
         team = await directory.create_team("search")
         key, made = await directory.create_key("app", "search", {Scope.RUN})
         assert await directory.find(key.hash) == made
@@ -43,7 +45,7 @@ async def test_a_key_is_found_by_its_hash_with_its_team_and_scopes(store_address
 async def test_the_store_contains_no_part_of_a_keys_secret(
     store_address: Address,
 ) -> None:
-    async with opened(store_address) as directory:
+    async with open_directory(store_address) as directory:
         key, _ = await directory.create_key("app")
         await directory.rotate("app", overlap_s=60)
     async with await open_database(store_address) as database, database.reading() as connection:
@@ -54,7 +56,7 @@ async def test_the_store_contains_no_part_of_a_keys_secret(
 
 async def test_only_the_first_key_creates_the_file(tmp_path: Path) -> None:
     path = tmp_path / "data" / "podium.db"
-    async with opened(sqlite_address(path)) as directory:
+    async with open_directory(sqlite_address(path)) as directory:
         assert not await directory.has_keys()
         assert await directory.find(ApiKey.make().hash) is None
         assert await directory.keys() == [] == await directory.teams()
@@ -67,7 +69,7 @@ async def test_only_the_first_key_creates_the_file(tmp_path: Path) -> None:
 
 
 async def test_another_process_sees_created_and_revoked_keys(store_address: Address) -> None:
-    async with opened(store_address) as server, opened(store_address) as operator:
+    async with open_directory(store_address) as server, open_directory(store_address) as operator:
         assert not await server.has_keys()
         key, made = await operator.create_key("app")
         assert await server.has_keys()
@@ -83,7 +85,7 @@ async def test_a_rotated_key_changes_only_its_secret_and_the_old_one_expires(
     store_address: Address,
 ) -> None:
     clock = Clock()
-    async with opened(store_address, clock) as directory:
+    async with open_directory(store_address, clock) as directory:
         await directory.create_team("search")
         first, made = await directory.create_key("app", "search")
         second, rotated = await directory.rotate(made.id, overlap_s=60)
@@ -100,7 +102,7 @@ async def test_both_secrets_of_a_revoked_rotated_key_are_invalid(
     store_address: Address,
 ) -> None:
     clock = Clock()
-    async with opened(store_address, clock) as directory:
+    async with open_directory(store_address, clock) as directory:
         first, made = await directory.create_key("app")
         second, _ = await directory.rotate(made.id, overlap_s=3600)
         revoked = await directory.revoke(made.id)
@@ -119,7 +121,7 @@ async def test_a_key_expires_and_is_inactive_while_its_team_is_disabled(
 ) -> None:
     clock = Clock()
     now_us = int(clock.now_s * 1e6)
-    async with opened(store_address, clock) as directory:
+    async with open_directory(store_address, clock) as directory:
         await directory.create_team("search")
         _, made = await directory.create_key("app", "search", expires_us=now_us + 1)
         assert [made.state(now_us), made.state(now_us + 1)] == ["active", "expired"]
@@ -131,7 +133,7 @@ async def test_a_key_expires_and_is_inactive_while_its_team_is_disabled(
 
 async def test_lists_are_newest_first_paged_and_filtered_by_team(store_address: Address) -> None:
     clock = Clock()
-    async with opened(store_address, clock) as directory:
+    async with open_directory(store_address, clock) as directory:
         await directory.create_team("search")
         for number in range(6):
             clock.now_s += number // 2  # some keys are created at the same time
@@ -148,7 +150,7 @@ async def test_lists_are_newest_first_paged_and_filtered_by_team(store_address: 
 
 
 async def test_unknown_ambiguous_and_repeated_names_are_rejected(store_address: Address) -> None:
-    async with opened(store_address) as directory:
+    async with open_directory(store_address) as directory:
         await directory.create_team("search")
         for name in ("search", "", " x", "x\n", "x" * 101):
             with pytest.raises(BadTask) as refused:
@@ -167,7 +169,7 @@ async def test_unknown_ambiguous_and_repeated_names_are_rejected(store_address: 
 
 
 async def test_an_id_takes_precedence_over_an_equal_name(store_address: Address) -> None:
-    async with opened(store_address) as directory:
+    async with open_directory(store_address) as directory:
         team = await directory.create_team("search")
         _, key = await directory.create_key("app")
         await directory.create_team(team.id)
@@ -177,7 +179,7 @@ async def test_an_id_takes_precedence_over_an_equal_name(store_address: Address)
 
 
 async def test_two_concurrent_creations_of_one_team_create_it_once(store_address: Address) -> None:
-    async with opened(store_address) as one, opened(store_address) as other:
+    async with open_directory(store_address) as one, open_directory(store_address) as other:
         made = await asyncio.gather(
             *(each.create_team("search") for each in (one, other)), return_exceptions=True
         )

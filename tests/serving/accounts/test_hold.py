@@ -17,13 +17,13 @@ REQUESTS = st.lists(
 
 
 @st.composite
-def asked(draw: st.DrawFn) -> tuple[list[HoldRequest], dict[object, Window]]:
+def hold_cases(draw: st.DrawFn) -> tuple[list[HoldRequest], dict[object, Window]]:
     requests = draw(REQUESTS)
     caps = st.one_of(st.none(), st.integers(0, 200))
     return requests, {id: Window(draw(caps), draw(AMOUNTS), draw(AMOUNTS)) for id in sums(requests)}
 
 
-@given(asked())
+@given(hold_cases())
 def test_a_hold_succeeds_exactly_if_it_fits_every_window(
     case: tuple[list[HoldRequest], dict[object, Window]],
 ) -> None:

@@ -24,7 +24,7 @@ def start(ledgers: Ledgers, calls: int, dies_after: int | None = None) -> subpro
         "address": address.dsn or f"sqlite:///{address.path}", "key_id": ledgers.key_id, "team_id": ledgers.team_id,
         "calls": calls, "amount": to_pico(CENT), "dies_after": dies_after,
     }  # fmt: skip
-    command = [sys.executable, "-m", "tests.serving.accounts.drawing"]
+    command = [sys.executable, "-m", "tests.serving.accounts.budget_process"]
     process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdin
     process.stdin.write(json.dumps(orders) + "\n")

@@ -161,7 +161,7 @@ async def until_written(api: Served, records: DatabaseStore) -> None:
     await until(lambda: not records.n_unwritten, "the run is written")
 
 
-def check_refused(answer: httpx2.Response) -> None:
+def check_rejected(answer: httpx2.Response) -> None:
     param = answer.json()["error"]["param"]
     assert (answer.status_code, param) == (429, "limits.max_running_bytes")
 
@@ -176,8 +176,8 @@ async def test_a_stored_response_that_does_not_fit_into_memory_is_not_loaded(sto
         assert info.n_bytes > 2 * 100_000, "the record has the text in the prompt of its step too"
         body = {"previous_response_id": response, "input": "Hi."}
         with api.service.sessions.admission.memory.occupy(ANOTHER, 399_000):
-            check_refused(await api.http.post(COUNT, json=body))
-            check_refused(await api.http.get(f"/v1/workflows/{run}"))
+            check_rejected(await api.http.post(COUNT, json=body))
+            check_rejected(await api.http.get(f"/v1/workflows/{run}"))
         assert records.n_loaded == 0
         assert (await api.http.post(COUNT, json=body)).status_code == 200
 
@@ -235,8 +235,8 @@ async def test_an_earlier_answer_too_large_for_the_memory_limit_is_not_loaded(
         await until_written(api, records)
         records.n_loaded = 0
         with api.service.sessions.admission.memory.occupy(ANOTHER, 3_999_000):
-            check_refused(await api.http.post(CHAT, **named))
-            check_refused(await api.http.post(CHAT, **given))
+            check_rejected(await api.http.post(CHAT, **named))
+            check_rejected(await api.http.post(CHAT, **given))
             assert records.n_loaded == 0
             missed = await api.http.post(CHAT, **cached)
             assert (missed.status_code, "x-podium-cache" in missed.headers) == (200, False)

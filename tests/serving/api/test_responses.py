@@ -19,7 +19,7 @@ async def ask(api: Served, **body: Any) -> Any:
     return await api.http.post(PATH, json={"model": "mini", "input": "Why is the sky blue?"} | body)
 
 
-async def refused(api: Served, **body: Any) -> Json:
+async def rejection_of(api: Served, **body: Any) -> Json:
     answer = await ask(api, **body)
     assert answer.status_code == 400, answer.text
     return answer.json()["error"]
@@ -141,7 +141,7 @@ REFUSED: dict[str, tuple[Json, str]] = {
 async def test_an_unsupported_field_that_affects_the_answer_is_rejected_by_name() -> None:
     async with served(team()) as api:
         for what, (body, param) in REFUSED.items():
-            error = await refused(api, **body)
+            error = await rejection_of(api, **body)
             assert error["param"] == param, (what, error)
             assert error["type"] == "invalid_request_error"
         assert not api.worker("conductor").calls
@@ -231,9 +231,9 @@ async def test_logprobs_are_returned_whole_streamed_and_on_retrieval(fields: Jso
 async def test_logprobs_that_the_worker_does_not_support_are_rejected_by_field() -> None:
     claude = {"name": "a", "kind": "anthropic", "model": "claude-sonnet-5", "api_key_env": "K"}
     async with served(team(workers=[claude, scripted("b"), scripted("c")]), environ={"K": "k"}) as api:
-        assert (await refused(api, model="a", include=[LOGPROBS]))["param"] == "include"
-        assert (await refused(api, model="a", top_logprobs=1))["param"] == "top_logprobs"
-        assert (await refused(api, model="a", presence_penalty=1))["param"] == "presence_penalty"
+        assert (await rejection_of(api, model="a", include=[LOGPROBS]))["param"] == "include"
+        assert (await rejection_of(api, model="a", top_logprobs=1))["param"] == "top_logprobs"
+        assert (await rejection_of(api, model="a", presence_penalty=1))["param"] == "presence_penalty"
 
 
 async def test_a_truncated_answer_is_incomplete() -> None:

@@ -26,7 +26,7 @@ from serving.store import journal as journal_module
 from serving.store.journal import LATE_FOR_S, LATE_S, WRITTEN_WITHIN_S, RunJournal
 from tests.serving.api.served import ASK, Json, listening, scripted, team
 from tests.serving.store.stores import Replica, replicas
-from tests.serving.store.test_once import ask
+from tests.serving.store.test_idempotency import ask
 from tests.states import until
 
 WORDS = " ".join(f"word{n}" for n in range(40))

@@ -26,8 +26,8 @@ from serving.redaction.slices import finish
 from serving.redaction.texts import map_texts
 from serving.store.content import ContentJournal, kept_part
 from serving.store.retention import DAY_US
-from tests.serving.api.served import ASK, parsed, said, scripted, team
-from tests.serving.store.stores import Replica, opened, replicas
+from tests.serving.api.served import ASK, parsed, scripted, streamed_text, team
+from tests.serving.store.stores import Replica, open_stores, replicas
 from tests.serving.store.test_database_store import EVENTS, begun, tell
 from tests.serving.store.test_retention import NOW_S, NOW_US, shown
 
@@ -84,7 +84,11 @@ async def test_secrets_in_prompts_outputs_and_streams_are_not_stored(
         answer = await router.api.http.post(
             "/v1/chat/completions", json=body, headers=headers | {"idempotency-key": "one"}
         )
-        heard = said(parsed(answer.text)) if stream else answer.json()["choices"][0]["message"]["content"]
+        heard = (
+            streamed_text(parsed(answer.text))
+            if stream
+            else answer.json()["choices"][0]["message"]["content"]
+        )
         assert SECRET in heard  # the client gets the worker's own words
         kept = await everything(router)
         assert SECRET.encode() not in kept
@@ -170,7 +174,7 @@ async def test_texts_are_removed_when_the_teams_or_keys_policy_requires_it(store
         await directory.change_team_policy(owner.id, AccountPolicy(content_days=2))
         _, key = await directory.create_key("app")
         await directory.change_key_policy(key.id, AccountPolicy(content_days=5))
-        async with opened(store_address) as (_, store):
+        async with open_stores(store_address) as (_, store):
             for id, days, account in (
                 ("new", 1, Account("key_x", owner.id)),
                 ("old", 3, Account("key_x", owner.id)),

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.serving.api.served import PRICE, Json, Served, plan, scripted, served, step, team
-from tests.serving.workers import test_sloppy_answers as sloppy
+from tests.serving.workers import test_nonstandard_answers as sloppy
 from tests.serving.workers.fuzz_streams import DIALECTS
 from tests.wires.openai import OpenAIWire
 from tests.wires.server import Answer, Request, serving

@@ -9,7 +9,7 @@ import pytest
 from serving.database.address import Address
 from tests.serving.api.test_batches import begin, end, line, rows
 from tests.serving.store.stores import replicas
-from tests.serving.store.test_taking_over import WORDS, expire_lease, router_process, settings
+from tests.serving.store.test_run_takeover import WORDS, expire_lease, router_process, settings
 
 pytestmark = [pytest.mark.postgresql, pytest.mark.real_time]
 

@@ -137,7 +137,7 @@ class SlowCaller(ToolCaller):
 
 
 def slow_team() -> Json:
-    factory = "tests.serving.store.test_waiting_runs:SlowCaller"
+    factory = "tests.serving.store.test_suspended_runs:SlowCaller"
     return team(workers=[{"name": "a", "kind": "python", "factory": factory}], workflows={})
 
 

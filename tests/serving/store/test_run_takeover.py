@@ -16,10 +16,10 @@ from conductor.run.events import CallQueued
 from serving.database.address import Address
 from serving.sessions.following import ASK_S
 from serving.store.idempotency import Claim
-from tests.serving.api.served import ASK, PRICE, parsed, said, scripted, team
+from tests.serving.api.served import ASK, PRICE, parsed, scripted, streamed_text, team
 from tests.serving.sessions.test_following import events_of
 from tests.serving.store.stores import Replica, replicas
-from tests.serving.store.test_once import ask, calls, until_ended
+from tests.serving.store.test_idempotency import ask, calls, until_ended
 from tests.states import until
 
 pytestmark = pytest.mark.postgresql
@@ -132,7 +132,7 @@ async def test_another_router_finishes_a_killed_routers_run_without_lost_text(
         assert await other.records.sweep() == 0
         assert await other.records.take_over() == 1
         answer = await joined
-        assert said(parsed(answer.text)) == WORDS
+        assert streamed_text(parsed(answer.text)) == WORDS
         assert answer.headers["x-podium-workflow-id"] == id
         record = await until_ended(other.api, id)
         assert (record["status"], record["answer"], record["unmetered_calls"]) == ("finished", WORDS, 1)

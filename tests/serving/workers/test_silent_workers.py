@@ -274,9 +274,9 @@ class Slow:
         self.name, self._price, self._pauses_s = name, price, (first_s, second_s)
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
-        return open_reply(self.name, "slow", self._said(), self._price)
+        return open_reply(self.name, "slow", self._deltas(), self._price)
 
-    async def _said(self) -> AsyncGenerator[Delta]:
+    async def _deltas(self) -> AsyncGenerator[Delta]:
         Slow.n_open += 1
         try:
             for pause_s in self._pauses_s:
