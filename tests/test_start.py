@@ -66,27 +66,27 @@ def test_a_new_users_server_streams_calls_tools_and_stops_cleanly(
 def streams_what_its_conductor_planned(client: OpenAI) -> None:
     own = {"podium": {"progress": "events", "exclude_workers": PROVIDERS}}
     chunks = list(client.chat.completions.create(model="podium-mini", **POEM, stream=True, max_tokens=32, extra_body=own))  # fmt: skip
-    told = [chunk.model_extra["podium"] for chunk in chunks if chunk.model_extra]
-    events = {event.get("type"): event for event in told}
+    updates = [chunk.model_extra["podium"] for chunk in chunks if chunk.model_extra]
+    events = {event.get("type"): event for event in updates}
     assert events["plan_began"]["worker"] == "conductor"
     team = {each.name for each in load(ROOT / "cluster" / "local.yaml").workers}
-    assert team >= {each["worker"] for each in told if each.get("type") == "step_planned"} > set()
-    assert (told[-1]["fallback"], told[-1]["cost_usd"]) == (None, 0)
+    assert team >= {each["worker"] for each in updates if each.get("type") == "step_planned"} > set()
+    assert (updates[-1]["fallback"], updates[-1]["cost_usd"]) == (None, 0)
     choices = [choice for chunk in chunks for choice in chunk.choices]
     assert len([choice for choice in choices if choice.delta.content]) > 3
     assert choices[-1].finish_reason in ("stop", "length")
 
 
 def calls_a_tool_and_reads_its_result(client: OpenAI) -> None:
-    asked: Any = {"model": "writer", "tools": [TOOL], "max_tokens": 300}
-    said = client.chat.completions.create(**ASK, **asked, tool_choice="required", parallel_tool_calls=False).choices[0]  # fmt: skip
-    assert said.finish_reason == "tool_calls"
-    (call,) = said.message.tool_calls or ()
+    options: Any = {"model": "writer", "tools": [TOOL], "max_tokens": 300}
+    choice = client.chat.completions.create(**ASK, **options, tool_choice="required", parallel_tool_calls=False).choices[0]  # fmt: skip
+    assert choice.finish_reason == "tool_calls"
+    (call,) = choice.message.tool_calls or ()
     assert call.type == "function"
     assert (call.function.name, json.loads(call.function.arguments)["city"] in PLACES["properties"]["city"]["enum"]) == ("look_up", True)  # fmt: skip
     result: Any = {"role": "tool", "tool_call_id": call.id, "content": "It is Paris."}
-    messages = [*ASK["messages"], said.message.model_dump(exclude_none=True), result]
-    answer = client.chat.completions.create(**asked | {"max_tokens": 32}, messages=messages, tool_choice="none")  # fmt: skip
+    messages = [*ASK["messages"], choice.message.model_dump(exclude_none=True), result]
+    answer = client.chat.completions.create(**options | {"max_tokens": 32}, messages=messages, tool_choice="none")  # fmt: skip
     assert answer.choices[0].message.content
 
 

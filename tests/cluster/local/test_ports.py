@@ -42,8 +42,8 @@ class Ray(grpc.GenericRpcHandler):
                 await context.abort(self._code, "no")
             return b""
 
-        wanted = handler_call_details.method == self._method
-        return grpc.unary_unary_rpc_method_handler(answer) if wanted else None
+        matches = handler_call_details.method == self._method
+        return grpc.unary_unary_rpc_method_handler(answer) if matches else None
 
 
 @asynccontextmanager
@@ -56,8 +56,8 @@ async def rays_server(method: str, code: grpc.StatusCode | None) -> AsyncIterato
 
 
 async def listed_port(port: int) -> Port:
-    found = await asyncio.to_thread(list_ports, [psutil.Process()])
-    (only,) = [each for each in found if each.port == port]
+    open_ports = await asyncio.to_thread(list_ports, [psutil.Process()])
+    (only,) = [each for each in open_ports if each.port == port]
     return only
 
 
@@ -72,8 +72,8 @@ async def listed_port(port: int) -> Port:
 )
 async def test_an_http_ports_status_shows_which_credential_it_requires(answer: bytes, asks_for: str) -> None:
     async with saying(answer) as port:
-        found = await listed_port(port)
-    assert (found.asks_for, found.address, found.is_on_loopback) == (asks_for, "127.0.0.1", True)
+        entry = await listed_port(port)
+    assert (entry.asks_for, entry.address, entry.is_on_loopback) == (asks_for, "127.0.0.1", True)
 
 
 @pytest.mark.parametrize("method", [CALLS[0], CALLS[-1]])
@@ -109,12 +109,15 @@ def test_a_port_on_loopback_is_guarded_by_a_credential_or_has_only_numbers(
 def test_the_command_lists_every_port_and_fails_for_an_open_one(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = [Port(8000, "127.0.0.1", 7, "ray::Proxy", NOTHING), Port(9101, "0.0.0.0", 8, "haproxy", NOTHING)]
-    monkeypatch.setattr(ports, "list_ports", lambda processes: found)
+    entries = [
+        Port(8000, "127.0.0.1", 7, "ray::Proxy", NOTHING),
+        Port(9101, "0.0.0.0", 8, "haproxy", NOTHING),
+    ]
+    monkeypatch.setattr(ports, "list_ports", lambda processes: entries)
     assert ports.main([]) == 1
-    said = capsys.readouterr().out.splitlines()
-    assert said[0].split() == ["port", "address", "reached", "by", "requires", "process"]
-    assert [line.split()[:2] for line in said[1:3]] == [["8000", "127.0.0.1"], ["9101", "0.0.0.0"]]
-    assert "port 9101 of haproxy" in said[3]
-    monkeypatch.setattr(ports, "list_ports", lambda processes: found[:1])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["port", "address", "reached", "by", "requires", "process"]
+    assert [line.split()[:2] for line in lines[1:3]] == [["8000", "127.0.0.1"], ["9101", "0.0.0.0"]]
+    assert "port 9101 of haproxy" in lines[3]
+    monkeypatch.setattr(ports, "list_ports", lambda processes: entries[:1])
     assert ports.main([]) == 0

@@ -91,10 +91,10 @@ def test_an_endless_header_is_rejected_immediately(proxied: Proxied) -> None:
 
 
 def received(proxied: Proxied, request: bytes) -> bytes:
-    connection, said = sent(proxied, request), b""
+    connection, answer = sent(proxied, request), b""
     while piece := connection.recv(65_536):
-        said += piece
-    return said
+        answer += piece
+    return answer
 
 
 def test_a_clients_request_id_cannot_forge_a_log_line(proxied: Proxied) -> None:
