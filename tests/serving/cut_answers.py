@@ -71,12 +71,12 @@ def obey(prefix: str, beginning: str, truth: str) -> str:
 
 WAYS: dict[str, Way] = {
     "as it was asked": obey,
-    "as it was asked, after blanks": lambda *known: "\n " + obey(*known),
+    "as it was asked, after blanks": lambda *arguments: "\n " + obey(*arguments),
     "from an earlier word on": lambda prefix, beginning, truth: "[continued]\n" + truth[len(prefix) // 2 :],
     "all of it again": lambda prefix, beginning, truth: truth,
     "the rest alone": lambda prefix, beginning, truth: truth[len(prefix) :].strip() or "Done.",
     "other words": lambda prefix, beginning, truth: "Certainly! " + truth[::-1],
-    "a remark first": lambda *known: "Here is the rest:\n\n" + obey(*known),
+    "a remark first": lambda *arguments: "Here is the rest:\n\n" + obey(*arguments),
     "the last words changed": lambda prefix, beginning, truth: beginning.swapcase() + truth[len(prefix) :],
     "nothing": lambda prefix, beginning, truth: "",
 }

@@ -22,7 +22,7 @@ from conductor.model.reply import Delta, FinishReason
 from conductor.model.usage import Usage
 from serving.workers.vllm import Chunk, EngineCall
 from tests.serving.api.served import Json, Served, parsed, scripted, served, step, streamed_text
-from tests.serving.random_schemas import ROOTS, Made, is_right, is_right_text, whole
+from tests.serving.random_schemas import ROOTS, SchemaAndValue, is_right, is_right_text, whole
 from tests.wires import strict
 from tests.wires.anthropic import AnthropicWire
 from tests.wires.gemini import GeminiWire
@@ -87,12 +87,12 @@ ENDS = {
 }
 SUCCEED = ("obeys", "fences", "repairs prose", "repairs a value", "thinks")
 CASES: list[Case] = []
-ASKED = re.compile(r"case (\d+): ([\w ]+)!")
+CASE_IN_PROMPT = re.compile(r"case (\d+): ([\w ]+)!")
 
 
 def answer_to(prompt: str) -> Answer:
     """Return the answer to a prompt that names its case and behaviour."""
-    match = ASKED.search(prompt)
+    match = CASE_IN_PROMPT.search(prompt)
     assert match, prompt
     number = 2 if "Write the whole answer again" in prompt else 1
     return BEHAVIOURS[match[2]](CASES[int(match[1])], number)
@@ -266,9 +266,9 @@ def fuzz(examples: int, behaviours: int = 3, seed: int = 0) -> tuple[int, Schema
 
     @settings(max_examples=examples * 2, deadline=None, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))  # fmt: skip
     @given(ROOTS.map(whole))
-    def collect(made: Made) -> None:
-        if len(CASES) < examples and is_right(*made):
-            CASES.append(Case(*made))
+    def collect(pair: SchemaAndValue) -> None:
+        if len(CASES) < examples and is_right(*pair):
+            CASES.append(Case(*pair))
 
     collect()
     return len(CASES), asyncio.run(try_all(seed, behaviours))

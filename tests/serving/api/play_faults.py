@@ -148,8 +148,10 @@ async def see_workers(
                     places.append(Place(name, position, stream, worker, played))
         settings = {"workers": [*workers, *OTHERS], "workflows": workflows, "limits": LIMITS}
         async with api_of(settings) as (http, _):
-            seen = await see_all([lambda p=place: see(http, p, cases[p.name]) for place in places], at_once)
-    return seen
+            outcomes = await see_all(
+                [lambda p=place: see(http, p, cases[p.name]) for place in places], at_once
+            )
+    return outcomes
 
 
 LANES = 8

@@ -93,7 +93,7 @@ async def test_instructions_and_every_kind_of_input_reach_the_worker() -> None:
         answer = await ask(api, model="a", instructions="You are Ann.", input=items)
         assert answer.status_code == 200, answer.text
         worker: Any = next(wire for wire in api.service.pool.clients if wire.name == "a")
-        messages = worker.seen[-1].messages
+        messages = worker.requests[-1].messages
         record = await api.newest()
     assert [(m.role, m.text) for m in messages[:2]] == [
         ("system", "You are Ann.\n\nBe short."),
@@ -218,14 +218,14 @@ async def test_logprobs_are_returned_whole_streamed_and_on_retrieval(fields: Jso
         assert [(each.token, each.bytes, each.logprob) for each in lines] == [
             ("first", list(b"first"), 0.0), (" word", list(b" word"), 0.0),
         ]  # fmt: skip
-    told = [
+    tokens = [
         each.token
         for event in stream
         if event.type == "response.output_text.delta"
         for each in event.logprobs
     ]
     [done] = [event for event in stream if event.type == "response.output_text.done"]
-    assert told == [each.token for each in done.logprobs] == ["first", " word"]
+    assert tokens == [each.token for each in done.logprobs] == ["first", " word"]
 
 
 async def test_logprobs_that_the_worker_does_not_support_are_rejected_by_field() -> None:

@@ -37,7 +37,7 @@ from tests.states import until
 pytestmark = pytest.mark.postgresql
 
 MINE, OTHERS, ALONE = Account("k1", "t1"), Account("k2", "t2"), Account("k3")
-SAID = CallResult("Secret words. \ud800\x00", "a", "m", Usage(10, 20), Decimal("0.5"), FinishReason.STOP)
+RESULT = CallResult("Secret words. \ud800\x00", "a", "m", Usage(10, 20), Decimal("0.5"), FinishReason.STOP)
 
 
 def begun(id: str, created: float = 1.0, account: Account = MINE, owner: str = "") -> Record:
@@ -55,7 +55,7 @@ EVENTS = (
     PlanStarted(0.1, 0, 0, "conductor", "conductor", (Message.of("user", "Plan: Secret?"),)),
     StepPlanned(0.2, 0, 0, Step("a", "Find the secret.", ())),
     StepStarted(0.3, 0, 0, (Message.of("user", "Secret?"),)),
-    StepFinished(0.4, 0, 0, SAID),
+    StepFinished(0.4, 0, 0, RESULT),
     AnswerDelta(0.5, "Secret"),
     AnswerDelta(0.5, " words."),
     RunFinished(0.6, "Secret words.", FinishReason.STOP),
@@ -236,7 +236,7 @@ async def test_a_dead_replicas_run_is_lost_and_keeps_its_costs(store_address: Ad
         lost = await other.get("wf_1")
         assert lost is not None
         assert (lost.record.status, lost.record.cost_usd) == ("lost", Decimal("0.5"))
-        assert lost.record.steps[0].result == SAID
+        assert lost.record.steps[0].result == RESULT
         listed = {run.record.id: run.record.status for run in (await other.newest(2, ANONYMOUS)).runs}
         assert listed == {"wf_1": "lost", "wf_2": "finished"}
         # it was only frozen, and ends its run after all
@@ -305,14 +305,14 @@ async def test_the_listener_is_notified_once_a_resumable_event_is_written(store_
 async def test_new_runs_are_written_before_events_of_others(store_address: Address) -> None:
     heard = RecordingListener()
     async with open_stores(store_address, listener=heard) as (_, one):
-        told = heard.runs
-        known = [await tell(one, begun(f"wf_{n}"), 1) for n in range(20)]
-        await until(lambda: len(told) == len(known), "their beginnings are packed")
-        for record in known:
+        run_ids = heard.runs
+        records = [await tell(one, begun(f"wf_{n}"), 1) for n in range(20)]
+        await until(lambda: len(run_ids) == len(records), "their beginnings are packed")
+        for record in records:
             one.note(fold(record, [EVENTS[1]]), 2, EVENTS[1])
         await tell(one, begun("wf_new"), 1)
-        await until(lambda: len(told) == 2 * len(known) + 1, "all of it is packed")
-        assert told[len(known)] == "wf_new"
+        await until(lambda: len(run_ids) == 2 * len(records) + 1, "all of it is packed")
+        assert run_ids[len(records)] == "wf_new"
 
 
 async def test_a_background_run_is_accepted_once_another_replica_could_resume_it(
@@ -359,13 +359,13 @@ async def test_a_runs_end_is_written_although_many_new_runs_arrive(
     async with open_stores(store_address, listener=heard) as (_, one):
         record = await tell(one, begun("wf_old"), 1)
         await one.wait_until_written("wf_old")
-        told = heard.runs
-        told.clear()
+        run_ids = heard.runs
+        run_ids.clear()
         one.note(fold(record, [EVENTS[1]]), 2, EVENTS[1])
         for n in range(20):
             await tell(one, begun(f"wf_{n}"), 1)
-        await until(lambda: "wf_old" in told, "what goes on is packed")
-        assert told.index("wf_old") < 4
+        await until(lambda: "wf_old" in run_ids, "what goes on is packed")
+        assert run_ids.index("wf_old") < 4
 
 
 @pytest.mark.parametrize("how", ["waits for tools", "is dropped"])

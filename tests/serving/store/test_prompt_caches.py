@@ -94,10 +94,10 @@ async def test_an_expired_row_is_ignored_and_then_removed(store_address: Address
 async def test_rows_that_may_not_be_stored_stay_in_memory(store_address: Address) -> None:
     async with open_stores(store_address) as (store, _):
         caches = PromptCaches(store, patience_s=60)
-        kept = row()
-        caches.keep(kept, "key_1", stores=False)
+        cache_row = row()
+        caches.keep(cache_row, "key_1", stores=False)
         await caches.flush()
-        assert await caches.find("c1", "key_1") == [kept]
+        assert await caches.find("c1", "key_1") == [cache_row]
         assert await PromptCaches(store, patience_s=60).find("c1", "key_1") == []
 
 
@@ -105,10 +105,10 @@ async def test_an_unavailable_store_delays_no_turn_and_memory_is_used() -> None:
     store = ReplicaStore(parse_address("postgresql://podium:x@127.0.0.1:1/x"))
     try:
         for caches in (PromptCaches(store, patience_s=60), PromptCaches()):
-            kept = row()
+            cache_row = row()
             async with asyncio.timeout(3 * prompt_caches.PATIENCE_S + 1):
-                caches.keep(kept, "key_1")
-                assert await caches.find("c1", "key_1") == [kept]
+                caches.keep(cache_row, "key_1")
+                assert await caches.find("c1", "key_1") == [cache_row]
     finally:
         await store.aclose()
 
@@ -151,20 +151,26 @@ def alternating_turns(*words: str) -> tuple[Message, ...]:
 
 
 def test_a_runs_row_is_about_the_worker_that_answered() -> None:
-    (made,) = rows_of(run_of(*alternating_turns("Why?", "Word " * 40, "And now?")), 60)
-    assert (made.worker, made.deployment, made.tokens, made.turns, made.n_messages) == (
+    (cache_row,) = rows_of(run_of(*alternating_turns("Why?", "Word " * 40, "And now?")), 60)
+    assert (
+        cache_row.worker,
+        cache_row.deployment,
+        cache_row.tokens,
+        cache_row.turns,
+        cache_row.n_messages,
+    ) == (
         "b",
         "eu",
         4_000,
         2,
         3,
     )
-    assert made.answer_tokens == (50 + 30) // 2
-    assert (made.written_us, made.drop_us, made.lifetime) == (1_002_500_000, 1_062_500_000, "")
-    assert [made.id] == row_ids(
+    assert cache_row.answer_tokens == (50 + 30) // 2
+    assert (cache_row.written_us, cache_row.drop_us, cache_row.lifetime) == (1_002_500_000, 1_062_500_000, "")
+    assert [cache_row.id] == row_ids(
         PromptCache(conversation="cv_1"), alternating_turns("Why?", "Something else.")
     )
-    assert made.tail == tail_of(alternating_turns("?", "", "And now?"))
+    assert cache_row.tail == tail_of(alternating_turns("?", "", "And now?"))
     marked = replace_parts(alternating_turns("Why?")[0], "1h")
     runs = (run_of(*alternating_turns("Why?"), lifetime="5m"), run_of(marked))
     assert [row.lifetime for each in runs for row in rows_of(each, 60)] == ["5m", "1h"]
@@ -186,8 +192,8 @@ def test_a_row_is_remembered_as_long_as_its_cache_lasts(
     record = run_of(*alternating_turns("Why?"))
     options = WireOptions(prompt_cache=msgspec.structs.replace(cache, conversation="cv_1"))
     task = msgspec.structs.replace(record.task, sampling=Sampling(options=options))
-    (made,) = rows_of(msgspec.structs.replace(record, task=task), keep_s)
-    assert made.drop_us - made.written_us == expected_s * 1_000_000
+    (cache_row,) = rows_of(msgspec.structs.replace(record, task=task), keep_s)
+    assert cache_row.drop_us - cache_row.written_us == expected_s * 1_000_000
 
 
 def test_a_run_has_a_row_for_each_worker_that_has_read_the_conversation() -> None:
@@ -221,8 +227,8 @@ def test_a_caches_lifetime_starts_when_the_last_calls_answer_begins() -> None:
     turn = StepTurn(CallResult("", "b", "m", None, None, FinishReason.TOOL_CALLS), calls, answered_s=40.0)
     for step, at_s in ((spoke, 0.5), (msgspec.structs.replace(spoke, turns=(turn,)), 40.0)):
         plans = (msgspec.structs.replace(plan, steps=(step,)),)
-        (made,) = rows_of(msgspec.structs.replace(record, plans=plans), 60)
-        assert made.written_us == int((1_000 + at_s) * 1e6)
+        (cache_row,) = rows_of(msgspec.structs.replace(record, plans=plans), 60)
+        assert cache_row.written_us == int((1_000 + at_s) * 1e6)
 
 
 def test_the_clients_breakpoints_determine_the_lifetime() -> None:

@@ -29,8 +29,8 @@ DAYS = {"today": 0, "week": 7, "month": 31, "year": 401}
 async def shown(store: DatabaseStore) -> dict[str, bool]:
     """The runs that are left, and whether their texts are."""
     listed = [run.record.id for run in (await store.newest(100, ANONYMOUS)).runs]
-    found = {id: await store.get(id) for id in listed}
-    return {id: run.has_content and bool(run.record.answer) for id, run in found.items()}
+    runs = {id: await store.get(id) for id in listed}
+    return {id: run.has_content and bool(run.record.answer) for id, run in runs.items()}
 
 
 async def test_texts_are_removed_before_numbers(store_address: Address) -> None:
@@ -40,10 +40,10 @@ async def test_texts_are_removed_before_numbers(store_address: Address) -> None:
         await store.aclose()
         assert await store.remove_old(NOW_US) == 3
         assert await shown(store) == {"today": True, "week": True, "month": False}
-        kept = await store.get("month")
-        assert kept is not None
-        assert (kept.record.usage.output_tokens, kept.record.cost_usd is not None) == (20, True)
-        assert "ecret" not in repr(kept)
+        run = await store.get("month")
+        assert run is not None
+        assert (run.record.usage.output_tokens, run.record.cost_usd is not None) == (20, True)
+        assert "ecret" not in repr(run)
         assert await store.remove_old(NOW_US) == 0
 
 
@@ -79,14 +79,14 @@ async def test_a_teams_oldest_texts_are_removed_for_newer_ones(store_address: Ad
         await tell(store, begun("alone", NOW_S - 50, Account("k4")))
         await store.aclose()
         await store.remove_old(NOW_US + 10 * 1_000_000)
-        left = await shown(store)
-        assert {id for id, has_content in left.items() if has_content} == {
+        remaining = await shown(store)
+        assert {id for id, has_content in remaining.items() if has_content} == {
             "ours3",
             "mine3",
             "theirs",
             "alone",
         }
-        assert len(left) == 11
+        assert len(remaining) == 11
 
 
 async def body_bytes(store: ReplicaStore) -> int:

@@ -41,8 +41,8 @@ DAY_S = 86_400
 
 
 def call(worker: str, usage: Usage | None = USAGE, price: Price | None = CLAUDE, **facts: Any) -> CallResult:
-    known = price is not None and usage is not None
-    costs = (price.of(usage), price.saved(usage)) if known and price and usage else (None, None)
+    has_cost = price is not None and usage is not None
+    costs = (price.of(usage), price.saved(usage)) if has_cost and price and usage else (None, None)
     return CallResult("Words.", worker, "m", usage, costs[0], FinishReason.STOP, saved_usd=costs[1], **facts)
 
 
@@ -151,8 +151,8 @@ def test_lost_calls_have_no_worker_and_embeddings_have_no_answer() -> None:
 
 
 def test_a_call_closed_before_its_first_token_has_an_unknown_cost() -> None:
-    left = run("wf_1", plan(step(0, None), result=call("conductor")), status="cancelled", answer="")
-    assert [values(row) for row in rows_of(RunRecords(left))][1:] == [("a", "step", 1, 0, 0, 1)]
+    record = run("wf_1", plan(step(0, None), result=call("conductor")), status="cancelled", answer="")
+    assert [values(row) for row in rows_of(RunRecords(record))][1:] == [("a", "step", 1, 0, 0, 1)]
     stopped = run("wf_1", plan(worker="conductor", stopped=True), status="cancelled", answer="")
     assert [values(row) for row in rows_of(RunRecords(stopped))] == [("conductor", "plan", 1, 0, 0, 1)]
     lost = Attempt("b", "", "Its process ended.", outcome="cut")
@@ -230,9 +230,9 @@ async def test_both_stores_return_equal_sums_limited_to_the_callers_team(
             await store.put(RunRecords(replace(record, owner=store.owner)))
         await store.aclose()
         for caller in callers:
-            kept = (await store.costs(query, caller)).groups
-            by_values = {group.values: group for group in kept}
-            assert len(by_values) == len(kept)
+            groups = (await store.costs(query, caller)).groups
+            by_values = {group.values: group for group in groups}
+            assert len(by_values) == len(groups)
             assert by_values == {group.values: group for group in (await memory.costs(query, caller)).groups}
         everything = await store.costs(CostQuery(0, 99, ("model",)), ANONYMOUS)
         (of_mini,) = everything.groups
@@ -329,8 +329,8 @@ async def test_costs_are_removed_with_their_run(store_address: Address) -> None:
             await store.put(RunRecords(replace(record, owner=store.owner)))
         await store.aclose()
         await store.remove_old(407 * DAY_US)
-        left = await store.costs(CostQuery(0, 99, ("day",)), ANONYMOUS)
-        assert [group.values for group in left.groups] == [(7,)]
+        remaining = await store.costs(CostQuery(0, 99, ("day",)), ANONYMOUS)
+        assert [group.values for group in remaining.groups] == [(7,)]
 
 
 async def test_the_runs_of_a_conversation_can_be_listed(store_address: Address) -> None:

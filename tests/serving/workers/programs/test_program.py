@@ -96,8 +96,8 @@ QUESTION = (Message.of("user", "Tell me a story about 15% of 80."),)
 
 def prompt(question: tuple[Message, ...], step: Step, *outputs: str) -> Call:
     plan = [*(Step("writer", "Think.") for _ in outputs), step]
-    made = work(MEMBER, question, step, plan, dict(enumerate(outputs)))
-    return Call(made.messages, mark_key=made.mark_key)
+    instructions = work(MEMBER, question, step, plan, dict(enumerate(outputs)))
+    return Call(instructions.messages, mark_key=instructions.mark_key)
 
 
 async def test_the_subtask_is_answered_if_the_users_question_is_not_understood():
