@@ -28,20 +28,20 @@ sys.modules.update(dict.fromkeys(MISSING))
 
 def packages_of(*extras: str) -> set[str]:
     """Return the distribution names of Podium with these extras and of all their requirements."""
-    found: set[tuple[str, str]] = set()
+    packages: set[tuple[str, str]] = set()
     waiting = [("podium", extra) for extra in ("", *extras)]
     while waiting:
-        if (each := waiting.pop()) in found:
+        if (each := waiting.pop()) in packages:
             continue
-        found.add(each)
+        packages.add(each)
         try:
-            wanted = map(Requirement, requires(each[0]) or ())
+            requirements = map(Requirement, requires(each[0]) or ())
         except PackageNotFoundError:  # not installed: requirements/left_out.txt
             continue
-        for need in wanted:
+        for need in requirements:
             if need.marker is None or need.marker.evaluate({"extra": each[1]}):
                 waiting += [(canonicalize_name(need.name), extra) for extra in ("", *need.extras)]
-    return {name for name, _ in found}
+    return {name for name, _ in packages}
 
 
 @cache

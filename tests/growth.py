@@ -36,9 +36,9 @@ def homonyms() -> list[str]:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places[node.name].append(str(path.relative_to(ROOT)))
     return [
-        f"class {name} is defined {len(found)} times: {', '.join(found)}. Rename all but one."
-        for name, found in places.items()
-        if len(found) > 1
+        f"class {name} is defined {len(files)} times: {', '.join(files)}. Rename all but one."
+        for name, files in places.items()
+        if len(files) > 1
     ]
 
 

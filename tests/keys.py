@@ -46,7 +46,7 @@ def open_and_closed(url: str, key: str) -> list[int]:
     return [status(url + path, each, body) for path, body in paths for each in (None, key)]
 
 
-def until_refused(url: str, key: str | None = None) -> None:
+def wait_until_rejected(url: str, key: str | None = None) -> None:
     """Wait until the server rejects `key`, or requests without a key."""
     ends_s = time.monotonic() + PROMISED_S
     while (answer := status(url, key)) != 401:

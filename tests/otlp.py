@@ -68,9 +68,9 @@ def tree(spans: list[Received]) -> str:
         for span in sorted(children, key=lambda span: span.start_ns):
             reads = sorted(steps[link] for link in span.links if link in steps)
             step = span.attributes.get("podium.step")
-            told = f" step {step}" if step is not None else ""
-            told += f" reads {reads}" if reads else ""
-            out += [f"{'  ' * depth}{span.service}: {span.name}{told}", *lines(span.span_id, depth + 1)]
+            details = f" step {step}" if step is not None else ""
+            details += f" reads {reads}" if reads else ""
+            out += [f"{'  ' * depth}{span.service}: {span.name}{details}", *lines(span.span_id, depth + 1)]
         return out
 
     return "\n".join(lines("", 0))

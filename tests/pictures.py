@@ -14,7 +14,7 @@ DATA_URL = f"data:image/png;base64,{base64.b64encode(PIXEL).decode()}"
 class Pictures:
     def __init__(self) -> None:
         self.port = 0
-        self.asked = 0
+        self.n_requests = 0
         self.redirect: str | None = None
         self.media_type = "image/png"
 
@@ -23,7 +23,7 @@ class Pictures:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        self.asked += 1
+        self.n_requests += 1
         if self.redirect:
             writer.write(
                 f"HTTP/1.1 302 Found\r\nLocation: {self.redirect}\r\nContent-Length: 0\r\n\r\n".encode()

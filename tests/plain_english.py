@@ -192,10 +192,10 @@ def names(tree: ast.AST) -> Iterator[tuple[int, str]]:
 
 
 def bare_participles(root: Path) -> list[str]:
-    """Return a line for each name of the packages that is a bare participle."""
+    """Return a line for each name of the packages and the tests that is a bare participle."""
     paths = {
         str(path.relative_to(root)): path
-        for name in sorted(OURS)
+        for name in (*sorted(OURS), "tests")
         for path in sorted((root / name).rglob("*.py"))
     }
     return [

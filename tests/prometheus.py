@@ -23,9 +23,9 @@ def program(name: str) -> str:
     if shutil.which(name) is None and os.geteuid() == 0 and shutil.which("apt-get"):
         subprocess.run(["apt-get", "update"], check=False, capture_output=True)
         subprocess.run(INSTALL, check=False, capture_output=True)
-    found = shutil.which(name)
-    assert found, f"{name} is not installed: run `sudo {' '.join(INSTALL)}`"
-    return found
+    path = shutil.which(name)
+    assert path, f"{name} is not installed: run `sudo {' '.join(INSTALL)}`"
+    return path
 
 
 def promtool(*arguments: str | Path) -> str:
@@ -38,8 +38,8 @@ def promtool(*arguments: str | Path) -> str:
 def wait_until_none(missing: Callable[[], Any], timeout_s: float = 60) -> None:
     """Wait until nothing is `missing`. Otherwise fail with what is."""
     deadline = time.monotonic() + timeout_s
-    while left := missing():
-        assert time.monotonic() < deadline, f"missing after {timeout_s} s: {left}"
+    while remaining := missing():
+        assert time.monotonic() < deadline, f"missing after {timeout_s} s: {remaining}"
         time.sleep(0.2)
 
 

@@ -42,4 +42,4 @@ class Names:
             return _getaddrinfo(host, port, *args, **kwargs)
         self.looked_up.append(name)
         addresses = answers.pop(0) if len(answers) > 1 else answers[0]
-        return [found for each in addresses for found in _getaddrinfo(each, port, type=socket.SOCK_STREAM)]
+        return [entry for each in addresses for entry in _getaddrinfo(each, port, type=socket.SOCK_STREAM)]

@@ -29,14 +29,14 @@ def planted() -> dict[str, str]:
 def files_with(secrets: Mapping[str, str], since_s: float) -> list[str]:
     """Return `file: variable` for each file written since `since_s` that contains one of `secrets`."""
     needles = {name: value.rpartition("=")[2].encode() for name, value in secrets.items()}
-    found: list[str] = []
+    places: list[str] = []
     for path in _changed(since_s):
         try:
             content = path.read_bytes()
         except OSError:
             continue  # it was removed in the meantime
-        found += [f"{path}: {name}" for name, needle in needles.items() if needle in content]
-    return found
+        places += [f"{path}: {name}" for name, needle in needles.items() if needle in content]
+    return places
 
 
 def listening_beyond_loopback(processes: Iterable[psutil.Process]) -> list[str]:
@@ -86,10 +86,10 @@ def _changed(since_s: float) -> list[Path]:
         f"@{since_s}",
         "-print0",
     ]
-    found = subprocess.run(
+    output = subprocess.run(
         command, capture_output=True, check=False
     ).stdout  # fails if a file was just removed
-    return [Path(os.fsdecode(name)) for name in found.split(b"\0") if name]
+    return [Path(os.fsdecode(name)) for name in output.split(b"\0") if name]
 
 
 def now_s() -> float:

@@ -113,16 +113,16 @@ def outcomes() -> dict[int, tuple[list[str], str]]:
     """Run all entry points in as few interpreters as possible. Return the absent modules that each loads, and its
     output.
     """
-    found: dict[int, tuple[list[str], str]] = {}
-    while waiting := [n for n in range(len(ENTRY_POINTS)) if n not in found]:
+    results: dict[int, tuple[list[str], str]] = {}
+    while waiting := [n for n in range(len(ENTRY_POINTS)) if n not in results]:
         rows = [(n, ENTRY_POINTS[n].code, sorted(ENTRY_POINTS[n].absent)) for n in waiting]
         ended = subprocess.run(
             [sys.executable, "-c", f"ALL_OTHERS = {ALL_OTHERS!r}\n{RUNNER}"],
             input=json.dumps(rows), cwd=ROOT, capture_output=True, text=True, check=False,
         )  # fmt: skip
         assert ended.returncode == 0, ended.stderr
-        found |= {int(number): outcome for number, outcome in json.loads(ended.stdout).items()}
-    return found
+        results |= {int(number): outcome for number, outcome in json.loads(ended.stdout).items()}
+    return results
 
 
 def test_entry_points_load_only_what_they_need(subtests: pytest.Subtests) -> None:

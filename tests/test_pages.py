@@ -33,15 +33,15 @@ def tokens(path: Path) -> list[Token]:
 @cache
 def anchors(path: Path) -> set[str]:
     """Return the anchors that GitHub and Zensical make of a page's titles."""
-    seen = Counter[str]()
-    found = set[str]()
+    counts = Counter[str]()
+    slugs = set[str]()
     for before, title in pairwise(tokens(path)):
         if before.type == "heading_open":
             text = "".join(each.content for each in title.children or ())
             slug = re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-")
-            found.add(f"{slug}-{seen[slug]}" if seen[slug] else slug)
-            seen[slug] += 1
-    return found
+            slugs.add(f"{slug}-{counts[slug]}" if counts[slug] else slug)
+            counts[slug] += 1
+    return slugs
 
 
 def links(path: Path) -> list[str]:

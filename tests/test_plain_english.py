@@ -74,6 +74,7 @@ def test_the_worst_places_are_listed_with_file_and_line(
     assert f"log.py:2  {ODD}" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("folder", ["serving", "tests"])
 @pytest.mark.parametrize(
     "code",
     [
@@ -86,8 +87,9 @@ def test_the_worst_places_are_listed_with_file_and_line(
         "match 1:\n    case int() as whose: ...",
     ],
 )
-def test_a_name_that_is_a_bare_participle_fails_the_check(root: Path, code: str) -> None:
-    (root / "serving" / "names.py").write_text(f"{code}\n")
+def test_a_name_that_is_a_bare_participle_fails_the_check(root: Path, folder: str, code: str) -> None:
+    (root / folder).mkdir(exist_ok=True)
+    (root / folder / "names.py").write_text(f"{code}\n")
     assert fails(root)
 
 

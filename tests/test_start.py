@@ -21,7 +21,7 @@ from serving.settings.settings import load
 from tests import secrets
 from tests.clients.run_default import settings_with_tools
 from tests.conftest import PODIUM, ROOT
-from tests.keys import make_key, revoke_key, until_refused
+from tests.keys import make_key, revoke_key, wait_until_rejected
 
 PROVIDERS = ["gpt-5", "claude-sonnet-4", "gemini-2.5-pro"]
 """Workers whose API keys are set. The keys are not real, so no test may call them."""
@@ -43,12 +43,12 @@ def test_a_new_users_server_streams_calls_tools_and_stops_cleanly(
         streams_what_its_conductor_planned(client)
         running = listens_on_loopback_only(f"{ROOT}:{port}:")
         planted["app"] = make_key(store, "app")
-        until_refused(f"{url}/v1/models")
+        wait_until_rejected(f"{url}/v1/models")
         with pytest.raises(AuthenticationError):
             client.chat.completions.create(model="writer", **ASK)
         calls_a_tool_and_reads_its_result(client.with_options(api_key=planted["app"]))
         revoke_key(store, "app")
-        until_refused(f"{url}/v1/models", planted["app"])
+        wait_until_rejected(f"{url}/v1/models", planted["app"])
         assert secrets.files_with(planted, began_s) == [], "while it runs"
         assert (memory := segments_of(running)), "Ray's and vLLM's"
 
@@ -66,27 +66,27 @@ def test_a_new_users_server_streams_calls_tools_and_stops_cleanly(
 def streams_what_its_conductor_planned(client: OpenAI) -> None:
     own = {"podium": {"progress": "events", "exclude_workers": PROVIDERS}}
     chunks = list(client.chat.completions.create(model="podium-mini", **POEM, stream=True, max_tokens=32, extra_body=own))  # fmt: skip
-    told = [chunk.model_extra["podium"] for chunk in chunks if chunk.model_extra]
-    events = {event.get("type"): event for event in told}
+    updates = [chunk.model_extra["podium"] for chunk in chunks if chunk.model_extra]
+    events = {event.get("type"): event for event in updates}
     assert events["plan_began"]["worker"] == "conductor"
     team = {each.name for each in load(ROOT / "cluster" / "local.yaml").workers}
-    assert team >= {each["worker"] for each in told if each.get("type") == "step_planned"} > set()
-    assert (told[-1]["fallback"], told[-1]["cost_usd"]) == (None, 0)
+    assert team >= {each["worker"] for each in updates if each.get("type") == "step_planned"} > set()
+    assert (updates[-1]["fallback"], updates[-1]["cost_usd"]) == (None, 0)
     choices = [choice for chunk in chunks for choice in chunk.choices]
     assert len([choice for choice in choices if choice.delta.content]) > 3
     assert choices[-1].finish_reason in ("stop", "length")
 
 
 def calls_a_tool_and_reads_its_result(client: OpenAI) -> None:
-    asked: Any = {"model": "writer", "tools": [TOOL], "max_tokens": 300}
-    said = client.chat.completions.create(**ASK, **asked, tool_choice="required", parallel_tool_calls=False).choices[0]  # fmt: skip
-    assert said.finish_reason == "tool_calls"
-    (call,) = said.message.tool_calls or ()
+    options: Any = {"model": "writer", "tools": [TOOL], "max_tokens": 300}
+    choice = client.chat.completions.create(**ASK, **options, tool_choice="required", parallel_tool_calls=False).choices[0]  # fmt: skip
+    assert choice.finish_reason == "tool_calls"
+    (call,) = choice.message.tool_calls or ()
     assert call.type == "function"
     assert (call.function.name, json.loads(call.function.arguments)["city"] in PLACES["properties"]["city"]["enum"]) == ("look_up", True)  # fmt: skip
     result: Any = {"role": "tool", "tool_call_id": call.id, "content": "It is Paris."}
-    messages = [*ASK["messages"], said.message.model_dump(exclude_none=True), result]
-    answer = client.chat.completions.create(**asked | {"max_tokens": 32}, messages=messages, tool_choice="none")  # fmt: skip
+    messages = [*ASK["messages"], choice.message.model_dump(exclude_none=True), result]
+    answer = client.chat.completions.create(**options | {"max_tokens": 32}, messages=messages, tool_choice="none")  # fmt: skip
     assert answer.choices[0].message.content
 
 

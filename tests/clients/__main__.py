@@ -11,9 +11,9 @@ def main(words: list[str]) -> int:
     """Run the clients named in `words`, or all. Return the number of groups that failed."""
     agents = {each.name for each in AGENTS}
     programs = {each.client for each in (*NODE, *ELSEWHERE, LUCEBENCH)}
-    known = agents | programs | {"node", "default", "programs", "conformance", "--record"}
-    if unknown := [word for word in words if word not in known]:
-        sys.exit(f"No client is called {', '.join(unknown)}. There are {', '.join(sorted(known))}.")
+    choices = agents | programs | {"node", "default", "programs", "conformance", "--record"}
+    if unknown := [word for word in words if word not in choices]:
+        sys.exit(f"No client is called {', '.join(unknown)}. There are {', '.join(sorted(choices))}.")
     chosen, failed = {*words} - {"--record"}, 0
     if not chosen or chosen & agents:
         failed += run_agents.main(words)

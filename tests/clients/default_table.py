@@ -35,30 +35,30 @@ class DefaultRow:
     holds: Callable[[Json], bool]
 
 
-def speaks(seen: Json) -> bool:
-    return bool(seen["text"].strip()) and not seen["turns"] and not seen["status"]
+def speaks(output: Json) -> bool:
+    return bool(output["text"].strip()) and not output["turns"] and not output["status"]
 
 
 def calls(turns: int) -> Callable[[Json], bool]:
     """Return a check for exactly `turns` turns that only call `look`."""
-    return lambda seen: (
-        not seen["status"]
-        and len(seen["turns"]) == turns
-        and all({*turn} == {"look"} for turn in seen["turns"])
+    return lambda output: (
+        not output["status"]
+        and len(output["turns"]) == turns
+        and all({*turn} == {"look"} for turn in output["turns"])
     )
 
 
-def is_in_form(seen: Json) -> bool:
+def is_in_form(output: Json) -> bool:
     """Return whether the text is JSON that satisfies `FORM`."""
     try:
-        value: Any = json.loads(seen["text"])
+        value: Any = json.loads(output["text"])
     except ValueError:
         return False
     return {*value} == {"n"} and type(value["n"]) is int
 
 
 def fails(status: int) -> Callable[[Json], bool]:
-    return lambda seen: seen["status"] == status and not seen["turns"]
+    return lambda output: output["status"] == status and not output["turns"]
 
 
 WRITER: Json = {"model": "writer", "text": "Say hello.", "most": ROOM}

@@ -25,7 +25,7 @@ def result(name: str, arguments: Any) -> str:
     return f"{name} of {arguments['city']}"
 
 
-class Seen:
+class ClientOutput:
     """Text and tool calls that a client saw, turn by turn."""
 
     def __init__(self) -> None:
@@ -45,52 +45,52 @@ def options(ask: Json, turn: int, most: str, forced: Any) -> Json:
 
 async def chat(url: str, ask: Json, next_url: NextUrl, key: str = "none") -> Json:
     """Use Chat Completions through `openai`."""
-    seen, content = Seen(), ask["text"]
+    output, content = ClientOutput(), ask["text"]
     if "image" in ask:
         picture = {"url": f"data:image/png;base64,{ask['image']}"}
         content = [{"type": "text", "text": content}, {"type": "image_url", "image_url": picture}]
-    asked: Json = {"model": ask["model"], "messages": [{"role": "user", "content": content}]}
+    body: Json = {"model": ask["model"], "messages": [{"role": "user", "content": content}]}
     if ask["tools"]:
-        asked["tools"] = [
+        body["tools"] = [
             {"type": "function", "function": {"name": name, "parameters": CITY}} for name in ask["tools"]
         ]
     if "schema" in ask:
         form = {"name": "it", "strict": True, "schema": ask["schema"]}
-        asked["response_format"] = {"type": "json_schema", "json_schema": form}
+        body["response_format"] = {"type": "json_schema", "json_schema": form}
     try:
         while True:
             async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0) as client:
-                more = options(ask, len(seen.turns), "max_completion_tokens", "required")
-                said = await _chat_turn(client, asked | more, ask)
-            if isinstance(said, str):
-                seen.text = said
-                return seen.report()
-            if not said.tool_calls:
-                seen.text = said.content or ""
-                return seen.report()
-            seen.turns.append([call.function.name for call in said.tool_calls])
-            asked["messages"].append(said.model_dump(exclude_none=True, exclude={"parsed"}))
-            asked["messages"] += [
+                more = options(ask, len(output.turns), "max_completion_tokens", "required")
+                reply = await _chat_turn(client, body | more, ask)
+            if isinstance(reply, str):
+                output.text = reply
+                return output.report()
+            if not reply.tool_calls:
+                output.text = reply.content or ""
+                return output.report()
+            output.turns.append([call.function.name for call in reply.tool_calls])
+            body["messages"].append(reply.model_dump(exclude_none=True, exclude={"parsed"}))
+            body["messages"] += [
                 {
                     "role": "tool",
                     "tool_call_id": call.id,
                     "content": result(call.function.name, json.loads(call.function.arguments)),
                 }
-                for call in reversed(said.tool_calls)
+                for call in reversed(reply.tool_calls)
             ]
             url = await next_url()
     except openai.APIStatusError as error:
-        return seen.report(error.status_code)
+        return output.report(error.status_code)
 
 
-async def _chat_turn(client: openai.AsyncOpenAI, asked: Json, ask: Json) -> Any:
+async def _chat_turn(client: openai.AsyncOpenAI, body: Json, ask: Json) -> Any:
     if ask.get("leave"):
-        async with await client.chat.completions.create(**asked, stream=True) as chunks:
+        async with await client.chat.completions.create(**body, stream=True) as chunks:
             async for chunk in chunks:
                 if chunk.choices and chunk.choices[0].delta.content:
                     return chunk.choices[0].delta.content.split()[0]
     if ask["stream"]:
-        async with client.chat.completions.stream(**asked) as stream:
+        async with client.chat.completions.stream(**body) as stream:
             message: Any = (await stream.get_final_completion()).choices[0].message
         for call in (
             message.tool_calls or ()
@@ -99,37 +99,37 @@ async def _chat_turn(client: openai.AsyncOpenAI, asked: Json, ask: Json) -> Any:
                 name=call.function.name, arguments=call.function.arguments
             )
         return message
-    return (await client.chat.completions.create(**asked)).choices[0].message
+    return (await client.chat.completions.create(**body)).choices[0].message
 
 
 async def responses(url: str, ask: Json, next_url: NextUrl, key: str = "none") -> Json:
     """Use Responses through `openai`, with the whole history in each request."""
-    seen, content = Seen(), ask["text"]
+    output, content = ClientOutput(), ask["text"]
     if "image" in ask:
         picture = f"data:image/png;base64,{ask['image']}"
         content = [{"type": "input_text", "text": content}, {"type": "input_image", "image_url": picture}]
     history: list[Any] = [{"role": "user", "content": content}]
-    asked: Json = {"model": ask["model"], "input": history, "store": False}
+    body: Json = {"model": ask["model"], "input": history, "store": False}
     if ask["tools"]:
-        asked["tools"] = [{"type": "function", "name": name, "parameters": CITY} for name in ask["tools"]]
+        body["tools"] = [{"type": "function", "name": name, "parameters": CITY} for name in ask["tools"]]
     if "schema" in ask:
-        asked["text"] = {
+        body["text"] = {
             "format": {"type": "json_schema", "name": "it", "strict": True, "schema": ask["schema"]}
         }
     try:
         while True:
             async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0) as client:
-                more = options(ask, len(seen.turns), "max_output_tokens", "required")
-                said = await _responses_turn(client, asked | more, ask)
-            if isinstance(said, str):
-                seen.text = said
-                return seen.report()
-            calls = [item for item in said.output if item.type == "function_call"]
+                more = options(ask, len(output.turns), "max_output_tokens", "required")
+                reply = await _responses_turn(client, body | more, ask)
+            if isinstance(reply, str):
+                output.text = reply
+                return output.report()
+            calls = [item for item in reply.output if item.type == "function_call"]
             if not calls:
-                seen.text = said.output_text
-                return seen.report()
-            seen.turns.append([call.name for call in calls])
-            history += [item.model_dump(exclude={"parsed_arguments"}) for item in said.output]
+                output.text = reply.output_text
+                return output.report()
+            output.turns.append([call.name for call in calls])
+            history += [item.model_dump(exclude={"parsed_arguments"}) for item in reply.output]
             history += [
                 {
                     "type": "function_call_output",
@@ -140,49 +140,49 @@ async def responses(url: str, ask: Json, next_url: NextUrl, key: str = "none") -
             ]
             url = await next_url()
     except openai.APIStatusError as error:
-        return seen.report(error.status_code)
+        return output.report(error.status_code)
 
 
-async def _responses_turn(client: openai.AsyncOpenAI, asked: Json, ask: Json) -> Any:
+async def _responses_turn(client: openai.AsyncOpenAI, body: Json, ask: Json) -> Any:
     if ask.get("leave"):
-        async with await client.responses.create(**asked, stream=True) as events:
+        async with await client.responses.create(**body, stream=True) as events:
             async for event in events:
                 if event.type == "response.output_text.delta":
                     return event.delta.split()[0]
     if ask["stream"]:
-        async with client.responses.stream(**asked) as stream:
+        async with client.responses.stream(**body) as stream:
             return await stream.get_final_response()
-    return await client.responses.create(**asked)
+    return await client.responses.create(**body)
 
 
 async def messages(url: str, ask: Json, next_url: NextUrl, key: str = "none") -> Json:
     """Use Messages through `anthropic`."""
-    seen, content = Seen(), [{"type": "text", "text": ask["text"]}]
+    output, content = ClientOutput(), [{"type": "text", "text": ask["text"]}]
     if "image" in ask:
         source = {"type": "base64", "media_type": "image/png", "data": ask["image"]}
         content.append({"type": "image", "source": source})
-    asked: Json = {
+    body: Json = {
         "model": ask["model"],
         "max_tokens": 1000,
         "messages": [{"role": "user", "content": content}],
     }
     if ask["tools"]:
-        asked["tools"] = [{"name": name, "input_schema": CITY} for name in ask["tools"]]
+        body["tools"] = [{"name": name, "input_schema": CITY} for name in ask["tools"]]
     if "schema" in ask:
-        asked["output_config"] = {"format": {"type": "json_schema", "schema": ask["schema"]}}
+        body["output_config"] = {"format": {"type": "json_schema", "schema": ask["schema"]}}
     try:
         while True:
             async with anthropic.AsyncAnthropic(base_url=url, api_key=key, max_retries=0) as client:
-                more = options(ask, len(seen.turns), "max_tokens", {"type": "any"})
-                said = await _messages_turn(client, asked | more, ask)
-            if isinstance(said, str):
-                seen.text = said
-                return seen.report()
-            calls = [block for block in said.content if block.type == "tool_use"]
+                more = options(ask, len(output.turns), "max_tokens", {"type": "any"})
+                reply = await _messages_turn(client, body | more, ask)
+            if isinstance(reply, str):
+                output.text = reply
+                return output.report()
+            calls = [block for block in reply.content if block.type == "tool_use"]
             if not calls:
-                seen.text = "".join(block.text for block in said.content if block.type == "text")
-                return seen.report()
-            seen.turns.append([call.name for call in calls])
+                output.text = "".join(block.text for block in reply.content if block.type == "text")
+                return output.report()
+            output.turns.append([call.name for call in calls])
             results = [
                 {
                     "type": "tool_result",
@@ -191,24 +191,24 @@ async def messages(url: str, ask: Json, next_url: NextUrl, key: str = "none") ->
                 }
                 for call in reversed(calls)
             ]
-            asked["messages"] += [
-                {"role": "assistant", "content": said.content},
+            body["messages"] += [
+                {"role": "assistant", "content": reply.content},
                 {"role": "user", "content": results},
             ]
             url = await next_url()
     except anthropic.APIStatusError as error:
-        return seen.report(error.status_code)
+        return output.report(error.status_code)
 
 
-async def _messages_turn(client: anthropic.AsyncAnthropic, asked: Json, ask: Json) -> Any:
+async def _messages_turn(client: anthropic.AsyncAnthropic, body: Json, ask: Json) -> Any:
     if ask.get("leave"):
-        async with client.messages.stream(**asked) as stream:
+        async with client.messages.stream(**body) as stream:
             async for text in stream.text_stream:
                 return text.split()[0]
     if ask["stream"]:
-        async with client.messages.stream(**asked) as stream:
+        async with client.messages.stream(**body) as stream:
             return await stream.get_final_message()
-    return await client.messages.create(**asked)
+    return await client.messages.create(**body)
 
 
 CLIENTS: dict[str, Client] = {"chat": chat, "responses": responses, "messages": messages}

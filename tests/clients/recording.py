@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.serving.api.served import Json
 
-KEPT = {
+PROTOCOL_FIELDS = {
     "call_id", "detail", "display", "effort", "id", "include", "keep", "model", "name", "namespace", "phase", "role", "status",
     "stop_reason", "summary", "tool_call_id", "tool_choice", "tool_use_id", "type",
 }  # fmt: skip
@@ -27,7 +27,7 @@ def shape(body: Any, field: str = "") -> Any:
             return [shape(each, field if isinstance(each, str) else "") for each in body]
         case str() if field == "arguments":
             return "{}"
-        case str() if field not in KEPT:
+        case str() if field not in PROTOCOL_FIELDS:
             return "x"
         case _:
             return body
@@ -36,10 +36,10 @@ def shape(body: Any, field: str = "") -> Any:
 def answer_of(text: str) -> Json:
     """Return the tool calls (id and name, in order) and the text of an answer, streamed or not."""
     calls: dict[str, str] = {}
-    said = ""
+    words = ""
     for event in _events(text):
-        for found in _dicts(event):
-            match found:
+        for part in _dicts(event):
+            match part:
                 case {"type": "function_call", "call_id": id, "name": name}:
                     calls[id] = name
                 case {"type": "tool_use", "id": id, "name": name}:
@@ -47,12 +47,12 @@ def answer_of(text: str) -> Json:
                 case {"id": str(id), "function": {"name": name}}:
                     calls[id] = name
                 case {"type": "response.output_text.delta" | "text_delta", **rest}:
-                    said += rest.get("delta", "") or rest.get("text", "")
+                    words += rest.get("delta", "") or rest.get("text", "")
                 case {"delta": {"content": str(content)}, "finish_reason": _}:
-                    said += content
+                    words += content
                 case _:
                     pass
-    return {"calls": [[id, name] for id, name in calls.items()], "text": said}
+    return {"calls": [[id, name] for id, name in calls.items()], "text": words}
 
 
 def _events(text: str) -> Iterator[Any]:
@@ -85,24 +85,24 @@ class Recorder:
         self.exchanges: list[Json] = []
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        asked, answered = bytearray(), bytearray()
+        request, answered = bytearray(), bytearray()
         exchange: Json = {"path": scope.get("path"), "status": 0}
         self.exchanges.append(exchange)
 
-        async def heard() -> Any:
+        async def recording_receive() -> Any:
             message = await receive()
-            asked.extend(message.get("body", b""))
+            request.extend(message.get("body", b""))
             return message
 
-        async def told(message: Any) -> None:
+        async def recording_send(message: Any) -> None:
             exchange["status"] = message.get("status", exchange["status"])
             answered.extend(message.get("body", b""))
             await send(message)
 
         try:
-            await self._app(scope, heard, told)
+            await self._app(scope, recording_receive, recording_send)
         finally:
-            exchange["body"] = json.loads(asked) if asked else None
+            exchange["body"] = json.loads(request) if request else None
             exchange["answer"] = answered.decode()
 
     def shapes(self) -> list[Json]:

@@ -25,7 +25,7 @@ def settings() -> Json:
     obeys: Json = {
         "name": "a",
         "kind": "python",
-        "factory": "tests.clients.obedient:Obedient",
+        "factory": "tests.clients.tool_following_worker:Obedient",
         "sees_images": True,
         "options": {},
     }

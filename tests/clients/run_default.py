@@ -48,8 +48,8 @@ def clients(has_node: bool) -> dict[str, Ask]:
     def node(name: str) -> Ask:
         return lambda url, ask: run_node.ask(name, url, ask, lambda: _same(url), "none", PATIENCE_S)
 
-    found = {f"python {name}": python(name) for name in CLIENTS}
-    return found | ({f"node {name}": node(name) for name in run_node.CLIENTS} if has_node else {})
+    asks = {f"python {name}": python(name) for name in CLIENTS}
+    return asks | ({f"node {name}": node(name) for name in run_node.CLIENTS} if has_node else {})
 
 
 async def _same(url: str) -> str:
@@ -60,19 +60,19 @@ async def run(url: str, has_node: bool) -> int:
     """Run all rows. Return the number that failed."""
     room, failed = asyncio.Semaphore(AT_ONCE), 0
 
-    async def see(ask: Ask, asked: Json) -> Json:
+    async def see(ask: Ask, request: Json) -> Json:
         async with room:
             try:
-                return await asyncio.wait_for(ask(url, asked), PATIENCE_S)
+                return await asyncio.wait_for(ask(url, request), PATIENCE_S)
             except FAULTS as error:  # what the client saw
                 return {"text": "", "turns": [], "status": -1, "error": repr(error)[:300]}
 
     async def table(name: str, ask: Ask) -> int:
         rows = default_rows()
-        seen = await asyncio.gather(*(see(ask, scenario.ask) for scenario, _ in rows))
+        outputs = await asyncio.gather(*(see(ask, scenario.ask) for scenario, _ in rows))
         faults = [
             f"  {scenario.name}: saw {each}"
-            for (scenario, row), each in zip(rows, seen, strict=True)
+            for (scenario, row), each in zip(rows, outputs, strict=True)
             if not row.holds(each)
         ]
         print(

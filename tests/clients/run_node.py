@@ -28,22 +28,22 @@ async def ask(
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.write(json.dumps({"client": client, "url": url, "key": key, "ask": ask}).encode() + b"\n")
-    seen: Json = {}
+    output: Json = {}
     try:
         async with asyncio.timeout(within_s):
             while line := (await process.stdout.readline()).decode().strip():
                 if line == "next":
                     process.stdin.write((await next_url()).encode() + b"\n")
                 elif line.startswith("{"):
-                    seen = json.loads(line)
+                    output = json.loads(line)
             await process.wait()
     except TimeoutError:
         process.kill()
         raise
-    return seen
+    return output
 
 
-async def killed(client: str) -> Json:
+async def kill_router(client: str) -> Json:
     """Kill a router between a tool call and its result, and continue with another router."""
     with TemporaryDirectory() as folder:
         address = parse_address(f"sqlite:///{Path(folder) / 'podium.db'}")
@@ -70,18 +70,18 @@ async def run(clients: Sequence[str]) -> int:
         for scenario in (*TABLE, KILLED):
             try:
                 if scenario is KILLED:
-                    seen = await killed(client)
+                    output = await kill_router(client)
                 else:
                     async with served(scenario.settings) as api:
 
                         async def same(url: str = api.url) -> str:
                             return url
 
-                        seen = await ask(client, api.url, scenario.ask, same, "none")
+                        output = await ask(client, api.url, scenario.ask, same, "none")
             except (TimeoutError, AssertionError) as error:
-                seen = {"error": repr(error)}
-            if seen != scenario.seen:
-                faults.append(f"  {scenario.name}: saw {seen}")
+                output = {"error": repr(error)}
+            if output != scenario.output:
+                faults.append(f"  {scenario.name}: saw {output}")
         n = len(TABLE) + 1
         print(f"node {client}: {n - len(faults)} of {n} scenarios", *faults, sep="\n", flush=True)
         failed += len(faults)

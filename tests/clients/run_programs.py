@@ -21,10 +21,10 @@ def install_python(name: str, *packages: str) -> str:
     if stamp.exists() and stamp.read_text() == " ".join(packages):
         return ""
     venv = folder / "venv"
-    made = subprocess.run(
+    creation = subprocess.run(
         [UV, "venv", "-q", "--clear", "-p", sys.executable, venv], capture_output=True, text=True
     )
-    done = made.returncode or subprocess.run(
+    done = creation.returncode or subprocess.run(
         [UV, "pip", "install", "-q", "--python", venv / "bin" / "python", *packages], cwd=ROOT
     )
     if done if isinstance(done, int) else done.returncode:

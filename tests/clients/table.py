@@ -28,13 +28,13 @@ class Scenario:
         settings: of the server.
         ask: what the client sends: `model`, `text`, `stream`, `tools` (names; each has one argument, `city`),
             `schema`, `image`, `leave` (close the stream at its first text).
-        seen: what it must report: `text`, `turns` (names of the tools called, turn by turn), `status` of an error.
+        output: what it must report: `text`, `turns` (names of the tools called, turn by turn), `status` of an error.
     """
 
     name: str
     settings: Json
     ask: Json
-    seen: Json = field(default_factory=dict)
+    output: Json = field(default_factory=dict)
 
 
 def caller(name: str, *turns: tuple[str, ...], then: str = "Got: {results}") -> Json:
@@ -52,16 +52,16 @@ SOON: Json = {"store": {"asked_again_s": 0.2}}
 
 def one(worker: Json, **more: Any) -> Json:
     """Return a pool in which a plan of one step goes to `worker`."""
-    made = team(plan(step(worker["name"], "Answer.")), workers=[worker | more], workflows={})
-    return made | {"models": {"podium": {}}}
+    settings = team(plan(step(worker["name"], "Answer.")), workers=[worker | more], workflows={})
+    return settings | {"models": {"podium": {}}}
 
 
-def asks(seen: Json, **ask: Any) -> tuple[Json, Json]:
+def asks(output: Json, **ask: Any) -> tuple[Json, Json]:
     return {"model": "podium", "text": QUESTION, "tools": [], "stream": False} | ask, {
         "text": "",
         "turns": [],
         "status": 0,
-    } | seen
+    } | output
 
 
 THREE = team(

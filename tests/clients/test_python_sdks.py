@@ -19,7 +19,7 @@ async def test_a_client_gets_the_result_in_the_shared_table(client: Client, scen
         async def same() -> str:
             return api.url
 
-        assert await client(api.url, scenario.ask, same, "none") == scenario.seen
+        assert await client(api.url, scenario.ask, same, "none") == scenario.output
 
 
 @pytest.mark.parametrize("client", CLIENTS.values(), ids=CLIENTS.keys())
@@ -37,4 +37,4 @@ async def test_another_router_resumes_a_run_whose_router_was_killed(client: Clie
                 await first.process.wait()
             return second.url
 
-        assert await client(first.url, KILLED.ask, other, key.secret) == KILLED.seen
+        assert await client(first.url, KILLED.ask, other, key.secret) == KILLED.output

@@ -15,20 +15,20 @@ RECORDINGS = Path(__file__).parent / "recordings"
 
 @pytest.mark.parametrize("agent", AGENTS, ids=lambda each: each.name)
 async def test_an_agents_recorded_requests_get_the_same_answers(agent: Agent) -> None:
-    told: Any = json.loads((RECORDINGS / f"{agent.name}.json").read_text())
-    assert told["version"] == agent.version
+    recording: Any = json.loads((RECORDINGS / f"{agent.name}.json").read_text())
+    assert recording["version"] == agent.version
     ids: dict[str, str] = {}
     async with served(settings(agent, Path("repository"))) as api:
-        for exchange in told["exchanges"]:
+        for exchange in recording["exchanges"]:
             body = json.dumps(exchange["body"])
-            for recorded, given in ids.items():
-                body = body.replace(recorded, given)
+            for recorded, current in ids.items():
+                body = body.replace(recorded, current)
             answer = await api.http.post(exchange["path"], json=json.loads(body))
             assert answer.status_code == 200, answer.text
-            seen, then = answer_of(answer.text), exchange["answer"]
-            assert [name for _, name in seen["calls"]] == [name for _, name in then["calls"]]
-            assert seen["text"] == then["text"]
-            ids |= {old: new for (old, _), (new, _) in zip(then["calls"], seen["calls"], strict=True)}
+            now, then = answer_of(answer.text), exchange["answer"]
+            assert [name for _, name in now["calls"]] == [name for _, name in then["calls"]]
+            assert now["text"] == then["text"]
+            ids |= {old: new for (old, _), (new, _) in zip(then["calls"], now["calls"], strict=True)}
         runs = (await api.http.get("/v1/workflows")).json()["data"]
     whole = [run for run in runs if len(run["steps"]) == 3]
     assert [run["status"] for run in whole] == ["finished"]

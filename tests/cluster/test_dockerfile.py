@@ -33,8 +33,8 @@ def of(name: str, text: str = TEXT) -> list[str]:
 
 @pytest.mark.parametrize("text", [TEXT, SERVER], ids=["ray", "server"])
 def test_every_dockerfile_instruction_is_known(text: str) -> None:
-    known = {"ARG", "FROM", "USER", "RUN", "WORKDIR", "COPY", "ENV", "VOLUME", "EXPOSE", "CMD", "HEALTHCHECK"}
-    assert {name for name, _ in instructions(text)} <= known
+    names = {"ARG", "FROM", "USER", "RUN", "WORKDIR", "COPY", "ENV", "VOLUME", "EXPOSE", "CMD", "HEALTHCHECK"}
+    assert {name for name, _ in instructions(text)} <= names
 
 
 def test_the_base_image_must_be_a_digest() -> None:
@@ -135,9 +135,11 @@ def test_the_image_installs_from_the_locks_by_hash_and_without_a_cache() -> None
             )
         }
         assert "setuptools" in locked, "the nodes of a cluster build the project with what is installed"
-        wanted = [Requirement(each) for each in PROJECT["dependencies"]]
-        wanted += [Requirement(each) for extra in extras for each in PROJECT["optional-dependencies"][extra]]
-        for requirement in wanted:
+        requirements = [Requirement(each) for each in PROJECT["dependencies"]]
+        requirements += [
+            Requirement(each) for extra in extras for each in PROJECT["optional-dependencies"][extra]
+        ]
+        for requirement in requirements:
             assert requirement.specifier.contains(locked[canonicalize_name(requirement.name)]), requirement
 
 

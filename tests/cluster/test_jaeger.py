@@ -48,9 +48,9 @@ def parts_exist(config: dict[str, Any]) -> None:
 
 
 def test_jaeger_listens_on_loopback_unless_configured_otherwise(text: str) -> None:
-    found = endpoints(yaml.safe_load(text))
-    assert {endpoint.rsplit(":", 1)[1] for endpoint in found} >= {"4317", "4318", "16686"}
-    assert all(endpoint.startswith("${env:JAEGER_LISTEN_HOST:-127.0.0.1}:") for endpoint in found)
+    addresses = endpoints(yaml.safe_load(text))
+    assert {endpoint.rsplit(":", 1)[1] for endpoint in addresses} >= {"4317", "4318", "16686"}
+    assert all(endpoint.startswith("${env:JAEGER_LISTEN_HOST:-127.0.0.1}:") for endpoint in addresses)
 
 
 def test_every_used_component_is_configured(text: str) -> None:

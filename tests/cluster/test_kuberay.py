@@ -67,7 +67,7 @@ def container(group: Data) -> Data:
     return only
 
 
-def known(data: Data, fields: set[str]) -> None:
+def check_fields(data: Data, fields: set[str]) -> None:
     assert data.keys() <= fields, data.keys() - fields
 
 
@@ -82,17 +82,17 @@ def model(kind: str) -> Any:
 
 def test_the_rayservice_has_only_fields_of_kuberay(spec: Data) -> None:
     cluster = spec["rayClusterConfig"]
-    known(spec, SPEC)
-    known(spec["upgradeStrategy"], {"type", "clusterUpgradeOptions"})
-    known(spec["upgradeStrategy"]["clusterUpgradeOptions"], UPGRADE)
-    known(cluster, CLUSTER)
-    known(cluster["authOptions"], AUTH)
-    known(cluster["gcsFaultToleranceOptions"], GCS)
-    known(cluster["gcsFaultToleranceOptions"]["redisPassword"], {"value", "valueFrom"})
-    known(cluster["autoscalerOptions"], AUTOSCALER)
-    known(cluster["headGroupSpec"], HEAD)
+    check_fields(spec, SPEC)
+    check_fields(spec["upgradeStrategy"], {"type", "clusterUpgradeOptions"})
+    check_fields(spec["upgradeStrategy"]["clusterUpgradeOptions"], UPGRADE)
+    check_fields(cluster, CLUSTER)
+    check_fields(cluster["authOptions"], AUTH)
+    check_fields(cluster["gcsFaultToleranceOptions"], GCS)
+    check_fields(cluster["gcsFaultToleranceOptions"]["redisPassword"], {"value", "valueFrom"})
+    check_fields(cluster["autoscalerOptions"], AUTOSCALER)
+    check_fields(cluster["headGroupSpec"], HEAD)
     for group in cluster["workerGroupSpecs"]:
-        known(group, WORKER)
+        check_fields(group, WORKER)
 
 
 def test_its_pods_and_services_are_valid_kubernetes_objects(spec: Data) -> None:
@@ -185,9 +185,9 @@ def test_the_head_runs_no_replicas(spec: Data) -> None:
 
 
 def test_head_and_workers_have_the_same_variables_as_the_other_clusters(spec: Data) -> None:
-    given = [container(group)["env"] for group in groups(spec)]
-    assert all(each == given[0] for each in given)
-    here = {entry["name"]: entry.get("value") for entry in given[0]}
+    environments = [container(group)["env"] for group in groups(spec)]
+    assert all(each == environments[0] for each in environments)
+    here = {entry["name"]: entry.get("value") for entry in environments[0]}
     there = machines.read(ROOT / "ray_cluster.yaml").environment
     assert here.keys() - {"RAY_USAGE_STATS_ENABLED"} == there.keys() - {"RAY_AUTH_MODE"}
     assert all(here[name] == value for name, value in there.items() if value and name in here)

@@ -38,10 +38,10 @@ def test_each_alert_is_tested_and_documented() -> None:
 
 def test_every_queried_metric_of_podium_is_a_known_instrument() -> None:
     ours = {f"ray_{each.prometheus_name}" for each in INSTRUMENTS}
-    asked = [*alerts().values(), *(e for path in BOARDS for e in expressions(path.stem).values())]
+    queries = [*alerts().values(), *(e for path in BOARDS for e in expressions(path.stem).values())]
     read = {
         re.sub(SUFFIX, "", name)
-        for expression in asked
+        for expression in queries
         for name in names(expression)
         if "podium" in name or "gen_ai" in name
     }

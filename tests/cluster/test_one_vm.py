@@ -17,8 +17,8 @@ PAGE = (ROOT / "docs" / "operations" / "one-vm.md").read_text()
 
 
 def block(language: str, containing: str) -> str:
-    found = re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
-    (text,) = [each for each in found if containing in each]
+    blocks = re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
+    (text,) = [each for each in blocks if containing in each]
     return text
 
 

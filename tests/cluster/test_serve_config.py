@@ -34,19 +34,19 @@ def checked(config: dict[str, Any]) -> Any:
     from ray.serve.schema import DeploymentSchema, HTTPOptionsSchema, RayActorOptionsSchema, ServeDeploySchema
 
     parsed = ServeDeploySchema.model_validate(config)
-    known(config["http_options"], HTTPOptionsSchema)
-    known(config, ServeDeploySchema)
+    check_fields(config["http_options"], HTTPOptionsSchema)
+    check_fields(config, ServeDeploySchema)
     for deployment in config["applications"][0]["deployments"]:
-        known(deployment, DeploymentSchema)
-        known(deployment.get("ray_actor_options", {}), RayActorOptionsSchema)
+        check_fields(deployment, DeploymentSchema)
+        check_fields(deployment.get("ray_actor_options", {}), RayActorOptionsSchema)
         if scaling := deployment.get("autoscaling_config"):
-            known(scaling, AutoscalingConfig)
+            check_fields(scaling, AutoscalingConfig)
             AutoscalingConfig(**scaling)
     return parsed
 
 
-def known(given: dict[str, Any], schema: Any) -> None:
-    unknown = given.keys() - schema.model_fields.keys()
+def check_fields(fields: dict[str, Any], schema: Any) -> None:
+    unknown = fields.keys() - schema.model_fields.keys()
     if unknown:
         raise ValueError(f"{schema.__name__} has no {sorted(unknown)}")
 
@@ -78,8 +78,8 @@ def test_a_wrong_key_is_an_error(config: dict[str, Any], place: tuple[str | int,
 
 def test_the_deployments_match_the_settings(config: dict[str, Any], settings: Settings) -> None:
     engines = [w.name for w in settings.workers if isinstance(w, VllmSettings) and not w.deployment]
-    made = {"router", *(f"vllm-{name}" for name in engines)}
-    assert {deployment["name"] for deployment in config["applications"][0]["deployments"]} == made
+    expected = {"router", *(f"vllm-{name}" for name in engines)}
+    assert {deployment["name"] for deployment in config["applications"][0]["deployments"]} == expected
 
 
 def test_no_deployment_loses_its_environment_to_the_serve_config(config: dict[str, Any]) -> None:

@@ -25,9 +25,11 @@ OURS = {"chat_template_kwargs", "tool_call_parser"}
 
 def engines(*files: str) -> list[tuple[str, VllmSettings]]:
     """Return each vllm worker with its own engine, with its file."""
-    found = [(file, worker) for file in files for worker in load(CLUSTER / file).workers]
+    workers = [(file, worker) for file in files for worker in load(CLUSTER / file).workers]
     return [
-        (file, worker) for file, worker in found if isinstance(worker, VllmSettings) and not worker.deployment
+        (file, worker)
+        for file, worker in workers
+        if isinstance(worker, VllmSettings) and not worker.deployment
     ]
 
 
@@ -47,9 +49,11 @@ def keyless(settings: Settings) -> Settings:
 
 
 def test_every_file_serves_without_a_key(settings: Settings) -> None:
-    left = keyless(settings)
-    assert len(left.pool) >= 3
-    assert left.workflows.keys() == settings.workflows.keys(), "a workflow needs a worker that needs a key"
+    remaining = keyless(settings)
+    assert len(remaining.pool) >= 3
+    assert remaining.workflows.keys() == settings.workflows.keys(), (
+        "a workflow needs a worker that needs a key"
+    )
 
 
 def test_both_conductors_of_the_contract_exist(settings: Settings) -> None:
@@ -79,8 +83,8 @@ def test_workflows_are_plans_that_can_run(settings: Settings) -> None:
             Step(s.worker, s.subtask, tuple(range(i)) if s.access == "all" else s.access)
             for i, s in enumerate(steps)
         ]
-        made = Plan.of(plan, settings.pool, max_steps=5)
-        assert made.reachable == set(range(len(plan))), f"{name}: a step that nobody reads"
+        workflow = Plan.of(plan, settings.pool, max_steps=5)
+        assert workflow.reachable == set(range(len(plan))), f"{name}: a step that nobody reads"
         readers = [step for step in plan if step.access]
         assert all(step.subtask for step in readers), (
             f"{name}: without a subtask a step is not shown what it reads"
@@ -222,12 +226,12 @@ def as_parsed(cli: Any, model: str, engine: dict[str, Any]) -> Any:
 @pytest.mark.parametrize("worker", ENGINES)
 def test_vllm_accepts_every_engine_argument(worker: VllmSettings, vllm_cli: Any) -> None:
     engine = {key: value for key, value in worker.engine.items() if key not in OURS}
-    given = as_engine_args(worker.model, engine)
+    arguments = as_engine_args(worker.model, engine)
     parsed = as_parsed(vllm_cli, worker.model, engine)
     for key, value in engine.items():
-        assert getattr(given, key) == value
+        assert getattr(arguments, key) == value
         assert getattr(parsed, key) == value, key
-    assert given.tensor_parallel_size <= max(worker.scale.gpus, 1)
+    assert arguments.tensor_parallel_size <= max(worker.scale.gpus, 1)
 
 
 @pytest.mark.parametrize("worker", ENGINES)
@@ -285,8 +289,8 @@ def test_the_local_conductors_prompt_is_the_one_that_its_adapter_learned() -> No
     engines = {"conductor": ScriptedEngine(Behaviour()), "writer": ScriptedEngine(Behaviour())}
     engine = build_pool(settings, {}, engines).team
     assert engine.conductor is not None
-    asked = [Message.of("user", "Why is the sky blue?")]
-    system, question = engine.prompts.plan(engine.conductor.layout, list(engine.pool.values()), 2, asked)
+    messages = [Message.of("user", "Why is the sky blue?")]
+    system, question = engine.prompts.plan(engine.conductor.layout, list(engine.pool.values()), 2, messages)
     team = [each for each in settings.workers if each.in_pool and not each.optional]
     model = "costs nothing; context of 4,096 tokens"
     shown = [(each.card, model if each.kind == "vllm" else "costs nothing") for each in team]

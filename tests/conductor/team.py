@@ -148,7 +148,7 @@ def render_plan(plan: Plan, names: Sequence[str], format: Format) -> str:
 
 
 @dataclass
-class Seen:
+class RunResult:
     events: list[Event]
     record: Record
     ledger: BudgetLedger = field(default_factory=BudgetLedger)
@@ -171,7 +171,7 @@ class Seen:
         return self.events[-1].failure.to_error()
 
 
-async def run_and_check(engine: Team, task: Task) -> Seen:
+async def run_and_check(engine: Team, task: Task) -> RunResult:
     """Run `task` to its end and check the invariants of every run."""
     ledger = BudgetLedger(task.budget)
     async with open_run(engine, task, ledger=ledger) as run:
@@ -182,7 +182,7 @@ async def run_and_check(engine: Team, task: Task) -> Seen:
     assert all(a.at_s <= b.at_s for a, b in pairwise(events))
     assert ledger.holds == []
     check_everything_closed(engine)
-    return Seen(events, record, ledger, inner)
+    return RunResult(events, record, ledger, inner)
 
 
 def check_everything_closed(engine: Team) -> None:

@@ -29,8 +29,8 @@ from tests.conductor.team import (
     NEVER,
     Pause,
     Player,
+    RunResult,
     Script,
-    Seen,
     a_plan,
     ask_for,
     line,
@@ -50,7 +50,7 @@ def breaks() -> WorkerUnavailable:
 ALONE = a_plan(("a", ()))
 
 
-async def run_of(player: Player, *, continues: bool = True, **facts: object) -> Seen:
+async def run_of(player: Player, *, continues: bool = True, **facts: object) -> RunResult:
     own = member(player, continues=continues)
     task = replace(ask_for(plan=ALONE), **facts)  # type: ignore[arg-type]
     return await run_and_check(Team(None, {"a": own}), task)
@@ -103,7 +103,7 @@ async def test_a_broken_answer_that_cannot_continue_fails_with_the_number_of_cha
     assert run.record.cost_usd == run.ledger.spent_usd
 
 
-async def run_past_client(*scripts: Script, **facts: object) -> tuple[Seen, list[Event]]:
+async def run_past_client(*scripts: Script, **facts: object) -> tuple[RunResult, list[Event]]:
     """Run with a client that disconnects. Return what the client read and all events."""
     happened: list[Event] = []
     task = replace(ask_for(plan=ALONE), may_change=True, **facts)  # type: ignore[arg-type]
@@ -114,7 +114,7 @@ async def run_past_client(*scripts: Script, **facts: object) -> tuple[Seen, list
     ) as run:
         read = [event async for event in run.events()]
         await until(lambda: run.record.status != "running")
-        return Seen(read, run.record, ledger), happened
+        return RunResult(read, run.record, ledger), happened
 
 
 REFUSED = [WorkerUnavailable("It does not go on.", worker="b", only_this_call=True)]

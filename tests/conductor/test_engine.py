@@ -39,8 +39,8 @@ from tests.conductor.team import (
     DEAR,
     NEVER,
     Player,
+    RunResult,
     Script,
-    Seen,
     a_plan,
     ask_for,
     check_everything_closed,
@@ -58,7 +58,7 @@ ACCEPT = '{"accept": true}'
 FORWARD = line(0, "read ahead", [3])
 
 
-def sources(run: Seen) -> list[str]:
+def sources(run: RunResult) -> list[str]:
     return [plan.source for plan in run.record.plans]
 
 

@@ -27,7 +27,7 @@ from tests.conductor.team import Player, a_plan, ask_for, line, member, run_and_
 
 PRICE = Price(Decimal(1_000_000), Decimal(1_000_000))
 """1 USD per token."""
-TOLD = Delta(usage=Usage(7, 0))
+USAGE_DELTA = Delta(usage=Usage(7, 0))
 """Usage of the prompt, as a server reports it at the start of its stream."""
 
 
@@ -65,7 +65,7 @@ def pool_of(worker: Worker) -> Team:
 
 
 async def test_a_failed_attempts_usage_is_recorded_and_billed_once() -> None:
-    broken = Player("a", [TOLD, WorkerUnavailable("It broke.")], price=PRICE)
+    broken = Player("a", [USAGE_DELTA, WorkerUnavailable("It broke.")], price=PRICE)
     other = Player("b", ["fine", Usage(10, 1)], price=PRICE)
     run = await run_and_check(pool_of(CallsTwice(broken, other)), ask_for(plan=a_plan(("a", ()))))
     step = run.record.plans[0].steps[0]
@@ -75,7 +75,7 @@ async def test_a_failed_attempts_usage_is_recorded_and_billed_once() -> None:
 
 
 async def test_a_failed_run_costs_the_usage_of_its_failed_call() -> None:
-    broken = Player("a", [TOLD, WorkerBusy("Come later.", retry_after_s=3.0)], price=PRICE)
+    broken = Player("a", [USAGE_DELTA, WorkerBusy("Come later.", retry_after_s=3.0)], price=PRICE)
     run = await run_and_check(pool_of(broken), ask_for(plan=a_plan(("a", ()), ("a", (0,)))))
     assert run.record.status == "failed"
     assert run.record.cost_usd == run.ledger.spent_usd == Decimal(7), (
@@ -176,7 +176,7 @@ async def test_an_unmetered_failed_call_counts_the_same_in_a_resumed_run() -> No
 
 
 async def test_a_failed_attempt_is_recorded_while_the_next_one_runs() -> None:
-    broken = Player("a", [TOLD, WorkerUnavailable("It broke.")], price=PRICE)
+    broken = Player("a", [USAGE_DELTA, WorkerUnavailable("It broke.")], price=PRICE)
     other = Player("b", ["fine", Usage(10, 1)], price=PRICE)
     run = await run_and_check(pool_of(HoldsTwice(broken, other)), ask_for(plan=a_plan(("a", ()))))
     (index,) = [n for n, event in enumerate(run.events) if isinstance(event, CallFailed)]
@@ -201,7 +201,7 @@ async def call_twice(first: Player, second: Player, budget: Budget) -> tuple[Bud
 
 
 async def test_a_repeated_call_is_billed_each_time() -> None:
-    broken = Player("a", [TOLD, WorkerUnavailable("It broke.")], price=PRICE)
+    broken = Player("a", [USAGE_DELTA, WorkerUnavailable("It broke.")], price=PRICE)
     other = Player("b", ["fine", Usage(10, 1)], price=PRICE)
     ledger, reply = await call_twice(broken, other, Budget(max_cost_usd=Decimal(200)))
     assert (ledger.spent_usd, ledger.spent_tokens) == (18, 18)
@@ -209,7 +209,7 @@ async def test_a_repeated_call_is_billed_each_time() -> None:
 
 
 async def test_the_second_answer_is_limited_to_the_remaining_budget() -> None:
-    broken = Player("a", [TOLD, WorkerUnavailable("It broke.")], price=PRICE)
+    broken = Player("a", [USAGE_DELTA, WorkerUnavailable("It broke.")], price=PRICE)
     other = Player("b", ["fine", Usage(10, 1)], price=PRICE)
     _, reply = await call_twice(broken, other, Budget(max_tokens=133))
     assert reply.bound == Usage(33, 93)

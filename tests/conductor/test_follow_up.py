@@ -158,8 +158,8 @@ def test_each_follow_up_turn_has_the_expected_course(name: str) -> None:
     turn, facts, expected = COURSES[name]
     members = pool(turn.worker, *facts.get("others", ("haiku", "local")))  # type: ignore[misc]
     has_limits, fits = facts.get("has_limits", False), facts.get("fits_conductor", True)
-    found, why = course(members, turn, has_limits=bool(has_limits), fits_conductor=bool(fits))
-    assert found == expected
+    actual, why = course(members, turn, has_limits=bool(has_limits), fits_conductor=bool(fits))
+    assert actual == expected
     assert why
 
 
@@ -173,13 +173,13 @@ def test_an_early_call_starts_if_its_expected_loss_is_below_the_times_value() ->
 
 
 def test_a_prompts_cached_tokens_come_from_what_the_worker_reported() -> None:
-    known = Usage(5_500, cached_input_tokens=5_000, cache_write_tokens=500)
-    assert likely_prompt(follow(), 99_999, Callee("sonnet")) == known
+    usage = Usage(5_500, cached_input_tokens=5_000, cache_write_tokens=500)
+    assert likely_prompt(follow(), 99_999, Callee("sonnet")) == usage
     for unknown in (None, follow(cached_tokens={}), follow(cached_tokens={"opus": 5_000})):
         assert likely_prompt(unknown, 999, Callee("sonnet")) == Usage(500), "a token per two bytes"
     sonnet = POOL["sonnet"].price
     assert sonnet is not None
-    assert sonnet.of(known) == Decimal("0.003375")
+    assert sonnet.of(usage) == Decimal("0.003375")
 
 
 @pytest.mark.parametrize("callee", [Callee("sonnet", "us"), Callee("sonnet"), Callee("opus", "eu")])

@@ -40,7 +40,7 @@ from tests.conductor.team import (
     NEVER,
     Pause,
     Player,
-    Seen,
+    RunResult,
     a_plan,
     ask_for,
     check_everything_closed,
@@ -85,9 +85,9 @@ def without_turn(engine: Team) -> Team:
     return dataclasses.replace(engine, follow_up=None)
 
 
-ASKED = {"usd_per_s": None}
+NO_EARLY_CALL = {"usd_per_s": None}
 """Facts that prevent an early call."""
-CACHED = {"cached_tokens": {"a": 20_000}, **ASKED}
+CACHED = {"cached_tokens": {"a": 20_000}, **NO_EARLY_CALL}
 
 
 def priced(a: Player, b: Player, boss: Player) -> Team:
@@ -107,7 +107,7 @@ async def read(run: Run, into: list[Event]) -> None:
 
 async def run_to_decision(
     engine: Team, gate: asyncio.Event, state: Callable[[], object], time_s: float = 0.0, **facts: object
-) -> Seen:
+) -> RunResult:
     """Run to the end. The gate of the conductor opens `time_s` after `state` is reached."""
     ledger = BudgetLedger()
     async with open_run(engine, ask_for(**facts), ledger=ledger) as run:
@@ -117,7 +117,7 @@ async def run_to_decision(
         gate.set()
         events = [event async for event in run.events()]
     check_everything_closed(engine)
-    return Seen(events, run.record, ledger)
+    return RunResult(events, run.record, ledger)
 
 
 def shown(events: list[Event]) -> str:
@@ -204,14 +204,14 @@ async def test_a_plan_with_the_same_first_step_reuses_the_early_answer() -> None
     ["rubbish", [WorkerUnavailable("gone")], [line(0), WorkerUnavailable("gone")], [line(0), NEVER]],
     ids=["rubbish", "fails", "breaks off", "late"],
 )
-@pytest.mark.parametrize("facts", [{}, ASKED, CACHED], ids=["early", "asked", "cached"])
+@pytest.mark.parametrize("facts", [{}, NO_EARLY_CALL, CACHED], ids=["early", "no early call", "cached"])
 async def test_a_conductor_that_writes_no_plan_keeps_the_worker(
     script: object, facts: dict[str, object]
 ) -> None:
     a, b, boss = Player("a", "mine"), Player("b"), Player("boss", script)  # type: ignore[arg-type]
     engine = in_turn(team(a, b, conductor=boss, timeout_s=5.0), **facts)
     run = await run_and_check(engine, ask_for())
-    is_begun = len(script) == 2 and facts is ASKED  # type: ignore[arg-type]
+    is_begun = len(script) == 2 and facts is NO_EARLY_CALL  # type: ignore[arg-type]
     assert len(boss.calls) == 1, "it is not asked again"
     assert sources(run.record) == ["conductor", "conversation"]
     assert (run.text, len(a.calls)) == ("mine", 1 + is_begun)
@@ -286,7 +286,7 @@ async def test_a_second_round_follows_a_sticky_worker() -> None:
 async def test_an_inner_run_is_not_a_follow_up() -> None:
     itself = '{"worker": "team", "subtask": "x", "access": []}'
     a, boss = Player("a", "mine", "inner"), Player("boss", itself, line(0))
-    run = await run_and_check(in_turn(team(a, conductor=boss), **ASKED), ask_for(depth=1))
+    run = await run_and_check(in_turn(team(a, conductor=boss), **NO_EARLY_CALL), ask_for(depth=1))
     (inner,) = run.inner.values()
     assert (run.text, sources(inner)) == ("mine", ["conductor"])
 
@@ -297,7 +297,7 @@ async def test_an_inner_run_is_not_a_follow_up() -> None:
 async def test_without_a_cache_steps_start_while_the_plan_is_written() -> None:
     gate, b = Gate(), Player("b", "better")
     boss = Player("boss", [OTHER, gate])
-    async with open_run(in_turn(team(Player("a"), b, conductor=boss), **ASKED), ask_for()) as run:
+    async with open_run(in_turn(team(Player("a"), b, conductor=boss), **NO_EARLY_CALL), ask_for()) as run:
         await until(lambda: b.calls)
         assert run.record.plans[0].ended_s is None
         gate.set()
@@ -310,9 +310,9 @@ async def test_a_plan_that_would_lose_more_than_it_gains_is_not_run() -> None:
     a, b, boss = Player("a", "mine"), Player("b"), Player("boss", OTHER)
     run = await run_and_check(in_turn(priced(a, b, boss), **CACHED), ask_for())
     assert (run.text, b.calls, sources(run.record)) == ("mine", [], ["conductor", "conversation"])
-    first, kept = run.record.plans
+    first, second = run.record.plans
     assert first.accepted
-    assert first.why == kept.why
+    assert first.why == second.why
     assert first.why == "The plan names b, but reading this conversation again would cost $0.0690, and the expected gain is $0.0094."  # fmt: skip
     question = boss.calls[0].messages[-1].text
     assert question.endswith("Worker 0 gave the last answer. Worker 0 has 20,000 tokens of this conversation in its cache, worth $0.0540. Another worker would have to read them again.")  # fmt: skip
@@ -460,7 +460,7 @@ async def test_a_closed_call_costs_the_tokens_that_it_has_written() -> None:
     assert run.ledger.spent_usd > 0
 
 
-@pytest.mark.parametrize(("facts", "is_estimate"), [({"is_tool_loop": True}, True), (ASKED, False)])
+@pytest.mark.parametrize(("facts", "is_estimate"), [({"is_tool_loop": True}, True), (NO_EARLY_CALL, False)])
 async def test_only_calls_of_the_conversation_s_plan_are_billed_at_an_estimate(
     facts: dict[str, object], is_estimate: bool
 ) -> None:
@@ -577,7 +577,7 @@ async def test_a_follow_up_may_be_cancelled_after_every_event(decision: str) -> 
 
 
 @pytest.mark.parametrize("is_planned_stop", [False, True], ids=["killed", "stopped"])
-@pytest.mark.parametrize("facts", [{}, CACHED, {"is_tool_loop": True}], ids=["early", "asked", "stay"])
+@pytest.mark.parametrize("facts", [{}, CACHED, {"is_tool_loop": True}], ids=["early", "cached", "stay"])
 @pytest.mark.parametrize("decision", SCENES.values(), ids=list(SCENES))
 async def test_a_follow_up_interrupted_after_any_event_ends_in_another_process(
     decision: str, facts: dict[str, object], is_planned_stop: bool

@@ -30,7 +30,7 @@ from tests.console.chromium import (
     until_finished,
     violations,
 )
-from tests.console.cutting import Cutter
+from tests.console.cutting_proxy import Cutter
 from tests.console.month import spent
 from tests.databases import make_file
 from tests.serving.api.calling_team import calling_team
@@ -77,8 +77,8 @@ def pool(**settings: Any) -> Json:
 
 
 async def test_a_new_user_sees_parallel_steps_costs_and_a_replay() -> None:
-    async with served(pool()) as api, browsing() as browser, open_page(browser, api.url) as seen:
-        page = seen.page
+    async with served(pool()) as api, browsing() as browser, open_page(browser, api.url) as tab:
+        page = tab.page
         assert page.url == f"{api.url}/console/", "the address of the server leads to the page"
         await page.locator(".examples button").first.click()
         await expect(page).to_have_url(f"{api.url}/console/#/ask/{next(iter(api.service.sessions.running))}")
@@ -108,12 +108,12 @@ async def test_a_new_user_sees_parallel_steps_costs_and_a_replay() -> None:
 
         await page.reload()
         await until_finished(page)
-        assert seen.faults == []
+        assert tab.faults == []
 
 
 async def test_texts_of_models_and_users_are_escaped_and_load_nothing() -> None:
-    async with served(pool()) as api, browsing() as browser, open_page(browser, api.url) as seen:
-        page = seen.page
+    async with served(pool()) as api, browsing() as browser, open_page(browser, api.url) as tab:
+        page = tab.page
         await ask(page, f"Is this inert? {EVIL}")
         await until_finished(page)
         for number in (1, 3):
@@ -126,20 +126,20 @@ async def test_texts_of_models_and_users_are_escaped_and_load_nothing() -> None:
         await expect(page.get_by_label("Your question", exact=True)).to_have_value(f"Is this inert? {EVIL}")
         assert await page.evaluate("window.hacked") is None
         assert await page.locator("#console :is(img, script, iframe, object, a[href^='http'], a[href^='javascript'])").count() == 0  # fmt: skip
-        assert seen.hosts == {api.url.removeprefix("http://")}
-        assert seen.faults == []
+        assert tab.hosts == {api.url.removeprefix("http://")}
+        assert tab.faults == []
 
 
 async def test_the_content_security_policy_blocks_injected_scripts() -> None:
-    async with served(pool()) as api, browsing() as browser, open_page(browser, api.url) as seen:
-        await seen.page.evaluate(
+    async with served(pool()) as api, browsing() as browser, open_page(browser, api.url) as tab:
+        await tab.page.evaluate(
             """() => { for (const html of ['<img src=x onerror="window.hacked=1">', '<img src="http://127.0.0.1:9/x.png">'])
                  document.body.insertAdjacentHTML('beforeend', html);
                const script = document.createElement('script'); script.textContent = 'window.hacked=1'; document.body.append(script); }"""
         )
         await asyncio.sleep(0.3)
-        assert await seen.page.evaluate("window.hacked") is None
-        assert len([fault for fault in seen.faults if fault.startswith("CSP: ")]) >= 3
+        assert await tab.page.evaluate("window.hacked") is None
+        assert len([fault for fault in tab.faults if fault.startswith("CSP: ")]) >= 3
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -150,36 +150,36 @@ async def test_every_page_passes_axe_and_fits_its_width(tmp_path: Path, scheme: 
         "viewport": {"width": width, "height": 800},
         "reduced_motion": "reduce",
     }
-    async with keyed(tmp_path, pool()) as it, browsing() as browser, open_page(browser, it.api.url, **options) as seen:  # fmt: skip
-        page = seen.page
-        found = await violations(page)
+    async with keyed(tmp_path, pool()) as it, browsing() as browser, open_page(browser, it.api.url, **options) as tab:  # fmt: skip
+        page = tab.page
+        axe_faults = await violations(page)
         await enter_key(page, it.secrets["admin"])
         await ask(page, "Why?")
         await until_finished(page)
         await node(page, 3).click()
-        found += await violations(page)
+        axe_faults += await violations(page)
         id = page.url.rpartition("/")[2]
         for path, shows, dialog in PAGES_AND_DIALOGS:
             await page.goto(f"{it.api.url}/console/#/{path.format(id=id)}")
             await expect(page.locator("main")).to_contain_text(shows)
-            found += await violations(page)
+            axe_faults += await violations(page)
             assert await page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, path
             if dialog:
                 await page.get_by_role("button", name=dialog).first.click()
                 for summary in await page.locator("dialog summary").all():
                     await summary.click()
-                found += await violations(page)
+                axe_faults += await violations(page)
                 wide = "(d => d.scrollWidth - d.clientWidth)(document.querySelector('dialog'))"
                 assert await page.evaluate(wide) <= 0, dialog
                 await page.keyboard.press("Escape")
                 await expect(page.locator("dialog")).to_have_count(0)
-        assert found == []
-        assert seen.clean == []
+        assert axe_faults == []
+        assert tab.clean == []
 
 
 async def test_every_control_works_with_the_keyboard() -> None:
-    async with served(pool()) as api, browsing() as browser, open_page(browser, api.url) as seen:
-        page = seen.page
+    async with served(pool()) as api, browsing() as browser, open_page(browser, api.url) as tab:
+        page = tab.page
         await tab_to(page, "Skip to content")
         await tab_to(page, "Your question")
         await page.keyboard.type("By keyboard?")
@@ -198,12 +198,12 @@ async def test_every_control_works_with_the_keyboard() -> None:
         await page.keyboard.press("Enter")
         for name in ("Your question", "Model", "Ask", "Remove step 1", "Add a step"):
             await tab_to(page, name)
-        assert seen.faults == []
+        assert tab.faults == []
 
 
 async def test_a_key_is_in_no_url_and_stored_for_the_tab_only_on_request(tmp_path: Path) -> None:
-    async with keyed(tmp_path, pool()) as it, browsing() as browser, open_page(browser, it.api.url) as seen:
-        page, secret = seen.page, it.secrets["mine"]
+    async with keyed(tmp_path, pool()) as it, browsing() as browser, open_page(browser, it.api.url) as tab:
+        page, secret = tab.page, it.secrets["mine"]
         await expect(page.locator(".sign-in")).to_contain_text("An API key is required")
         await enter_key(page, it.secrets["wrong"])
         await expect(page.get_by_role("alert").first).not_to_be_empty()
@@ -217,23 +217,23 @@ async def test_a_key_is_in_no_url_and_stored_for_the_tab_only_on_request(tmp_pat
         await expect(page.get_by_role("combobox", name="Model", exact=True)).to_contain_text("mini")
         await ask(page, "Why?")
         await until_finished(page)
-        kept = "[localStorage.length, document.cookie, Object.keys(sessionStorage).join(), document.documentElement.outerHTML]"
-        n_local, cookies, session, html = await page.evaluate(kept)
+        script = "[localStorage.length, document.cookie, Object.keys(sessionStorage).join(), document.documentElement.outerHTML]"
+        n_local, cookies, session, html = await page.evaluate(script)
         assert (n_local, cookies, session) == (0, "", "podium.key")
         assert secret not in html
-        assert not [url for url in (*seen.urls, page.url) if "pk_" in url]
+        assert not [url for url in (*tab.urls, page.url) if "pk_" in url]
         await page.goto(f"{it.api.url}/console/#/keys")
         await expect(page.locator("main")).to_contain_text(
             "Teams and keys are managed with a key that has the scope admin."
         )
-        assert seen.clean == []
+        assert tab.clean == []
 
 
 async def test_an_administrator_creates_changes_and_revokes_a_key_with_limits(
     tmp_path: Path,
 ) -> None:
-    async with keyed(tmp_path, pool()) as it, browsing() as browser, open_page(browser, it.api.url) as seen:
-        page = seen.page
+    async with keyed(tmp_path, pool()) as it, browsing() as browser, open_page(browser, it.api.url) as tab:
+        page = tab.page
         dialog = page.get_by_role("dialog")
         await enter_key(page, it.secrets["admin"])
         await page.locator("nav").get_by_role("link", name="Keys").click()
@@ -287,7 +287,7 @@ async def test_an_administrator_creates_changes_and_revokes_a_key_with_limits(
         await expect(page.get_by_role("row").filter(has_text="app").filter(has_text="revoked")).to_have_count(
             1
         )
-        assert seen.faults == []
+        assert tab.faults == []
 
 
 async def status_of(it: Keyed, secret: str) -> int:
@@ -297,12 +297,12 @@ async def status_of(it: Keyed, secret: str) -> int:
 
 @pytest.mark.parametrize("who", ["only run", "only read", "mine", None])
 async def test_a_page_shows_only_what_the_keys_scopes_permit(tmp_path: Path, who: str | None) -> None:
-    async with keyed(tmp_path, pool()) as it, browsing() as browser, open_page(browser, it.api.url) as seen:
-        page = seen.page
+    async with keyed(tmp_path, pool()) as it, browsing() as browser, open_page(browser, it.api.url) as tab:
+        page = tab.page
         run = (await it.ask("mine", "POST", "/v1/chat/completions", ASK)).headers["x-podium-workflow-id"]
         if who is None:
             await expect(page.get_by_role("heading", name="Sign in to this server")).to_be_visible()
-            assert (await page.locator("nav").count(), seen.faults) == (0, [])
+            assert (await page.locator("nav").count(), tab.faults) == (0, [])
             return
         await enter_key(page, it.secrets[who])
         missing = {"only run": "read", "only read": "run"}.get(who)
@@ -323,7 +323,7 @@ async def test_a_page_shows_only_what_the_keys_scopes_permit(tmp_path: Path, who
             await page.goto(f"{it.api.url}/console/#/runs/{run}")
             await until_finished(page)
             assert await page.get_by_role("button", name="Good answer").count() == 0
-        assert seen.faults == []
+        assert tab.faults == []
 
 
 async def test_a_worker_can_be_tested_and_its_circuit_state_is_explained() -> None:
@@ -331,8 +331,8 @@ async def test_a_worker_can_be_tested_and_its_circuit_state_is_explained() -> No
         scripted("well", "Ready.", price=PRICE),
         scripted("ill", {"error": "unavailable"}, retry={"attempts": 1}),
     ]
-    async with served(team(workers=workers, workflows={})) as api, browsing() as browser, open_page(browser, api.url) as seen:  # fmt: skip
-        page = seen.page
+    async with served(team(workers=workers, workflows={})) as api, browsing() as browser, open_page(browser, api.url) as tab:  # fmt: skip
+        page = tab.page
         dialog = page.get_by_role("dialog")
         await page.locator("nav").get_by_role("link", name="Pool").click()
         for name, says in (("well", "well answered in"), ("ill", "")):
@@ -345,12 +345,12 @@ async def test_a_worker_can_be_tested_and_its_circuit_state_is_explained() -> No
         cards = page.locator(".worker")
         await expect(cards.filter(has_text="3 calls failed in a row.")).to_contain_text(re.compile("Paused|On trial"))  # fmt: skip
         await expect(cards.filter(has_text="Healthy").filter(has_text="1 ok")).to_have_count(1)
-        assert seen.clean == []
+        assert tab.clean == []
 
 
 async def test_the_overview_counts_requests_calls_and_costs_and_plots_them() -> None:
-    async with served(pool()) as api, browsing() as browser, open_page(browser, api.url) as seen:
-        page = seen.page
+    async with served(pool()) as api, browsing() as browser, open_page(browser, api.url) as tab:
+        page = tab.page
         await page.locator("nav").get_by_role("link", name="Overview").click()
         await expect(page.locator(".empty")).to_contain_text("No requests yet.")
         for model in ("c", "c", "mini"):
@@ -369,7 +369,7 @@ async def test_the_overview_counts_requests_calls_and_costs_and_plots_them() -> 
             await expect(page.locator(".plot")).to_be_visible()
         await page.get_by_role("button", name="1 hour").click()
         await expect(rows).to_have_count(4)
-        assert seen.faults == []
+        assert tab.faults == []
 
 
 async def test_the_months_costs_are_plotted_by_model_worker_team_and_key(tmp_path: Path) -> None:
@@ -377,8 +377,8 @@ async def test_the_months_costs_are_plotted_by_model_worker_team_and_key(tmp_pat
         headers = {"authorization": f"Bearer {secrets['admin']}"}
         days = (await api.http.get("/v1/costs?by=day", headers=headers)).json()["data"]
         cost, saved, estimate = (sum(Decimal(day[name]) for day in days) for name in ("cost_usd", "saved_usd", "baseline_usd"))  # fmt: skip
-        async with open_page(browser, api.url) as seen:
-            page = seen.page
+        async with open_page(browser, api.url) as tab:
+            page = tab.page
             await enter_key(page, secrets["admin"])
             await page.locator("nav").get_by_role("link", name="Costs").click()
             figures = page.locator(".figure")
@@ -405,23 +405,23 @@ async def test_the_months_costs_are_plotted_by_model_worker_team_and_key(tmp_pat
             )
             await page.get_by_role("button", name="7 days").click()
             await expect(figures.filter(has_text="per day")).not_to_contain_text(f"${cost:.2f}")
-            assert seen.faults == []
-        async with open_page(browser, api.url) as seen:
-            await enter_key(seen.page, secrets["help desk"])
-            await seen.page.goto(f"{api.url}/console/#/costs")
-            await seen.page.get_by_role("group", name="Group by").get_by_role("button", name="Team").click()
-            await expect(seen.page.locator("tbody tr")).to_have_count(1)
-            await expect(seen.page.locator("tbody tr")).to_contain_text("support")
-            await expect(seen.page.locator("main")).not_to_contain_text("The ledger has")
-            assert (seen.faults, [url for url in seen.urls if "/v1/admin" in url]) == ([], [])
+            assert tab.faults == []
+        async with open_page(browser, api.url) as tab:
+            await enter_key(tab.page, secrets["help desk"])
+            await tab.page.goto(f"{api.url}/console/#/costs")
+            await tab.page.get_by_role("group", name="Group by").get_by_role("button", name="Team").click()
+            await expect(tab.page.locator("tbody tr")).to_have_count(1)
+            await expect(tab.page.locator("tbody tr")).to_contain_text("support")
+            await expect(tab.page.locator("main")).not_to_contain_text("The ledger has")
+            assert (tab.faults, [url for url in tab.urls if "/v1/admin" in url]) == ([], [])
 
 
 async def test_the_costs_page_of_an_unused_server_is_empty() -> None:
-    async with served(pool()) as api, browsing() as browser, open_page(browser, api.url) as seen:
-        await seen.page.goto(f"{api.url}/console/#/costs")
-        await expect(seen.page.locator(".empty")).to_contain_text("No costs in this time.")
-        assert await seen.page.locator(".figure, table, .plot").count() == 0
-        assert seen.faults == []
+    async with served(pool()) as api, browsing() as browser, open_page(browser, api.url) as tab:
+        await tab.page.goto(f"{api.url}/console/#/costs")
+        await expect(tab.page.locator(".empty")).to_contain_text("No costs in this time.")
+        assert await tab.page.locator(".figure, table, .plot").count() == 0
+        assert tab.faults == []
 
 
 async def test_a_conversations_turn_shows_why_it_has_no_plan_and_its_cache_savings(
@@ -432,8 +432,8 @@ async def test_a_conversations_turn_shows_why_it_has_no_plan_and_its_cache_savin
         runs = (await api.http.get("/v1/workflows?limit=1000", headers=headers)).json()["data"]
         run = next(run for run in runs if run["cached_share"] and run["plans"][0]["source"] == "conversation")
         turns = [each for each in runs if each["conversation"] == run["conversation"]]
-        async with open_page(browser, api.url) as seen:
-            page = seen.page
+        async with open_page(browser, api.url) as tab:
+            page = tab.page
             await enter_key(page, secrets["admin"])
             await page.goto(f"{api.url}/console/#/runs/{run['id']}")
             await expect(page.locator(".plan")).to_contain_text("answers without a plan. Reading this conversation again would cost")  # fmt: skip
@@ -444,25 +444,25 @@ async def test_a_conversations_turn_shows_why_it_has_no_plan_and_its_cache_savin
             await page.get_by_role("link", name="runs of this conversation").click()
             await expect(page.locator("tbody tr")).to_have_count(len(turns))
             await expect(page.locator("tbody tr").first).to_contain_text(run["messages"][0]["content"])
-            assert seen.faults == []
+            assert tab.faults == []
 
 
 async def test_a_page_of_runs_needs_one_request() -> None:
-    async with served(pool()) as api, browsing() as browser, open_page(browser, api.url) as seen:
+    async with served(pool()) as api, browsing() as browser, open_page(browser, api.url) as tab:
         for n in range(5):
             await api.ok({"model": "c", "messages": [{"role": "user", "content": f"Question {n}?"}]})
-        seen.urls.clear()
-        await seen.page.locator("nav").get_by_role("link", name="Runs").click()
-        await seen.page.get_by_role("button", name="Live").click()
+        tab.urls.clear()
+        await tab.page.locator("nav").get_by_role("link", name="Runs").click()
+        await tab.page.get_by_role("button", name="Live").click()
         for n in range(5):
-            await expect(seen.page.locator("tbody")).to_contain_text(f"Question {n}?")
-        assert len([url for url in seen.urls if "/v1/workflows" in url]) == 1
-        assert seen.faults == []
+            await expect(tab.page.locator("tbody")).to_contain_text(f"Question {n}?")
+        assert len([url for url in tab.urls if "/v1/workflows" in url]) == 1
+        assert tab.faults == []
 
 
 async def test_a_new_run_appears_in_the_list_without_a_reload() -> None:
-    async with served(pool()) as api, browsing() as browser, open_page(browser, api.url) as seen:
-        page = seen.page
+    async with served(pool()) as api, browsing() as browser, open_page(browser, api.url) as tab:
+        page = tab.page
         await page.locator("nav").get_by_role("link", name="Runs").click()
         await expect(page.locator(".empty")).to_contain_text("No runs yet.")
         await api.ok({"model": "c", "messages": [{"role": "user", "content": "Who is there?"}]})
@@ -474,12 +474,12 @@ async def test_a_new_run_appears_in_the_list_without_a_reload() -> None:
         await expect(page.locator("tbody tr")).to_have_count(1)
         await page.get_by_role("button", name="Live").click()
         await expect(page.locator("tbody tr")).to_have_count(2, timeout=15_000)
-        assert seen.faults == []
+        assert tab.faults == []
 
 
 async def test_the_user_can_choose_the_colours() -> None:
-    async with served(pool()) as api, browsing() as browser, open_page(browser, api.url, color_scheme="light") as seen:  # fmt: skip
-        page = seen.page
+    async with served(pool()) as api, browsing() as browser, open_page(browser, api.url, color_scheme="light") as tab:  # fmt: skip
+        page = tab.page
         paper = "getComputedStyle(document.documentElement).backgroundColor"
         light = await page.evaluate(paper)
         for _ in range(2):
@@ -488,12 +488,12 @@ async def test_the_user_can_choose_the_colours() -> None:
         await page.reload()
         assert await page.evaluate(paper) != light
         assert await page.evaluate("Object.keys(localStorage).join()") == "podium.theme"
-        assert seen.faults == []
+        assert tab.faults == []
 
 
 async def test_a_plan_is_discarded_when_the_question_changes() -> None:
-    async with served(pool()) as api, browsing() as browser, open_page(browser, api.url) as seen:
-        page = seen.page
+    async with served(pool()) as api, browsing() as browser, open_page(browser, api.url) as tab:
+        page = tab.page
         question = page.get_by_label("Your question", exact=True)
         for change in ("type", "press"):
             await question.fill("Iron or wool?")
@@ -507,29 +507,29 @@ async def test_a_plan_is_discarded_when_the_question_changes() -> None:
         await page.get_by_role("group", name="Examples").get_by_role("button").first.click()
         await until_finished(page)
         assert [each["source"] for each in (await api.newest())["plans"]] == ["conductor"]
-        assert seen.clean == []
+        assert tab.clean == []
 
 
 async def test_an_unknown_address_shows_the_first_page() -> None:
-    async with served(pool()) as api, browsing() as browser, open_page(browser, api.url) as seen:
-        await seen.page.goto(f"{api.url}/console/#/runs/%E0%A4%A")
-        await seen.page.reload()
-        await expect(seen.page.get_by_label("Your question", exact=True)).to_be_visible()
-        assert seen.clean == []
+    async with served(pool()) as api, browsing() as browser, open_page(browser, api.url) as tab:
+        await tab.page.goto(f"{api.url}/console/#/runs/%E0%A4%A")
+        await tab.page.reload()
+        await expect(tab.page.get_by_label("Your question", exact=True)).to_be_visible()
+        assert tab.clean == []
 
 
 async def test_a_spent_budget_and_a_rejected_question_are_explained(
     tmp_path: Path,
 ) -> None:
-    async with keyed(tmp_path, pool()) as it, browsing() as browser, open_page(browser, it.api.url) as seen:
-        page = seen.page
+    async with keyed(tmp_path, pool()) as it, browsing() as browser, open_page(browser, it.api.url) as tab:
+        page = tab.page
         await it.ask("admin", "POST", f"/v1/admin/teams/{it.ids['search']}/budget", {"day_usd": "0.000001"})
         await enter_key(page, it.secrets["mine"])
         await expect(page.get_by_role("combobox", name="Model", exact=True)).to_contain_text("mini")
         await ask(page, "Why?")
         fault = page.locator(".fault, .alert").filter(has_text="budget")
         await expect(fault.first).to_be_visible()
-        assert seen.clean == []
+        assert tab.clean == []
 
 
 async def test_an_interrupted_feed_resumes_without_repeated_text() -> None:
@@ -537,8 +537,8 @@ async def test_an_interrupted_feed_resumes_without_repeated_text() -> None:
         api: Served = await stack.enter_async_context(served(pool()))
         cutter = await stack.enter_async_context(Cutter.between(api.url, b"/events", cut_after=b'"answer"'))
         browser = await stack.enter_async_context(browsing())
-        seen = await stack.enter_async_context(open_page(browser, cutter.url))
-        page = seen.page
+        tab = await stack.enter_async_context(open_page(browser, cutter.url))
+        page = tab.page
         await ask(page, "Why?")
         await until_finished(page)
         assert cutter.n_cut == 1
@@ -552,21 +552,21 @@ async def test_an_interrupted_feed_resumes_without_repeated_text() -> None:
 async def test_a_second_tab_can_watch_and_stop_a_run(tmp_path: Path) -> None:
     slow = scripted("c", {"text": "one two three", "stall_after_tokens": 2}, price=PRICE)
     workers = [scripted("a", "A."), scripted("b", "B."), slow]
-    async with served(team(WIDE, workers=workers)) as api, browsing() as browser, open_page(browser, api.url) as seen:  # fmt: skip
-        await ask(seen.page, "Why?")
-        await expect(seen.page.locator(".answer .said")).to_contain_text("one")
-        other = await seen.page.context.new_page()
-        await other.goto(seen.page.url)
+    async with served(team(WIDE, workers=workers)) as api, browsing() as browser, open_page(browser, api.url) as tab:  # fmt: skip
+        await ask(tab.page, "Why?")
+        await expect(tab.page.locator(".answer .said")).to_contain_text("one")
+        other = await tab.page.context.new_page()
+        await other.goto(tab.page.url)
         await expect(other.locator(".answer .said")).to_contain_text("one")
         await other.get_by_role("button", name="Cancel this run").click()
-        for page in (seen.page, other):
+        for page in (tab.page, other):
             await expect(page.locator(".run-head .chip").first).to_have_text("cancelled")
-        assert seen.faults == []
+        assert tab.faults == []
 
 
 async def test_the_same_question_can_be_compared_on_another_plan() -> None:
-    async with served(pool()) as api, browsing() as browser, open_page(browser, api.url) as seen:
-        page = seen.page
+    async with served(pool()) as api, browsing() as browser, open_page(browser, api.url) as tab:
+        page = tab.page
         await ask(page, "Why?")
         await until_finished(page)
         await page.get_by_role("link", name="Ask again").click()
@@ -586,7 +586,7 @@ async def test_the_same_question_can_be_compared_on_another_plan() -> None:
             ("b", []),
             ("c", [0]),
         ]
-        assert seen.faults == []
+        assert tab.faults == []
 
 
 async def test_an_evaluation_report_is_shown_next_to_live_traffic(tmp_path: Path) -> None:
@@ -596,8 +596,8 @@ async def test_an_evaluation_report_is_shown_next_to_live_traffic(tmp_path: Path
     file, wrong = tmp_path / "report.json", tmp_path / "wrong.json"
     file.write_text(json.dumps(figures))
     wrong.write_text('{"rows": 3}')
-    async with served(pool()) as api, browsing() as browser, open_page(browser, api.url) as seen:
-        page = seen.page
+    async with served(pool()) as api, browsing() as browser, open_page(browser, api.url) as tab:
+        page = tab.page
         await api.ok({"model": "c"})
         await page.locator("nav").get_by_role("link", name="Compare").click()
         await expect(page.locator("tbody tr")).to_have_count(1)
@@ -607,15 +607,15 @@ async def test_an_evaluation_report_is_shown_next_to_live_traffic(tmp_path: Path
         await expect(page.locator("tbody tr").first).to_contain_text("75.0 %")
         await expect(page.locator(".plot circle")).to_have_count(1)
         assert await page.locator(".plot .cost").count() == 1
-        found = await violations(page)
-        assert (found, seen.faults, await page.evaluate("window.hacked")) == ([], [], None)
-        assert not [url for url in seen.urls if "report" in url]
+        axe_faults = await violations(page)
+        assert (axe_faults, tab.faults, await page.evaluate("window.hacked")) == ([], [], None)
+        assert not [url for url in tab.urls if "report" in url]
 
 
 @pytest.mark.parametrize("slower", [4, 6])
 async def test_the_page_loads_quickly_on_a_slow_computer(slower: int) -> None:
-    async with served(pool()) as api, browsing() as browser, open_page(browser, api.url) as seen:
-        page = seen.page
+    async with served(pool()) as api, browsing() as browser, open_page(browser, api.url) as tab:
+        page = tab.page
         await expect(page.locator(".composer select")).to_have_value("mini")
         cdp = await page.context.new_cdp_session(page)
         await cdp.send("Emulation.setCPUThrottlingRate", {"rate": slower})
@@ -637,8 +637,8 @@ async def test_the_page_loads_quickly_on_a_slow_computer(slower: int) -> None:
 
 async def test_a_hundred_runs_can_be_watched_at_the_same_time() -> None:
     async with served(team(workers=[scripted("slow", LETTERS, tokens_per_s=6)], workflows={})) as api:
-        asked = {"model": "slow", "stream": True, "podium": {"keep": True}}
-        runs = [asyncio.create_task(api.post(asked)) for _ in range(100)]
+        body = {"model": "slow", "stream": True, "podium": {"keep": True}}
+        runs = [asyncio.create_task(api.post(body)) for _ in range(100)]
         began_s = time.perf_counter()
         while (
             len(listed := (await api.http.get("/v1/workflows", params={"limit": 100})).json()["data"]) < 100
@@ -654,8 +654,8 @@ async def test_runs_are_filtered_by_status_model_worker_words_and_cost() -> None
     async with served(pool()) as api, browsing() as browser:
         for model in ("c", "a"):
             await api.ok({"model": model})
-        async with open_page(browser, f"{api.url}") as seen:
-            page = seen.page
+        async with open_page(browser, f"{api.url}") as tab:
+            page = tab.page
             await page.locator("nav").get_by_role("link", name="Runs").click()
             rows = page.locator("tbody tr")
             await expect(rows).to_have_count(2)
@@ -669,17 +669,17 @@ async def test_runs_are_filtered_by_status_model_worker_words_and_cost() -> None
             await expect(rows).to_have_count(1)
             await page.get_by_role("combobox", name="Status").select_option("failed")
             await expect(rows).to_have_count(0)
-            assert seen.faults == []
+            assert tab.faults == []
 
 
 async def test_a_run_that_waits_for_client_tools_shows_calls_and_results() -> None:
     team_of_tools = calling_team(arguments=json.dumps({"city": EVIL}))
     tools = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
     options: Any = {"viewport": {"width": 1280, "height": 800}, "reduced_motion": "reduce"}
-    async with served(team_of_tools) as api, browsing() as browser, open_page(browser, api.url, **options) as seen:  # fmt: skip
-        page = seen.page
-        asked = {"messages": [{"role": "user", "content": "Rome?"}], "tools": tools}
-        turn = (await api.ok(asked))["choices"][0]["message"]
+    async with served(team_of_tools) as api, browsing() as browser, open_page(browser, api.url, **options) as tab:  # fmt: skip
+        page = tab.page
+        body = {"messages": [{"role": "user", "content": "Rome?"}], "tools": tools}
+        turn = (await api.ok(body))["choices"][0]["message"]
         id = (await api.newest())["id"]
         await page.goto(f"{api.url}/console/#/runs/{id}")
         await expect(node(page, 1)).to_contain_text("waiting for tools")
@@ -687,9 +687,9 @@ async def test_a_run_that_waits_for_client_tools_shows_calls_and_results() -> No
         await node(page, 1).click()
         await expect(page.locator(".tool-call")).to_contain_text("<script>window.hacked=1</script>")
         await expect(page.locator(".tool-call .chip")).to_have_text("no result yet")
-        found = await violations(page)
+        axe_faults = await violations(page)
         result = {"role": "tool", "tool_call_id": turn["tool_calls"][0]["id"], "content": f"Sun. {EVIL}"}
-        await api.ok(asked | {"messages": [*asked["messages"], turn, result]})
+        await api.ok(body | {"messages": [*body["messages"], turn, result]})
         await until_finished(page)
         await expect(page.locator(".tool-result")).to_contain_text("Sun. <img src=x")
         await expect(page.locator(".timeline")).not_to_contain_text("so far")
@@ -699,14 +699,14 @@ async def test_a_run_that_waits_for_client_tools_shows_calls_and_results() -> No
         await page.reload()
         await until_finished(page)
         assert await page.locator(".bar.tools").count() == 2
-        found += await violations(page)
+        axe_faults += await violations(page)
         assert await page.evaluate("window.hacked") is None
-        assert (found, seen.faults) == ([], [])
+        assert (axe_faults, tab.faults) == ([], [])
 
 
 async def test_a_rating_and_its_expected_answer_are_stored_with_the_run() -> None:
-    async with served(pool()) as api, browsing() as browser, open_page(browser, api.url) as seen:
-        page = seen.page
+    async with served(pool()) as api, browsing() as browser, open_page(browser, api.url) as tab:
+        page = tab.page
         await ask(page, "Why?")
         await until_finished(page)
         await page.get_by_role("button", name="Bad answer").click()
@@ -715,13 +715,13 @@ async def test_a_rating_and_its_expected_answer_are_stored_with_the_run() -> Non
         await page.get_by_label("Right answer").fill(EVIL)
         await page.get_by_role("button", name="Save details").click()
         await expect(page.locator(".feedback [role=status]")).to_contain_text("Right answer: <img")
-        found = await violations(page)
+        axe_faults = await violations(page)
         await page.reload()
         await expect(page.locator(".feedback [role=status]")).to_contain_text("Rated 0 of 100.")
-        [said] = (await api.newest())["feedback"]
-        assert (said["score"], said["expected"]) == (0.0, EVIL)
+        [feedback] = (await api.newest())["feedback"]
+        assert (feedback["score"], feedback["expected"]) == (0.0, EVIL)
         await page.goto(f"{api.url}/console/#/runs")
         await page.get_by_text("More filters").click()
         await page.get_by_label("Only rated runs").check()
         await expect(page.locator("tbody tr")).to_have_count(1)
-        assert (found, seen.faults, await page.evaluate("window.hacked")) == ([], [], None)
+        assert (axe_faults, tab.faults, await page.evaluate("window.hacked")) == ([], [], None)

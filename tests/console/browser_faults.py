@@ -28,17 +28,17 @@ def fault_team() -> Json:
 
 
 async def record_deltas(page: Page) -> None:
-    """Record the type of each event that the page receives in `window.told`."""
+    """Record the type of each event that the page receives in `window.events`."""
     await page.add_init_script(
-        """window.told = []; const parse = JSON.parse;
-        JSON.parse = (text, ...rest) => { const value = parse(text, ...rest); if (value?.type) window.told.push(value.type); return value; };"""
+        """window.events = []; const parse = JSON.parse;
+        JSON.parse = (text, ...rest) => { const value = parse(text, ...rest); if (value?.type) window.events.push(value.type); return value; };"""
     )
     await page.reload()
 
 
 async def test_faults_during_a_run_are_shown_and_no_text_is_repeated() -> None:
-    async with served(fault_team()) as api, browsing() as browser, open_page(browser, api.url) as seen:
-        page = seen.page
+    async with served(fault_team()) as api, browsing() as browser, open_page(browser, api.url) as tab:
+        page = tab.page
         await record_deltas(page)
         await ask(page, "Does it go on?")
         await node(page, 1).click()
@@ -50,14 +50,14 @@ async def test_faults_during_a_run_are_shown_and_no_text_is_repeated() -> None:
         await expect(page.locator(".details")).to_contain_text("The step continues.")
         await until_finished(page)
         await expect(page.locator(".answer .said")).to_have_text(LETTERS)
-        told = await page.evaluate("window.told")
-        assert {"call_failed", "step_restarted", "step_continued"} <= {*told}
+        events = await page.evaluate("window.events")
+        assert {"call_failed", "step_restarted", "step_continued"} <= {*events}
         for number in (1, 2, 3):
             await expect(node(page, number)).to_contain_text("2 attempts")
             await node(page, number).click()
             await expect(page.locator(".details .said")).to_have_text(LETTERS)
-        found = await violations(page)
-        assert (found, seen.faults) == ([], [])
+        axe_faults = await violations(page)
+        assert (axe_faults, tab.faults) == ([], [])
 
 
 async def test_a_second_routers_page_can_watch_a_run(tmp_path: Path) -> None:
@@ -66,54 +66,54 @@ async def test_a_second_routers_page_can_watch_a_run(tmp_path: Path) -> None:
     async with (
         replicas(address, settings) as (one, other),
         browsing() as browser,
-        open_page(browser, one.api.url) as seen,
+        open_page(browser, one.api.url) as tab,
         open_page(browser, other.api.url) as there,
     ):
-        await seen.page.get_by_role("combobox", name="Model", exact=True).select_option("slow")
-        await ask(seen.page, "Who is watching?")
-        await expect(seen.page.locator(".answer .said")).to_contain_text("alpha")
-        await there.page.goto(seen.page.url.replace(one.api.url, other.api.url))
+        await tab.page.get_by_role("combobox", name="Model", exact=True).select_option("slow")
+        await ask(tab.page, "Who is watching?")
+        await expect(tab.page.locator(".answer .said")).to_contain_text("alpha")
+        await there.page.goto(tab.page.url.replace(one.api.url, other.api.url))
         await expect(there.page.locator(".answer .said")).to_contain_text("beta")
         await expect(there.page.locator(".run-head .chip").first).to_have_text("running")
-        for page in (seen.page, there.page):
+        for page in (tab.page, there.page):
             await until_finished(page)
             await expect(page.locator(".answer .said")).to_have_text(LETTERS)
-        told = (await other.api.ok({"model": "slow"}))["podium"]
-        await there.page.goto(other.api.url + told["console_url"])
-        await expect(there.page.locator(".run-head code")).to_have_text(told["workflow_id"])
-        assert (seen.faults, there.faults) == ([], [])
+        metadata = (await other.api.ok({"model": "slow"}))["podium"]
+        await there.page.goto(other.api.url + metadata["console_url"])
+        await expect(there.page.locator(".run-head code")).to_have_text(metadata["workflow_id"])
+        assert (tab.faults, there.faults) == ([], [])
 
 
 async def test_an_inner_run_is_shown_in_the_panel_of_its_step() -> None:
     outer, inner = plan(step("team")), plan(step("a", "Look into it."), step("b", "Conclude.", [0]))
     workers = [scripted("a", "Looked into."), scripted("b", "Concluded.")]
     settings = team(outer, inner, workers=workers, workflows={}, models={"mini": {"depth": 2}})
-    async with served(settings) as api, browsing() as browser, open_page(browser, api.url) as seen:
-        await ask(seen.page, "Why?")
-        await until_finished(seen.page)
-        await node(seen.page, 1).click()
-        await expect(seen.page.locator(".details .inner > li")).to_have_count(2)
-        await expect(seen.page.locator(".details .inner")).to_contain_text("Looked into.")
-        assert (await violations(seen.page), seen.faults) == ([], [])
+    async with served(settings) as api, browsing() as browser, open_page(browser, api.url) as tab:
+        await ask(tab.page, "Why?")
+        await until_finished(tab.page)
+        await node(tab.page, 1).click()
+        await expect(tab.page.locator(".details .inner > li")).to_have_count(2)
+        await expect(tab.page.locator(".details .inner")).to_contain_text("Looked into.")
+        assert (await violations(tab.page), tab.faults) == ([], [])
 
 
 async def test_a_plan_and_its_price_are_shown_before_it_runs() -> None:
     price = {"input_usd_per_mtok": 1, "output_usd_per_mtok": 2}
     workers = [scripted("a", "A.", price=price), scripted("b", "B.", price=price)]
     settings = team(plan(step("a", "Look."), step("b", "Conclude.", [0])), workers=workers, workflows={})
-    async with served(settings) as api, browsing() as browser, open_page(browser, api.url) as seen:
-        page = seen.page
+    async with served(settings) as api, browsing() as browser, open_page(browser, api.url) as tab:
+        page = tab.page
         await page.get_by_label("Your question", exact=True).fill("What would it cost?")
         await page.get_by_role("button", name="Preview the plan").click()
         await expect(page.get_by_role("status")).to_contain_text("Maximum cost of this plan: ")
         await expect(page.get_by_role("status")).to_contain_text("¢")
         await expect(page.locator(".plan-editor li")).to_have_count(2)
         assert not api.worker("a").calls
-        found = await violations(page)
+        axe_faults = await violations(page)
         await ask(page, "What would it cost?")
         await until_finished(page)
         assert (await api.newest())["plans"][0]["source"] == "client"
-        assert (found, seen.faults) == ([], [])
+        assert (axe_faults, tab.faults) == ([], [])
 
 
 async def test_the_pool_names_the_adapter_that_a_worker_answers_with() -> None:
@@ -124,9 +124,9 @@ async def test_the_pool_names_the_adapter_that_a_worker_answers_with() -> None:
     async with (
         served(settings, engines=engines) as api,
         browsing() as browser,
-        open_page(browser, api.url) as seen,
+        open_page(browser, api.url) as tab,
     ):
-        await seen.page.locator("nav").get_by_role("link", name="Pool").click()
-        await expect(seen.page.locator(".cards li").nth(1)).to_contain_text("the adapter sums@1a2b3c4d")
-        await expect(seen.page.locator(".cards li").nth(0)).not_to_contain_text("adapter")
-        assert (await violations(seen.page), seen.faults) == ([], [])
+        await tab.page.locator("nav").get_by_role("link", name="Pool").click()
+        await expect(tab.page.locator(".cards li").nth(1)).to_contain_text("the adapter sums@1a2b3c4d")
+        await expect(tab.page.locator(".cards li").nth(0)).not_to_contain_text("adapter")
+        assert (await violations(tab.page), tab.faults) == ([], [])

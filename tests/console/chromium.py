@@ -17,7 +17,7 @@ ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-backg
 
 
 @dataclass
-class Seen:
+class ObservedPage:
     """A page and what it does.
 
     Args:
@@ -53,19 +53,19 @@ async def browsing() -> AsyncGenerator[Browser]:
 
 
 @asynccontextmanager
-async def open_page(browser: Browser, url: str, **options: Any) -> AsyncGenerator[Seen]:
+async def open_page(browser: Browser, url: str, **options: Any) -> AsyncGenerator[ObservedPage]:
     context: BrowserContext = await browser.new_context(**options)
     await context.add_init_script(
         "addEventListener('securitypolicyviolation', (e) => console.error('CSP: ' + e.violatedDirective + ' ' + e.blockedURI))"
     )
     page = await context.new_page()
     page.set_default_timeout(10_000)
-    seen = Seen(page)
-    page.on("console", lambda m: seen.faults.append(m.text) if m.type in ("error", "warning") else None)
-    page.on("pageerror", lambda error: seen.faults.append(str(error)))
-    page.on("request", lambda request: seen.urls.append(request.url))
+    tab = ObservedPage(page)
+    page.on("console", lambda m: tab.faults.append(m.text) if m.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: tab.faults.append(str(error)))
+    page.on("request", lambda request: tab.urls.append(request.url))
     await page.goto(f"{url}/")
-    yield seen
+    yield tab
     await context.close()
 
 
@@ -91,8 +91,10 @@ async def violations(page: Page) -> list[str]:
     forbids that.
     """
     await page.evaluate(AXE.read_text())
-    found = await page.evaluate("axe.run(document, {resultTypes: ['violations']})")
-    return [f"{each['id']}: {[node['html'][:120] for node in each['nodes']]}" for each in found["violations"]]
+    results = await page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    return [
+        f"{each['id']}: {[node['html'][:120] for node in each['nodes']]}" for each in results["violations"]
+    ]
 
 
 def node(page: Page, number: int) -> Locator:
@@ -102,13 +104,13 @@ def node(page: Page, number: int) -> Locator:
 async def tab_to(page: Page, text: str) -> None:
     """Press Tab until the text or label of the focused element starts with `text`."""
     shown = "(e => (e.labels?.[0] ?? e).innerText.trim() || e.getAttribute('aria-label') || '')(document.activeElement)"
-    seen: list[str] = []
+    stops: list[str] = []
     for _ in range(60):
         await page.keyboard.press("Tab")
-        seen.append(str(await page.evaluate(shown)))
-        if seen[-1].startswith(text):
+        stops.append(str(await page.evaluate(shown)))
+        if stops[-1].startswith(text):
             return
-    raise AssertionError(f"{text!r} is not reached: {seen}")
+    raise AssertionError(f"{text!r} is not reached: {stops}")
 
 
 async def has_focus(page: Page, selector: str) -> bool:

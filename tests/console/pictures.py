@@ -58,8 +58,8 @@ def house(**settings: Any) -> Json:
 @asynccontextmanager
 async def page_of(settings: Json, **options: Any) -> AsyncGenerator[tuple[Any, Page]]:
     shape = SIZE | options
-    async with served(settings) as api, browsing() as browser, open_page(browser, api.url, **shape) as seen:
-        yield api, seen.page
+    async with served(settings) as api, browsing() as browser, open_page(browser, api.url, **shape) as tab:
+        yield api, tab.page
 
 
 async def live() -> None:
@@ -106,8 +106,8 @@ async def tools() -> None:
     """Show a run that waits for its client's tool."""
     offered = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
     async with page_of(calling_team()) as (api, page):
-        asked = {"messages": [{"role": "user", "content": "What is the weather in Rome?"}], "tools": offered}
-        await api.ok(asked)
+        body = {"messages": [{"role": "user", "content": "What is the weather in Rome?"}], "tools": offered}
+        await api.ok(body)
         await page.goto(f"{api.url}/console/#/runs/{(await api.newest())['id']}")
         await node(page, 1).click()
         await shot(page, "tools")
@@ -118,8 +118,8 @@ async def admin() -> None:
     with TemporaryDirectory() as folder:
         async with keyed(Path(folder), house()) as it, browsing() as browser:
             await traffic(it)
-            async with open_page(browser, it.api.url, **SIZE) as seen:
-                page = seen.page
+            async with open_page(browser, it.api.url, **SIZE) as tab:
+                page = tab.page
                 await enter_key(page, it.secrets["admin"])
                 for name, shows in PAGES:
                     if name == "overview":
@@ -134,11 +134,11 @@ async def admin() -> None:
                 await page.get_by_role("button", name="Edit mine").click()
                 await expect(page.get_by_role("dialog").get_by_label("Per day ($)")).to_have_value("2.5")
                 await shot(page, "edit")
-            async with open_page(browser, it.api.url, viewport={"width": 390, "height": 760}) as seen:
-                await enter_key(seen.page, it.secrets["mine"])
-                await ask(seen.page, QUESTION)
-                await until_finished(seen.page)
-                await shot(seen.page, "phone")
+            async with open_page(browser, it.api.url, viewport={"width": 390, "height": 760}) as tab:
+                await enter_key(tab.page, it.secrets["mine"])
+                await ask(tab.page, QUESTION)
+                await until_finished(tab.page)
+                await shot(tab.page, "phone")
 
 
 PAGES = (("runs", "finished"), ("overview", "over time"), ("pool", "Workers in the pool"), ("keys", "Ledger"))
@@ -174,7 +174,7 @@ async def traffic(it: Keyed) -> None:
     ):
         await it.ask("admin", "POST", f"/v1/admin/{path}", body)
     await it.ask("admin", "POST", f"/v1/admin/keys/{it.ids['alone']}", {"expires_at": "2027-06-01T00:00:00Z"})
-    asked = (
+    questions = (
         ("mine", "mini", QUESTION),
         ("other team", "writer", "Write a subject line for our offer on roof insulation."),
         ("mine", "mini", "How much does a heat pump save in a house of 140 square metres?"),
@@ -182,7 +182,7 @@ async def traffic(it: Keyed) -> None:
         ("other team", "broken", "Summarize this call with a customer."),
         ("mine", "mini", "Is triple glazing worth it in the north of Spain?"),
     )
-    for who, model, question in asked:
+    for who, model, question in questions:
         body = {"model": model, "messages": [{"role": "user", "content": question}]}
         await it.ask(who, "POST", "/v1/chat/completions", body)
 

@@ -175,8 +175,8 @@ TASKS = (dearest, why_so_long, who_failed, price, no_more_than, own_plan, withou
 async def prepare(it: Keyed) -> None:
     """Create a failed run and a finished one."""
     for model in ("broken", "mini"):
-        asked = {"model": model, "messages": [{"role": "user", "content": "Why?"}]}
-        await it.ask("mine", "POST", "/v1/chat/completions", asked)
+        body = {"model": model, "messages": [{"role": "user", "content": "Why?"}]}
+        await it.ask("mine", "POST", "/v1/chat/completions", body)
 
 
 async def main() -> None:
@@ -184,13 +184,13 @@ async def main() -> None:
     with TemporaryDirectory() as folder:
         async with keyed(Path(folder), settings()) as it, browsing() as browser:
             await prepare(it)
-            async with open_page(browser, it.api.url) as seen:
-                await enter_key(seen.page, it.secrets["admin"])
+            async with open_page(browser, it.api.url) as tab:
+                await enter_key(tab.page, it.secrets["admin"])
                 for task in TASKS:
-                    asked = {"model": "slow", "messages": [{"role": "user", "content": "Slowly?"}]}
-                    under_way = [asyncio.create_task(it.ask("mine", "POST", "/v1/chat/completions", asked))] if task is watch else []  # fmt: skip
-                    await seen.page.goto(f"{it.api.url}/console/#/ask")
-                    hand = Hand(seen.page)
+                    body = {"model": "slow", "messages": [{"role": "user", "content": "Slowly?"}]}
+                    under_way = [asyncio.create_task(it.ask("mine", "POST", "/v1/chat/completions", body))] if task is watch else []  # fmt: skip
+                    await tab.page.goto(f"{it.api.url}/console/#/ask")
+                    hand = Hand(tab.page)
                     await task(hand)
                     print(f"{task.__name__}: {hand.acts}", flush=True)
                     await asyncio.gather(*under_way)

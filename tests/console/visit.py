@@ -12,7 +12,7 @@ from typing import Any
 
 from playwright.async_api import Page, expect
 
-from tests.console.chromium import Seen, browsing, enter_key, open_page, violations
+from tests.console.chromium import ObservedPage, browsing, enter_key, open_page, violations
 
 WITHIN_MS = 240_000.0
 """Milliseconds that the example may take: the default's models run on a CPU."""
@@ -26,8 +26,8 @@ PAGES = (
 
 
 async def visit(url: str, key: str) -> dict[str, Any]:
-    async with browsing() as browser, open_page(browser, url) as seen:
-        page = seen.page
+    async with browsing() as browser, open_page(browser, url) as tab:
+        page = tab.page
         if key:
             await enter_key(page, key)
         axe = await violations(page)
@@ -38,8 +38,8 @@ async def visit(url: str, key: str) -> dict[str, Any]:
         shown_s = time.monotonic() - began_s
         other = await page.context.new_page()
         await other.goto(page.url)
-        for tab in (page, other):
-            await expect(tab.locator(".run-head .chip").first).to_have_text("finished", timeout=WITHIN_MS)
+        for each in (page, other):
+            await expect(each.locator(".run-head .chip").first).to_have_text("finished", timeout=WITHIN_MS)
         took_s = time.monotonic() - began_s
         axe += await violations(page)
         n_nodes, answer = (
@@ -53,7 +53,7 @@ async def visit(url: str, key: str) -> dict[str, Any]:
             await page.goto(f"{url}/console/#/{path}")
             await expect(page.locator("main")).to_contain_text(shows)
             axe += await violations(page)
-        return found_of(seen, axe) | {"shown_s": round(shown_s, 2), "took_s": round(took_s, 1), "nodes": n_nodes, "answer_chars": len(answer)}  # fmt: skip
+        return found_of(tab, axe) | {"shown_s": round(shown_s, 2), "took_s": round(took_s, 1), "nodes": n_nodes, "answer_chars": len(answer)}  # fmt: skip
 
 
 async def play_again(page: Page) -> list[str]:
@@ -69,17 +69,17 @@ async def play_again(page: Page) -> list[str]:
     return await violations(page)
 
 
-def found_of(seen: Seen, axe: list[str]) -> dict[str, Any]:
+def found_of(tab: ObservedPage, axe: list[str]) -> dict[str, Any]:
     """Group the faults by kind."""
-    policy = [fault for fault in seen.faults if fault.startswith("CSP: ")]
-    others = [fault for fault in seen.faults if fault not in policy]
-    return {"axe": axe, "csp": policy, "console": others, "hosts": sorted(seen.hosts)}
+    policy = [fault for fault in tab.faults if fault.startswith("CSP: ")]
+    others = [fault for fault in tab.faults if fault not in policy]
+    return {"axe": axe, "csp": policy, "console": others, "hosts": sorted(tab.hosts)}
 
 
 def main() -> int:
-    found = asyncio.run(visit(sys.argv[1].rstrip("/"), os.environ.get("PODIUM_API_KEY", "")))
-    print(json.dumps(found, indent=1, ensure_ascii=False))
-    return int(bool(found["axe"] or found["csp"] or found["console"]))
+    report = asyncio.run(visit(sys.argv[1].rstrip("/"), os.environ.get("PODIUM_API_KEY", "")))
+    print(json.dumps(report, indent=1, ensure_ascii=False))
+    return int(bool(report["axe"] or report["csp"] or report["console"]))
 
 
 if __name__ == "__main__":

@@ -73,32 +73,32 @@ def test_cards_are_printed_with_their_number_of_questions(tmp_path: Path, capsys
 def test_a_hand_written_card_is_replaced_only_with_the_option(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    pool, given = (
+    pool, arguments = (
         settings(tmp_path, POOL),
         ["--recorded", f"recorded:{write_recording(tmp_path)}?part=train", "--into"],
     )
-    assert main([*given, str(pool)]) == 0
+    assert main([*arguments, str(pool)]) == 0
     assert "Kept unchanged: card of even. Use --replace" in capsys.readouterr().err
     text = pool.read_text()
     good, even = load(pool).workers
     assert good.card.startswith("best at equations")
     assert even.card == "written by hand"
     assert text.replace(f', card: "{good.card}"', "") == POOL
-    assert main([*given, str(pool), "--replace"]) == 0
+    assert main([*arguments, str(pool), "--replace"]) == 0
     assert load(pool).worker("even").card.startswith("no kind of question stands out")
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 
 def test_cards_start_with_worker_names_if_requested(tmp_path: Path):
     pool = settings(tmp_path, POOL)
-    given = [
+    arguments = [
         "--recorded",
         f"recorded:{write_recording(tmp_path)}?part=train",
         "--into",
         str(pool),
         "--replace",
     ]
-    assert main([*given, "--named"]) == 0
+    assert main([*arguments, "--named"]) == 0
     good, even = load(pool).workers
     assert good.card.startswith("good: best at equations")
     assert even.card.startswith("even: no kind of question stands out")
@@ -106,9 +106,9 @@ def test_cards_start_with_worker_names_if_requested(tmp_path: Path):
 
 def test_a_measured_speed_is_written_to_its_setting_not_to_the_card(tmp_path: Path):
     pool = settings(tmp_path, POOL)
-    seen = records(tmp_path, *[step("good")] * 5, *[step("even")] * 5)
+    record_file = records(tmp_path, *[step("good")] * 5, *[step("even")] * 5)
     name = f"recorded:{write_recording(tmp_path)}?part=train"
-    assert main(["--recorded", name, "--records", seen, "--into", str(pool)]) == 0
+    assert main(["--recorded", name, "--records", record_file, "--into", str(pool)]) == 0
     good, even = load(pool).workers
     assert good.tokens_per_s == 50
     assert "tokens" not in good.card
@@ -164,10 +164,10 @@ def test_a_patch_for_user_config_is_printed(tmp_path: Path, capsys: pytest.Captu
 
 def test_measured_names_can_be_mapped_to_workers(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     pool = settings(tmp_path, POOL.replace("name: good", "name: best").replace("name: even", "name: other"))
-    given = ["--recorded", f"recorded:{write_recording(tmp_path)}?part=train", "--into", str(pool)]
-    assert main(given) == 2
+    arguments = ["--recorded", f"recorded:{write_recording(tmp_path)}?part=train", "--into", str(pool)]
+    assert main(arguments) == 2
     assert "No measured name" in capsys.readouterr().err
-    assert main([*given, "--name", "lab_good=best"]) == 0
+    assert main([*arguments, "--name", "lab_good=best"]) == 0
     assert "has no worker for these measured names" in capsys.readouterr().err
     assert load(pool).worker("best").card.startswith("best at equations")
 
@@ -177,15 +177,15 @@ def test_two_measured_names_of_one_worker_must_be_resolved_by_the_user(
 ):
     pool, path = settings(tmp_path, POOL), Path(write_recording(tmp_path))
     path.write_text(path.read_text().replace("lab_even", "shop_good"))
-    given = ["--recorded", f"recorded:{path}?part=train", "--into", str(pool)]
-    assert main(given) == 2
+    arguments = ["--recorded", f"recorded:{path}?part=train", "--into", str(pool)]
+    assert main(arguments) == 2
     assert "lab_good and shop_good both match the worker good" in capsys.readouterr().err
-    assert main([*given, "--name", "lab_good=good"]) == 0
+    assert main([*arguments, "--name", "lab_good=good"]) == 0
     assert load(pool).worker("good").card.startswith("best at equations")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         ("", "Use --results, --recorded or --records"),
         ("--recorded recorded:{recorded}", "held-out"),
@@ -208,11 +208,11 @@ def test_two_measured_names_of_one_worker_must_be_resolved_by_the_user(
     ],
 )
 def test_an_invalid_command_exits_2_with_its_reason_and_writes_nothing(
-    arguments: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    arguments: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     pool = settings(tmp_path, POOL)
     assert main(shlex.split(arguments.format(recorded=write_recording(tmp_path), pool=pool))) == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert pool.read_text() == POOL
 
 
@@ -243,9 +243,9 @@ def test_a_full_disk_at_standard_output_is_an_error_and_changes_no_file(tmp_path
 
 
 def test_control_characters_in_a_record_are_not_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    seen = records(tmp_path, *[step("\x1b[2J\u202ego\nod")] * 5, *[step("x" * 9999)] * 5)
-    assert main(["--records", seen]) == 0
-    assert main(["--records", seen, "--workers", "none"]) == 2
+    record_file = records(tmp_path, *[step("\x1b[2J\u202ego\nod")] * 5, *[step("x" * 9999)] * 5)
+    assert main(["--records", record_file]) == 0
+    assert main(["--records", record_file, "--workers", "none"]) == 2
     assert main(["--records", str(tmp_path / "\x1b[2J")]) == 2
     shown = capsys.readouterr()
     assert not {"\x1b", "\u202e"} & set(shown.out + shown.err)

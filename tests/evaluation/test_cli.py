@@ -39,8 +39,8 @@ def test_a_replayed_pool_is_evaluated_by_the_command(tmp_path: Path, capsys: pyt
         str(out),
     ]
     assert main(command) == 0
-    told = json.loads((out / "report.json").read_text())
-    rows = {row["strategy"]: row for row in told["rows"]}
+    report = json.loads((out / "report.json").read_text())
+    rows = {row["strategy"]: row for row in report["rows"]}
     assert rows["single:good"]["accuracy"]["mean"] == rows["oracle"]["accuracy"]["mean"] == 1
     assert (
         rows["single:half"]["accuracy"]["mean"]
@@ -52,9 +52,11 @@ def test_a_replayed_pool_is_evaluated_by_the_command(tmp_path: Path, capsys: pyt
         None,
     )
     assert rows["oracle"]["cost_usd"] == pytest.approx(0.015), "the cheapest of those who are right"
-    pair = next(p for p in told["comparisons"] if {p["first"], p["second"]} == {"single:good", "single:half"})
+    pair = next(
+        p for p in report["comparisons"] if {p["first"], p["second"]} == {"single:good", "single:half"}
+    )
     assert (pair["first"], pair["mean"], pair["n"]) == ("single:good", 0.5, 20)
-    assert any(warning.startswith("Replayed: good, half, mute") for warning in told["warnings"])
+    assert any(warning.startswith("Replayed: good, half, mute") for warning in report["warnings"])
     page = (out / "report.html").read_text()
     assert page.count("<svg") == 4, "there is no picture of tokens, which nobody knows"
     assert "No model was called" in page
@@ -65,7 +67,7 @@ def test_a_replayed_pool_is_evaluated_by_the_command(tmp_path: Path, capsys: pyt
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["--settings", "no-such.yaml", "--questions", "gsm8k"], "no-such.yaml cannot be read"),
         (["--settings", "cluster/scripted.yaml", "--questions", "none"], "Unknown question set 'none'"),
@@ -79,14 +81,14 @@ def test_a_replayed_pool_is_evaluated_by_the_command(tmp_path: Path, capsys: pyt
 )
 def test_an_invalid_command_exits_2_with_its_reason(
     arguments: list[str],
-    told: str,
+    message: str,
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.chdir(ROOT)
     assert main([*arguments, "--out", str(tmp_path)]) == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -108,17 +110,17 @@ def test_an_invalid_command_exits_2_with_its_reason(
 def test_an_invalid_value_is_rejected_before_any_call(
     option: str, value: str, capsys: pytest.CaptureFixture[str]
 ):
-    with pytest.raises(SystemExit) as left:
+    with pytest.raises(SystemExit) as exit_info:
         main(["--settings", "cluster/scripted.yaml", "--questions", "gsm8k", option, value])
-    assert left.value.code == 2
+    assert exit_info.value.code == 2
     assert f"Invalid value for '{option}': " in capsys.readouterr().err
 
 
 def test_help_lists_every_question_set_and_strategy(capsys: pytest.CaptureFixture[str]):
-    with pytest.raises(SystemExit) as left:
+    with pytest.raises(SystemExit) as exit_info:
         main(["--help"])
     page = capsys.readouterr().out
-    assert left.value.code == 0
+    assert exit_info.value.code == 0
     assert all(
         word in page for word in ("reasoning_gym:", "humaneval", "masrouter", "best_of_n", "--strategy-usd")
     )
@@ -138,8 +140,8 @@ def test_a_full_disk_exits_1_and_the_same_command_resumes(tmp_path: Path):
         timeout=60,
     )
     assert (full.returncode, "File too large" in full.stderr) == (1, True), full.stderr
-    kept = (out / "results.jsonl").read_bytes().count(b"\n")
-    assert 0 < kept < 60
+    n_results = (out / "results.jsonl").read_bytes().count(b"\n")
+    assert 0 < n_results < 60
     assert main(command.split()[3:]) == 0
     assert (out / "results.jsonl").read_bytes().count(b"\n") == 60
 
@@ -170,19 +172,19 @@ def test_ctrl_c_exits_130_and_the_same_command_resumes(tmp_path: Path):
     while (not results.exists() or b"\n" not in results.read_bytes()) and process.poll() is None:
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=30)
+    _, stderr = process.communicate(timeout=30)
     assert process.returncode == 130
-    assert "Run the same command to resume" in said
-    kept = results.read_bytes()
-    assert 1 <= kept.count(b"\n") < 4
+    assert "Run the same command to resume" in stderr
+    before = results.read_bytes()
+    assert 1 <= before.count(b"\n") < 4
     assert main(list(map(str, command[3:]))) == 0
-    assert results.read_bytes().startswith(kept)
+    assert results.read_bytes().startswith(before)
     assert results.read_bytes().count(b"\n") == 4
 
 
 def test_without_its_packages_the_command_exits_2_with_the_install_command():
-    asked = "'--settings cluster/scripted.yaml --questions gsm8k --strategies single'.split()"
-    ended = with_base_only(f"from evaluation.cli import main\nsys.exit(main({asked}))")
+    arguments = "'--settings cluster/scripted.yaml --questions gsm8k --strategies single'.split()"
+    ended = with_base_only(f"from evaluation.cli import main\nsys.exit(main({arguments}))")
     assert ended.returncode == 2, ended.stderr
     assert "is not installed" in ended.stderr
     assert "make setup-learning" in ended.stderr

@@ -31,7 +31,7 @@ SONNET = Price(Decimal(3), Decimal(15), Decimal("0.3"), Decimal("3.75"))
 OPUS = Price(Decimal(5), Decimal(25), Decimal("0.5"), Decimal("6.25"))
 POOL = {name: PoolMember(name, Player(name), price=price) for name, price in (("a", SONNET), ("b", OPUS))}
 # Worker a is right on even questions, and b on odd ones.
-KNOWN = Questions(
+QUESTIONS = Questions(
     [f"question {n}" for n in range(40)],
     ["sums" if n % 2 == 0 else "words" for n in range(40)],
     np.full(40, 100),
@@ -39,14 +39,14 @@ KNOWN = Questions(
     np.full((40, 2), 50),
 )
 RIGHT = np.arange(40) % 2
-REPLAYS = Conversations(KNOWN, POOL, np.array([0, 0]), context_tokens=20_000)
+REPLAYS = Conversations(QUESTIONS, POOL, np.array([0, 0]), context_tokens=20_000)
 
 
 def test_a_conversation_keeps_its_category_unless_it_changes() -> None:
     for change, expected in ((0.0, 1), (1.0, 2)):
         for drawn in REPLAYS.draw(20, change, seed=1):
             assert len(drawn) == TURNS
-            assert len({KNOWN.categories[question] for question in drawn}) == expected
+            assert len({QUESTIONS.categories[question] for question in drawn}) == expected
     again = [drawn.tolist() for drawn in REPLAYS.draw(5, 0.3, seed=1)]
     assert again == [drawn.tolist() for drawn in REPLAYS.draw(5, 0.3, seed=1)]
 
@@ -85,10 +85,16 @@ def test_the_interval_contains_the_mean() -> None:
 
 
 def test_both_routers_choose_among_all_workers() -> None:
-    usd_W = mean_usd(KNOWN, {"a": SONNET, "b": OPUS}, np.array([0, 0]))
+    usd_W = mean_usd(QUESTIONS, {"a": SONNET, "b": OPUS}, np.array([0, 0]))
     assert usd_W == pytest.approx([(100 * 3 + 50 * 15) / 1e6, (100 * 5 + 50 * 25) / 1e6])
-    axis = {text: 1.0 if n % 2 == 0 else -1.0 for n, text in enumerate(KNOWN.texts)}
-    chosen = choices(KNOWN, KNOWN, usd_W, lambda texts: np.array([[axis[text]] for text in texts]), seed=0)  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType, reportUnknownVariableType]
+    axis = {text: 1.0 if n % 2 == 0 else -1.0 for n, text in enumerate(QUESTIONS.texts)}
+    chosen = choices(
+        QUESTIONS,
+        QUESTIONS,
+        usd_W,
+        lambda texts: np.array([[axis[text]] for text in texts]),  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType, reportUnknownVariableType]
+        seed=0,
+    )
     assert chosen["oracle"].tolist() == RIGHT.tolist()
     assert len(chosen["router"]) == 40
 

@@ -49,8 +49,8 @@ def answering(kind: str) -> Any:
 
     def respond(request: Request) -> Answer:
         answer = checked(request)
-        asked = json.dumps(request.body, ensure_ascii=False)
-        expected = next(right for text, right in RIGHT.items() if json.dumps(text)[1:-1] in asked)
+        body = json.dumps(request.body, ensure_ascii=False)
+        expected = next(right for text, right in RIGHT.items() if json.dumps(text)[1:-1] in body)
         return replace(answer, text=f"<answer>{expected if kind == 'anthropic' else 0}</answer>")
 
     return respond
@@ -95,9 +95,9 @@ async def run(*command: str) -> str:
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )
-    told, _ = await process.communicate()
-    assert process.returncode == 0, told.decode()[-4000:]
-    return told.decode()
+    output, _ = await process.communicate()
+    assert process.returncode == 0, output.decode()[-4000:]
+    return output.decode()
 
 
 @pytest.mark.slow
@@ -107,7 +107,7 @@ async def test_questions_and_an_api_pool_are_trained_into_a_servable_adapter(tmp
     held_out = f"jsonl:{EXAMPLE}/held_out.jsonl?question=text&answer=expected&grader=numeric&form="
     async with example(tmp_path) as config:
         pool = str(tmp_path / "pool.yaml")
-        told = await run(
+        output = await run(
             "evaluation.cli",
             "--settings",
             pool,
@@ -118,18 +118,18 @@ async def test_questions_and_an_api_pool_are_trained_into_a_servable_adapter(tmp
             "--out",
             str(tmp_path / "eval"),
         )
-        assert re.search(r"single:claude +100\.0", told), told
-        assert re.search(r"single:gpt +0\.0", told), told
-        told = await run("training.cli", "--config", str(config), "--out", str(out))
-        assert "Unclosed" not in told, told
+        assert re.search(r"single:claude +100\.0", output), output
+        assert re.search(r"single:gpt +0\.0", output), output
+        output = await run("training.cli", "--config", str(config), "--out", str(out))
+        assert "Unclosed" not in output, output
     report = json.loads((out / "report.json").read_text())
     assert report["steps"] == 2
     assert report["after"]["support"]["questions"] == 8
     assert report["alone"]["support"]["workers"] == {"gpt": 0, "claude": 1, "gemini": 0}
 
-    told = await run("training.adapters", str(out), "--into", str(tmp_path / "adapters"))
-    adapter = told.split()[-1]
-    assert re.search(r"conductor@[0-9a-f]{8}$", adapter), told
+    output = await run("training.adapters", str(out), "--into", str(tmp_path / "adapters"))
+    adapter = output.split()[-1]
+    assert re.search(r"conductor@[0-9a-f]{8}$", adapter), output
     served = load(pool).model_dump(mode="json", exclude_unset=True)
     served["workers"][0] |= {"adapter": adapter, "model": str(tmp_path / "base")}
     assert parse(served).adapters_of("conductor") == [adapter]

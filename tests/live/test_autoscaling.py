@@ -81,15 +81,15 @@ async def test_replicas_scale_with_the_load_and_no_stream_is_interrupted(server:
         assert await running(http) == 0, "and is not woken by being looked after"
 
         first = await stream(http, podium={"progress": "events"})
-        told = [chunk["podium"] for chunk in first if not chunk["choices"]]
-        assert [event["why"] for event in told if event["type"] == "waits"] == [
+        events = [chunk["podium"] for chunk in first if not chunk["choices"]]
+        assert [event["why"] for event in events if event["type"] == "waits"] == [
             "No replica is running. The first one is starting."
         ]
         assert words(first) == 40
 
-        asked = [asyncio.create_task(stream(http)) for _ in range(16)]
+        streams = [asyncio.create_task(stream(http)) for _ in range(16)]
         await until(lambda: at_least(http, 2), 60)
-        answers = await asyncio.gather(*asked)
+        answers = await asyncio.gather(*streams)
         assert [words(chunks) for chunks in answers] == [40] * 16
 
         while (now := await running(http)) > 0:  # streams are also complete while replicas are removed

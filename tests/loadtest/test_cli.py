@@ -45,8 +45,8 @@ for name in names:
 def test_each_scenario_writes_its_report(loop: str, prefix: str, scripted_url: str, tmp_path: Path) -> None:
     """One second each, in one process, because imports take most of the time."""
     names = [name for name, scenario in SCENARIOS.items() if scenario.loop == loop]
-    asked = [sys.executable, "-c", ALL_OF_A_LOOP, scripted_url, str(tmp_path), *names]
-    done = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, timeout=200)
+    arguments = [sys.executable, "-c", ALL_OF_A_LOOP, scripted_url, str(tmp_path), *names]
+    done = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Traceback" not in done.stderr, done.stderr
     reports = {name: json.loads((tmp_path / name / "report.json").read_text()) for name in names}
@@ -57,9 +57,9 @@ def test_each_scenario_writes_its_report(loop: str, prefix: str, scripted_url: s
 
 
 def is_whole(folder: Path, name: str, requests: dict[str, int]) -> None:
-    asked = {json.loads(line)["kind"] for line in (folder / "requests.jsonl").read_text().splitlines()}
-    assert asked, name
-    assert asked <= set(SCENARIOS[name].mix)
+    kinds = {json.loads(line)["kind"] for line in (folder / "requests.jsonl").read_text().splitlines()}
+    assert kinds, name
+    assert kinds <= set(SCENARIOS[name].mix)
     assert requests["failed"] == requests["unfinished"] == 0, name
     assert requests["answered"] + requests["left"] == requests["due"], name
     page = (folder / "report.html").read_text()
@@ -80,36 +80,40 @@ def check_phases_and_costs(figures: dict[str, Any]) -> None:
     assert 0.5 < took["critical_path_over_wall"]["p50"] <= 1
 
 
-def has_plan_and_calls_from_records(told: dict[str, Any]) -> None:
+def has_plan_and_calls_from_records(content: dict[str, Any]) -> None:
     """Complete answers contain neither the plan nor the calls."""
-    answered = told["figures"]["requests"]["answered"]
-    assert told["records"] == {"looked_for": answered, "found": answered}
-    assert told["figures"]["per_request"]["calls"]["p50"] == 5
-    assert told["figures"]["phases_ms"]["all"]["plan"]["n"] == answered
+    answered = content["figures"]["requests"]["answered"]
+    assert content["records"] == {"looked_for": answered, "found": answered}
+    assert content["figures"]["per_request"]["calls"]["p50"] == 5
+    assert content["figures"]["phases_ms"]["all"]["plan"]["n"] == answered
 
 
 @pytest.mark.parametrize("name", ["chat", pytest.param("open-stream", marks=pytest.mark.slow)])
 def test_ctrl_c_still_writes_the_report(scripted_url: str, tmp_path: Path, name: str) -> None:
-    asked = command(name, "--url", scripted_url, "--duration", "10m", "--out", str(tmp_path))
+    arguments = command(name, "--url", scripted_url, "--duration", "10m", "--out", str(tmp_path))
     running = subprocess.Popen(
-        asked, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ | {"COLUMNS": "200"}
+        arguments,
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=os.environ | {"COLUMNS": "200"},
     )
     try:
         until = time.monotonic() + 30
-        seen = json.loads(_get(f"{scripted_url}/readyz"))["running"]
-        while not seen and time.monotonic() < until:
+        n_running = json.loads(_get(f"{scripted_url}/readyz"))["running"]
+        while not n_running and time.monotonic() < until:
             time.sleep(0.05)
-            seen = json.loads(_get(f"{scripted_url}/readyz"))["running"]
+            n_running = json.loads(_get(f"{scripted_url}/readyz"))["running"]
         running.send_signal(signal.SIGINT)
-        _, said = running.communicate(timeout=30)
+        _, stderr = running.communicate(timeout=30)
     finally:
         running.kill()
-    assert running.returncode == 130, said
-    assert b"Traceback" not in said
-    assert b"KeyboardInterrupt" not in said, "gevent prints what the run has understood already"
-    told = json.loads((tmp_path / "report.json").read_text())
-    assert told["interrupted"]
-    assert told["figures"]["requests"]["due"] > 0
+    assert running.returncode == 130, stderr
+    assert b"Traceback" not in stderr
+    assert b"KeyboardInterrupt" not in stderr, "gevent prints what the run has understood already"
+    content = json.loads((tmp_path / "report.json").read_text())
+    assert content["interrupted"]
+    assert content["figures"]["requests"]["due"] > 0
     assert "Stopped with Ctrl-C" in (tmp_path / "report.html").read_text()
 
 
@@ -121,7 +125,7 @@ def _get(url: str) -> bytes:
 
 
 def test_a_run_without_a_request_has_a_report(tmp_path: Path) -> None:
-    told = {
+    content = {
         "title": "Nothing",
         "date": "",
         "command": "",
@@ -140,7 +144,7 @@ def test_a_run_without_a_request_has_a_report(tmp_path: Path) -> None:
         "records": {"looked_for": 0, "found": 0},
         "figures": summary([], 0.0, {"end": 1.0}, interrupted=False),
     }
-    page = report.write(tmp_path, told, Recording().samples, {})
+    page = report.write(tmp_path, content, Recording().samples, {})
     assert "No request was due" in page.read_text()
     assert json.loads((tmp_path / "report.json").read_text())["figures"]["requests"]["due"] == 0
 
@@ -171,7 +175,7 @@ def test_an_unreachable_server_is_reported_with_the_remedy(tmp_path: Path) -> No
 class Podium(BaseHTTPRequestHandler):
     """Handler that answers immediately and counts: the parts of Podium that a run needs."""
 
-    asked = 0
+    n_requests = 0
     fills_the_disk: Callable[[], object] = staticmethod(lambda: None)
 
     def log_message(self, *_: object) -> None:
@@ -181,7 +185,7 @@ class Podium(BaseHTTPRequestHandler):
         self.tell({"data": [{"id": "podium-mini"}], "running": 0})
 
     def do_POST(self) -> None:
-        type(self).asked += 1
+        type(self).n_requests += 1
         self.fills_the_disk()
         self.rfile.read(int(self.headers["content-length"]))
         self.tell({"choices": [{"message": {"content": "Yes."}}]})
@@ -196,7 +200,7 @@ class Podium(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def podium_url() -> Iterator[str]:
-    Podium.asked, Podium.fills_the_disk = 0, staticmethod(lambda: None)
+    Podium.n_requests, Podium.fills_the_disk = 0, staticmethod(lambda: None)
     server = ThreadingHTTPServer(("127.0.0.1", 0), Podium)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{server.server_port}"
@@ -224,7 +228,7 @@ def test_an_unwritable_folder_is_reported_before_the_load_starts(
     assert done.returncode == 2, done.stdout
     assert "cannot write to" in done.stdout
     assert "Traceback" not in done.stderr
-    assert Podium.asked == 0
+    assert Podium.n_requests == 0
 
 
 @pytest.mark.slow
@@ -241,9 +245,9 @@ def test_results_are_saved_elsewhere_if_the_folder_disappears(podium_url: str, t
     done = a_second(podium_url, out, temporary)
     assert done.returncode == 1, done.stdout
     assert f"Cannot write the report to {out}" in done.stdout
-    (kept,) = temporary.glob("podium-load-*")
-    assert f"Report written to {kept}/report.html" in done.stdout
-    assert len((kept / "requests.jsonl").read_text().splitlines()) == Podium.asked > 0
+    (folder,) = temporary.glob("podium-load-*")
+    assert f"Report written to {folder}/report.html" in done.stdout
+    assert len((folder / "requests.jsonl").read_text().splitlines()) == Podium.n_requests > 0
     assert "Traceback" not in done.stderr
 
 

@@ -91,13 +91,13 @@ def test_only_some_changed_parameters_keep_the_system_prompts_cache(changed: Jso
     assert bool(after[READ]) is read
 
 
-@pytest.mark.parametrize(("more", "found"), [(19, True), (20, False)])
-def test_a_breakpoint_looks_back_over_20_positions(more: int, *, found: bool) -> None:
+@pytest.mark.parametrize(("more", "hit"), [(19, True), (20, False)])
+def test_a_breakpoint_looks_back_over_20_positions(more: int, *, hit: bool) -> None:
     api = Anthropic()
     api.send(messages([text(LONG, FIVE)]))
     blocks = [text(LONG), *(text(f"block {n}") for n in range(more))]
     blocks[-1] |= {"cache_control": FIVE}
-    assert bool(api.send(messages(blocks))[READ]) is found
+    assert bool(api.send(messages(blocks))[READ]) is hit
 
 
 def test_consecutive_tool_results_are_one_position() -> None:

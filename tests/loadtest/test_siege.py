@@ -12,7 +12,7 @@ from loadtest.siege.servers import KEYS, PATHS, serve
 from loadtest.siege.watch import Memory, SiegeResult
 from podium.command_line.process import allow_open_files
 
-HELD = SiegeResult(
+SUCCESS = SiegeResult(
     streams=20,
     whole=20,
     n_requests=30,
@@ -40,8 +40,8 @@ SMALL = 0.02
     ],
 )
 def test_one_missed_bound_fails_the_siege(missed: dict[str, float]) -> None:
-    assert HELD.withstood
-    assert len(replace(HELD, **missed).missed) == 1
+    assert SUCCESS.withstood
+    assert len(replace(SUCCESS, **missed).missed) == 1
 
 
 def test_every_attack_runs_on_every_path() -> None:
@@ -78,7 +78,7 @@ def test_an_unknown_path_or_attack_is_reported_with_its_option(
 
 
 def test_the_table_lists_missed_bounds() -> None:
-    lines = table({Case("haproxy", "idle", 8): replace(HELD, whole=19)}).splitlines()
+    lines = table({Case("haproxy", "idle", 8): replace(SUCCESS, whole=19)}).splitlines()
     assert lines[-1].split(" | ") == [
         "| haproxy", "idle", "8", "19 of 20", "30 of 30", "0.20 s", "0.00 s", "100 ms", "100, 500, 109, 109 MB",
         "no: a stream was incomplete or changed |",

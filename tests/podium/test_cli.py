@@ -60,7 +60,7 @@ def test_the_make_targets_in_messages_exist(target: str) -> None:
 def test_a_verb_with_missing_packages_names_the_install_command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(VERBS, "load", Verb("tests.podium.lacks_a_package", "", "setup-dev"))
+    monkeypatch.setitem(VERBS, "load", Verb("tests.podium.missing_package", "", "setup-dev"))
     assert main(["load"]) == 2
     assert capsys.readouterr().err == (
         "podium load needs the package absent_package, which is not installed. In a checkout, install it with `make setup-dev`.\n"

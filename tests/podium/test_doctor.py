@@ -164,8 +164,8 @@ def few_files(bench: Bench) -> None:
 
 
 def leftover_process(bench: Bench) -> None:
-    left = subprocess.Popen(["sleep", "60"], env={**os.environ, TAG: f"{ROOT}:1:left"})
-    bench.stack.callback(lambda: (left.kill(), left.wait()))
+    leftover = subprocess.Popen(["sleep", "60"], env={**os.environ, TAG: f"{ROOT}:1:left"})
+    bench.stack.callback(lambda: (leftover.kill(), leftover.wait()))
 
 
 def leftover_session(bench: Bench) -> None:
@@ -191,7 +191,7 @@ class Broken(NamedTuple):
 
     make: Callable[[Bench], None]
     check: str
-    said: str
+    message: str
     remedy: str
 
 
@@ -260,13 +260,13 @@ def test_a_broken_set_up_is_reported_with_its_remedy(
         ["doctor", "--json", "--skip", "packages", *bench.arguments]
     )  # The check of packages takes half a second, and has a test below.
     printed = capsys.readouterr().out
-    found = findings(printed)
-    finding = found[broken.check]
-    assert broken.said in finding["said"]
+    by_check = findings(printed)
+    finding = by_check[broken.check]
+    assert broken.message in finding["said"]
     assert broken.remedy in finding["remedy"]
     assert finding["level"] == ("warning" if broken.make in WARNINGS else "wrong")
     assert code == int(finding["level"] == "wrong")
-    assert [name for name, each in found.items() if each["level"] == "wrong"] == [broken.check][:code]
+    assert [name for name, each in by_check.items() if each["level"] == "wrong"] == [broken.check][:code]
     assert "hunter2" not in printed
     assert "0123456789" not in printed
 
@@ -279,10 +279,10 @@ def test_a_clock_that_differs_from_the_databases_is_reported_with_its_remedy(
     bench.patch.setenv("PODIUM_STORE_URL", address.dsn)
     bench.settings(SCRIPTED)
     assert main(["doctor", "--json", "--skip", "packages", *bench.arguments]) == 1
-    found = findings(capsys.readouterr().out)
-    assert [name for name, each in found.items() if each["level"] == "wrong"] == ["clock"]
-    assert "The clock of this machine is 3600 s behind that of the database" in found["clock"]["said"]
-    assert "timedatectl set-ntp true" in found["clock"]["remedy"]
+    by_check = findings(capsys.readouterr().out)
+    assert [name for name, each in by_check.items() if each["level"] == "wrong"] == ["clock"]
+    assert "The clock of this machine is 3600 s behind that of the database" in by_check["clock"]["said"]
+    assert "timedatectl set-ntp true" in by_check["clock"]["remedy"]
 
 
 async def set_clock_ahead(address: Address, by: str) -> None:
@@ -344,8 +344,8 @@ def test_a_changed_checkout_is_reported_with_its_remedies(tmp_path: Path) -> Non
     environment = {**os.environ, "PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
     ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert (ended.returncode, ended.stderr) == (1, "")
-    found = findings(ended.stdout)
-    for check, level, said, remedy in (
+    by_check = findings(ended.stdout)
+    for check, level, message, remedy in (
         ("python", "warning", "not with that of the checkout", ".venv/bin/podium"),
         (
             "packages",
@@ -363,6 +363,6 @@ def test_a_changed_checkout_is_reported_with_its_remedies(tmp_path: Path) -> Non
         ("models", "wrong", "models/smollm2-135m-conductor is missing", "Build it with"),
         ("console", "warning", "is not built", "make console"),
     ):
-        assert found[check]["level"] == level, found[check]
-        assert said in found[check]["said"], found[check]
-        assert remedy in found[check]["remedy"], found[check]
+        assert by_check[check]["level"] == level, by_check[check]
+        assert message in by_check[check]["said"], by_check[check]
+        assert remedy in by_check[check]["remedy"], by_check[check]

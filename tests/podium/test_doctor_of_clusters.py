@@ -109,7 +109,7 @@ def test_the_conductor_option_changes_the_checked_settings(files: Files) -> None
     application = files.serve["applications"][0]
     application["args"]["conductor"] = "gpt-5"
     application["deployments"].remove(files.deployment("vllm-conductor"))
-    assert not [found for found in findings(files.case()) if found.level == "wrong"]
+    assert not [finding for finding in findings(files.case()) if finding.level == "wrong"]
     application["args"]["conductor"] = "nobody"
     with pytest.raises(CheckError, match=r"These workers can be the conductor: .*qwen3-32b"):
         files.case()
@@ -203,8 +203,8 @@ def a_gpu_of_unknown_size(files: Files) -> None:
 
 @breaks("cluster.yaml", "environment", "has no GEMINI_API_KEY")
 def a_key_that_no_node_gets(files: Files) -> None:
-    kept = "OPENAI_API_KEY ANTHROPIC_API_KEY PODIUM_STORE_URL"
-    files.cluster["initialization_commands"] = [f"for name in {kept}; do true; done"]
+    variables = "OPENAI_API_KEY ANTHROPIC_API_KEY PODIUM_STORE_URL"
+    files.cluster["initialization_commands"] = [f"for name in {variables}; do true; done"]
 
 
 @breaks("cluster.yaml", "environment", "has no TEAM_STORE_URL, which is the address of the store")
@@ -332,12 +332,12 @@ def test_each_fault_is_found_with_its_remedy(
     files: Files, change: Callable[[Files], object], name: str, field: str, says: str, fault: bool
 ) -> None:
     change(files)
-    found = findings(files.case())
+    results = findings(files.case())
     meant = [
-        each for each in found
+        each for each in results
         if each.file.endswith(name) and each.field.endswith(field) and says in each.said and (each.level == "wrong") == fault
     ]  # fmt: skip
-    assert meant, found
+    assert meant, results
     assert all(len(each.remedy) > 10 for each in meant)
 
 
@@ -372,9 +372,9 @@ def test_a_models_size_is_read_from_its_folder(tmp_path: Path) -> None:
 def test_fp8_halves_weights_and_cache(files: Files) -> None:
     def fitted() -> memory.Fit:
         case = files.case()
-        found = memory.fit(case, next(d for d in case.deployments if d.name == "vllm-qwen3-32b"))
-        assert found
-        return found
+        fit = memory.fit(case, next(d for d in case.deployments if d.name == "vllm-qwen3-32b"))
+        assert fit
+        return fit
 
     before = fitted()
     files.worker("qwen3-32b")["engine"] |= {"quantization": "fp8", "kv_cache_dtype": "fp8"}
@@ -463,10 +463,10 @@ def test_the_doctor_prints_a_clusters_faults_as_json_with_file_and_field(
     files.node("gpu_48gb")["max_workers"] = 2
     settings, serve, cluster = map(str, files.paths())
     code = main(["--cluster", cluster, "--settings", settings, "--serve", serve, "--json"])
-    (found,) = map(json.loads, capsys.readouterr().out.splitlines())
+    (finding,) = map(json.loads, capsys.readouterr().out.splitlines())
     assert code == 1
-    assert (found["check"], found["level"], found["file"]) == ("nodes", "wrong", cluster)
-    assert found["field"] == "gpu_48gb.max_workers"
+    assert (finding["check"], finding["level"], finding["file"]) == ("nodes", "wrong", cluster)
+    assert finding["field"] == "gpu_48gb.max_workers"
 
 
 def test_a_cluster_check_can_be_skipped_by_name(files: Files, capsys: pytest.CaptureFixture[str]) -> None:

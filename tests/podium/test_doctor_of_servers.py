@@ -47,12 +47,12 @@ def answering(answers: dict[str, str], ahead_s: float = 0) -> Generator[str]:
 ALIVE = {"/healthz": '{"status": "ok"}', "/v1/models": '{"data": []}', "/v1/replicas": '{"replicas": {}}'}
 
 
-def readyz(**said: Any) -> dict[str, str]:
-    return ALIVE | {"/readyz": json.dumps(said)}
+def readyz(**fields: Any) -> dict[str, str]:
+    return ALIVE | {"/readyz": json.dumps(fields)}
 
 
 @pytest.mark.parametrize(
-    ("answers", "ahead_s", "check", "level", "said", "remedy"),
+    ("answers", "ahead_s", "check", "level", "message", "remedy"),
     [
         ({}, 0, "server", "wrong", "is not Podium", "podium exposure"),
         (readyz(status="ready"), 3600, "clock", "wrong", "s behind that of the server", "set-ntp"),
@@ -69,20 +69,20 @@ def readyz(**said: Any) -> dict[str, str]:
     ],
 )  # fmt: skip
 def test_each_fault_of_a_server_is_reported_with_its_remedy(
-    answers: dict[str, str], ahead_s: float, check: str, level: str, said: str, remedy: str, capsys: Any
+    answers: dict[str, str], ahead_s: float, check: str, level: str, message: str, remedy: str, capsys: Any
 ) -> None:
     with answering(answers, ahead_s) as url:
         code = main(["doctor", "--url", url, "--json"])
-    found = findings(capsys.readouterr().out)
-    assert (found[check]["level"], code) == (level, int(level == "wrong"))
-    assert said in found[check]["said"]
-    assert remedy in found[check]["remedy"]
+    by_check = findings(capsys.readouterr().out)
+    assert (by_check[check]["level"], code) == (level, int(level == "wrong"))
+    assert message in by_check[check]["said"]
+    assert remedy in by_check[check]["remedy"]
 
 
 def test_an_unreachable_server_is_reported_with_the_start_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--url", f"http://127.0.0.1:{free_port()}"]) == 1
-    said, remedy = capsys.readouterr().out.splitlines()
-    assert said.startswith("WRONG   server     Cannot connect to http://127.0.0.1:")
+    problem, remedy = capsys.readouterr().out.splitlines()
+    assert problem.startswith("WRONG   server     Cannot connect to http://127.0.0.1:")
     assert "make serve" in remedy
 
 
@@ -94,11 +94,16 @@ async def test_a_healthy_server_passes_and_an_unusable_key_is_reported(
             monkeypatch.setenv("PODIUM_API_KEY", it.secrets[who] if who else "")
             await asyncio.to_thread(main, ["doctor", "--url", it.api.url, "--json"])
             printed = capsys.readouterr().out
-            found = findings(printed)
-            assert found["key"]["level"] == level, found["key"]
-            assert found["server"]["level"] == found["ready"]["level"] == found["clock"]["level"] == "ok"
+            by_check = findings(printed)
+            assert by_check["key"]["level"] == level, by_check["key"]
+            assert (
+                by_check["server"]["level"]
+                == by_check["ready"]["level"]
+                == by_check["clock"]["level"]
+                == "ok"
+            )
             assert not who or it.secrets[who] not in printed
-        assert found["replicas"]["said"] == "Every deployment has a running replica."
+        assert by_check["replicas"]["said"] == "Every deployment has a running replica."
 
 
 def test_control_characters_of_a_server_are_removed_from_lists_and_findings(

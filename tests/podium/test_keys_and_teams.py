@@ -35,43 +35,43 @@ def podium(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
 
     def call(verb: str, *arguments: str) -> CommandResult:
         code = {"keys": accounts_cli.keys, "teams": accounts_cli.teams}[verb](arguments)
-        said = capsys.readouterr()
-        return CommandResult(code, said.out, said.err)
+        output = capsys.readouterr()
+        return CommandResult(code, output.out, output.err)
 
     return call
 
 
-def listed(podium: Podium, *options: str) -> list[dict[str, str]]:
+def list_keys(podium: Podium, *options: str) -> list[dict[str, str]]:
     return [json.loads(line) for line in podium("keys", "list", "--json", *options).out.splitlines()]
 
 
 def test_a_created_key_is_printed_once_on_standard_output(podium: Podium, tmp_path: Path) -> None:
-    made = podium("keys", "create", "app")
-    key = ApiKey(made.out.strip())
-    assert made.code == 0
-    for said in (made.err, *podium("keys", "list")[1:], *podium("keys", "revoke", "app")[1:]):
-        assert key.reveal() not in said
+    result = podium("keys", "create", "app")
+    key = ApiKey(result.out.strip())
+    assert result.code == 0
+    for output in (result.err, *podium("keys", "list")[1:], *podium("keys", "revoke", "app")[1:]):
+        assert key.reveal() not in output
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and key.reveal().encode() in path.read_bytes()]  # fmt: skip
 
 
 def test_a_key_is_created_listed_rotated_and_revoked(podium: Podium) -> None:
     assert podium("teams", "create", "search").code == 0
     first = podium("keys", "create", "app", "--team", "search", "--scopes", "run", "--expires", "90d").out
-    (row,) = listed(podium)
+    (row,) = list_keys(podium)
     assert (row["team"], row["scopes"], row["state"]) == ("search", "run", "active")
     assert row["hint"] == f"…{first.strip()[-4:]}"
     second = podium("keys", "rotate", "app", "--overlap", "1h")
     assert second.out != first
     assert "stays valid until" in second.err
-    assert listed(podium)[0]["id"] == row["id"]
+    assert list_keys(podium)[0]["id"] == row["id"]
     assert "Servers apply this" in podium("keys", "edit", "app", "--scopes", "read,run").out
-    (edited,) = listed(podium)
+    (edited,) = list_keys(podium)
     assert edited == row | {"scopes": "run,read", "hint": edited["hint"]}
     assert "It never expires" in podium("keys", "edit", "app", "--expires", "never").out
-    assert listed(podium) == [edited | {"expires": "never"}]
+    assert list_keys(podium) == [edited | {"expires": "never"}]
     assert "Servers reject it within 10 s" in podium("keys", "revoke", row["id"]).out
-    assert listed(podium) == []
-    assert listed(podium, "--all")[0]["state"] == "revoked"
+    assert list_keys(podium) == []
+    assert list_keys(podium, "--all")[0]["state"] == "revoked"
     podium("teams", "disable", "search")
     assert '"state": "disabled"' in podium("teams", "list", "--json").out
 
@@ -97,8 +97,8 @@ def test_using_the_store_instead_of_an_unreachable_server_is_reported(
 ) -> None:
     assert podium("teams", "create", "search").err == ""
     monkeypatch.setenv("PODIUM_URL", "http://127.0.0.1:9")
-    said = podium("teams", "disable", "search")
-    assert (said.code, "Using the store" in said.err, "PODIUM_API_KEY" in said.err) == (0, True, True)
+    result = podium("teams", "disable", "search")
+    assert (result.code, "Using the store" in result.err, "PODIUM_API_KEY" in result.err) == (0, True, True)
 
 
 def test_the_settings_files_store_is_used_and_private_to_its_owner(
@@ -122,8 +122,8 @@ async def test_with_a_url_the_commands_change_the_servers_teams_and_keys(
     async def podium(verb: str, *arguments: str) -> CommandResult:
         ask = {"keys": accounts_cli.keys, "teams": accounts_cli.teams}[verb]
         code = await asyncio.to_thread(ask, [*arguments, "--url", it.api.url])
-        said = capsys.readouterr()
-        return CommandResult(code, said.out, said.err)
+        output = capsys.readouterr()
+        return CommandResult(code, output.out, output.err)
 
     async with keyed(tmp_path) as it:
         monkeypatch.setenv("PODIUM_API_KEY", it.secrets["admin"])
@@ -134,8 +134,8 @@ async def test_with_a_url_the_commands_change_the_servers_teams_and_keys(
         for verb, name in (("teams", "growth"), ("keys", "app")):
             shown = (await podium(verb, "budget", name, "--per-day", "5", "--json")).out.splitlines()
             assert [json.loads(line)["limit_usd"] for line in shown] == ["5", "none"]
-            told = json.loads((await podium(verb, "policy", name, "max_cost_usd=0.5", "--json")).out)
-            assert told == {"max_cost_usd": "0.5"}
+            answer = json.loads((await podium(verb, "policy", name, "max_cost_usd=0.5", "--json")).out)
+            assert answer == {"max_cost_usd": "0.5"}
             assert json.loads((await podium(verb, "policy", name, "max_cost_usd=none", "--json")).out) == {}
         listed = (await podium("keys", "list", "--team", "growth", "--json")).out.splitlines()
         assert [(json.loads(line)["name"], json.loads(line)["scopes"]) for line in listed] == [("app", "run,read")]  # fmt: skip
@@ -146,8 +146,8 @@ async def test_with_a_url_the_commands_change_the_servers_teams_and_keys(
         assert "--url and --settings" in capsys.readouterr().err
         await podium("teams", "create", it.ids["search"])  # a team whose name is the id of another team
         await podium("teams", "budget", it.ids["search"], "--per-day", "7")
-        told = (await it.ask("admin", "GET", f"/v1/admin/teams/{it.ids['search']}/budget")).json()
-        assert told["day"]["limit_usd"] == "7"
+        answer = (await it.ask("admin", "GET", f"/v1/admin/teams/{it.ids['search']}/budget")).json()
+        assert answer["day"]["limit_usd"] == "7"
         edited = (await podium("keys", "edit", "app", "--scopes", "read", "--expires", "never")).out
         assert ("scopes read" in edited, "It never expires" in edited) == (True, True)
         assert (await it.api.http.get("/v1/workflows", headers=headers)).status_code == 200
@@ -175,7 +175,7 @@ async def test_with_a_url_the_commands_change_the_servers_teams_and_keys(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["revoke", "nobody"], "No active key is named 'nobody'"),
         (["create", "app", "--team", "nobody"], "No team has the id or name 'nobody'"),
@@ -186,18 +186,18 @@ async def test_with_a_url_the_commands_change_the_servers_teams_and_keys(
     ],
 )
 def test_an_invalid_key_command_is_reported_without_a_traceback(
-    podium: Podium, arguments: list[str], said: str
+    podium: Podium, arguments: list[str], message: str
 ) -> None:
     failed = podium("keys", *arguments)
     assert failed.code in (1, 2)
-    assert said in failed.err
+    assert message in failed.err
     assert failed.out == ""
 
 
-@pytest.mark.parametrize("given", ["--scopes=fly", "--expires=soon", "--expires=0d", "--expires=9999999w"])
-def test_an_invalid_option_is_an_error(podium: Podium, given: str) -> None:
+@pytest.mark.parametrize("option", ["--scopes=fly", "--expires=soon", "--expires=0d", "--expires=9999999w"])
+def test_an_invalid_option_is_an_error(podium: Podium, option: str) -> None:
     with pytest.raises(SystemExit):
-        podium("keys", "create", "app", given)
+        podium("keys", "create", "app", option)
 
 
 def test_a_password_in_an_address_is_in_no_message(podium: Podium, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,9 +236,9 @@ def test_a_policy_is_set_shown_and_removed(podium: Podium) -> None:
         )
 
 
-@pytest.mark.parametrize(("field", "said"), [("max_stepz=1", "is not a valid policy change"), ("max_steps", "is not a valid policy change"), ("max_steps=many", "max_steps:"), ("max_cost_usd=-1", "max_cost_usd:")])  # fmt: skip
-def test_an_invalid_policy_is_rejected_with_its_field(podium: Podium, field: str, said: str) -> None:
+@pytest.mark.parametrize(("field", "message"), [("max_stepz=1", "is not a valid policy change"), ("max_steps", "is not a valid policy change"), ("max_steps=many", "max_steps:"), ("max_cost_usd=-1", "max_cost_usd:")])  # fmt: skip
+def test_an_invalid_policy_is_rejected_with_its_field(podium: Podium, field: str, message: str) -> None:
     podium("teams", "create", "search")
     refused = podium("teams", "policy", "search", field)
     assert refused.code == 1
-    assert said in refused.err
+    assert message in refused.err

@@ -39,9 +39,9 @@ def test_a_ledger_with_wrong_sums_is_reported_with_the_places(
     use(empty_address, monkeypatch)
     key_id = asyncio.run(_spend_and_tamper(empty_address))
     assert main(["ledger", "check"]) == 1
-    said = capsys.readouterr()
-    assert said.out == "Checked 1 entries ($0.04) and 1 open holds ($0.05): 2 faults\n"
-    windows, hold = said.err.splitlines()
+    output = capsys.readouterr()
+    assert output.out == "Checked 1 entries ($0.04) and 1 open holds ($0.05): 2 faults\n"
+    windows, hold = output.err.splitlines()
     assert windows.startswith(f"The totals of key:{key_id} for day ")
     assert windows.endswith(
         "held $0.05, sum of open holds $0.05; spent $0.040000000001, sum of entries $0.04."
@@ -53,8 +53,8 @@ def test_a_ledger_with_wrong_sums_is_reported_with_the_places(
 
 async def _spend_and_tamper(address: Address) -> str:
     async with open_ledgers(address) as ledgers:
-        spent, held = ledgers.request(6), ledgers.request(5)
-        await asyncio.gather(*map(ledgers.store.hold, (spent, held)))
+        spent, open_hold = ledgers.request(6), ledgers.request(5)
+        await asyncio.gather(*map(ledgers.store.hold, (spent, open_hold)))
         await ledgers.store.settle(bill(spent, 4))
         await _tamper(
             ledgers,
@@ -90,7 +90,7 @@ def test_the_ledger_is_reconciled_with_an_invoice_and_an_entry_adjusted(
     assert "(+$0.0001)" in capsys.readouterr().out
     assert main(["ledger", "check"]) == 0
     assert "4 entries ($0.0103)" in capsys.readouterr().out
-    for wrong, said in (
+    for wrong, message in (
         ([*adjust, "0.0003"], "already has this amount"),
         ([*adjust, "-1"], "--to must be between 0 and"),
         (["ledger", "adjust", "99", "--to", "1", "--reason", "x"], "No ledger entry of a call has the id 99"),
@@ -99,7 +99,7 @@ def test_the_ledger_is_reconciled_with_an_invoice_and_an_entry_adjusted(
         (["ledger", "reconcile", str(tmp_path)], "is not a CSV file"),
     ):
         assert main(wrong) == 1
-        assert said in capsys.readouterr().err
+        assert message in capsys.readouterr().err
 
 
 async def _spend_at_two_places(address: Address) -> str:
@@ -122,6 +122,6 @@ def test_a_password_in_an_address_is_never_shown(
     monkeypatch.setenv("PODIUM_STORE_URL", "postgresql://podium:hunter2@127.0.0.1:1/x")
     for arguments in (["store", "check"], ["store", "migrate"], ["ledger", "check"]):
         assert main(arguments) == 1
-        said = capsys.readouterr()
-        assert "127.0.0.1:1/x" in said.err
-        assert "hunter2" not in said.out + said.err
+        output = capsys.readouterr()
+        assert "127.0.0.1:1/x" in output.err
+        assert "hunter2" not in output.out + output.err

@@ -71,12 +71,12 @@ def obey(prefix: str, beginning: str, truth: str) -> str:
 
 WAYS: dict[str, Way] = {
     "as it was asked": obey,
-    "as it was asked, after blanks": lambda *known: "\n " + obey(*known),
+    "as it was asked, after blanks": lambda *arguments: "\n " + obey(*arguments),
     "from an earlier word on": lambda prefix, beginning, truth: "[continued]\n" + truth[len(prefix) // 2 :],
     "all of it again": lambda prefix, beginning, truth: truth,
     "the rest alone": lambda prefix, beginning, truth: truth[len(prefix) :].strip() or "Done.",
     "other words": lambda prefix, beginning, truth: "Certainly! " + truth[::-1],
-    "a remark first": lambda *known: "Here is the rest:\n\n" + obey(*known),
+    "a remark first": lambda *arguments: "Here is the rest:\n\n" + obey(*arguments),
     "the last words changed": lambda prefix, beginning, truth: beginning.swapcase() + truth[len(prefix) :],
     "nothing": lambda prefix, beginning, truth: "",
 }
@@ -147,7 +147,7 @@ class Model:
         turns = turns_of(request.body)
         case = self._cases[int(CASE.search(turns[0][1])[1])]  # type: ignore[index]
         n_calls = len(case.calls)
-        kind, whole_text = self._said(case, turns)
+        kind, whole_text = self._reply_text(case, turns)
         case.calls.append(kind)
         if kind == "refused":
             return Answer(status=400, error="This model does not take an assistant's turn at the end.")
@@ -160,7 +160,7 @@ class Model:
             return Answer(text, cut_after=self._first + round(case.second_cut * len(pieces)))
         return Answer(text, finish=None if visible_text == whole_text else self._full)
 
-    def _said(self, case: Case, turns: list[tuple[str, str]]) -> tuple[str, str]:
+    def _reply_text(self, case: Case, turns: list[tuple[str, str]]) -> tuple[str, str]:
         """Return the kind of call, and the text of the reply."""
         if turns[-1][0] != "user":
             prefix = turns[-1][1]

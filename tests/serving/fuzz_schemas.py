@@ -21,8 +21,8 @@ from conductor.model.deltas import open_reply
 from conductor.model.reply import Delta, FinishReason
 from conductor.model.usage import Usage
 from serving.workers.vllm import Chunk, EngineCall
-from tests.serving.api.served import Json, Served, parsed, said, scripted, served, step
-from tests.serving.random_schemas import ROOTS, Made, is_right, is_right_text, whole
+from tests.serving.api.served import Json, Served, parsed, scripted, served, step, streamed_text
+from tests.serving.random_schemas import ROOTS, SchemaAndValue, is_right, is_right_text, whole
 from tests.wires import strict
 from tests.wires.anthropic import AnthropicWire
 from tests.wires.gemini import GeminiWire
@@ -87,12 +87,12 @@ ENDS = {
 }
 SUCCEED = ("obeys", "fences", "repairs prose", "repairs a value", "thinks")
 CASES: list[Case] = []
-ASKED = re.compile(r"case (\d+): ([\w ]+)!")
+CASE_IN_PROMPT = re.compile(r"case (\d+): ([\w ]+)!")
 
 
 def answer_to(prompt: str) -> Answer:
     """Return the answer to a prompt that names its case and behaviour."""
-    match = ASKED.search(prompt)
+    match = CASE_IN_PROMPT.search(prompt)
     assert match, prompt
     number = 2 if "Write the whole answer again" in prompt else 1
     return BEHAVIOURS[match[2]](CASES[int(match[1])], number)
@@ -188,14 +188,16 @@ def team_of(urls: dict[str, str]) -> Json:
 
 
 @dataclass
-class Seen:
+class SchemaOutcomes:
     """Outcomes of the requests, and the faults among them."""
 
     outcomes: Counter[str]
     faults: list[str]
 
 
-async def try_one(api: Served, index: int, kind: str, behaviour: str, way: int, outcomes: Seen) -> None:
+async def try_one(
+    api: Served, index: int, kind: str, behaviour: str, way: int, outcomes: SchemaOutcomes
+) -> None:
     case = CASES[index]
     words = f"case {index}: {behaviour}!"
     if kind == "scripted":  # a scripted worker repeats the question
@@ -233,12 +235,12 @@ def read(status: int, text: str, *, stream: bool) -> tuple[str, str]:
     events = [each for each in parsed(text) if isinstance(each, dict)]
     errors = [each["error"]["code"] for each in events if "error" in each]
     ends = [c["finish_reason"] for each in events for c in each.get("choices", ()) if c["finish_reason"]]
-    return said(events), (errors or ends)[0]
+    return streamed_text(events), (errors or ends)[0]
 
 
-async def try_all(seed: int, behaviours: int) -> Seen:
+async def try_all(seed: int, behaviours: int) -> SchemaOutcomes:
     """Send every case to every kind of worker, each with several behaviours."""
-    rng, outcomes = random.Random(seed), Seen(Counter(), [])
+    rng, outcomes = random.Random(seed), SchemaOutcomes(Counter(), [])
     checks = {"openai": check_openai, "anthropic": check_claude, "gemini": check_gemini}
     wires = {"openai": OpenAIWire(), "anthropic": AnthropicWire(), "gemini": GeminiWire()}
     async with AsyncExitStack() as stack:
@@ -258,15 +260,15 @@ async def try_all(seed: int, behaviours: int) -> Seen:
     return outcomes
 
 
-def fuzz(examples: int, behaviours: int = 3, seed: int = 0) -> tuple[int, Seen]:
+def fuzz(examples: int, behaviours: int = 3, seed: int = 0) -> tuple[int, SchemaOutcomes]:
     """Return the number of schemas and the outcomes of the requests."""
     CASES.clear()
 
     @settings(max_examples=examples * 2, deadline=None, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))  # fmt: skip
     @given(ROOTS.map(whole))
-    def collect(made: Made) -> None:
-        if len(CASES) < examples and is_right(*made):
-            CASES.append(Case(*made))
+    def collect(pair: SchemaAndValue) -> None:
+        if len(CASES) < examples and is_right(*pair):
+            CASES.append(Case(*pair))
 
     collect()
     return len(CASES), asyncio.run(try_all(seed, behaviours))

@@ -20,7 +20,7 @@ from serving.api.app import build_api
 from serving.pool import build_pool
 from serving.sessions.service import Service
 from serving.settings.settings import parse
-from tests.serving.api.served import Json, listening, parsed, said
+from tests.serving.api.served import Json, listening, parsed, streamed_text
 from tests.serving.cut_answers import Case, CutEngine, Model, case_of
 from tests.wires.anthropic import AnthropicWire
 from tests.wires.gemini import GeminiWire
@@ -90,7 +90,7 @@ PRICE = {"input_usd_per_mtok": 1, "output_usd_per_mtok": 2}
 class Seams:
     whole: int = 0
     continued: int = 0
-    told: Counter[str] = field(default_factory=Counter[str])
+    outcomes: Counter[str] = field(default_factory=Counter[str])
     """Answers that ended with an error, by cause: the model did not obey, the answer broke off twice, or `obeyed` if
     there was no reason to fail.
     """
@@ -101,14 +101,14 @@ class Seams:
 
     @property
     def is_right(self) -> bool:
-        return not (self.wrong or self.told["obeyed"])
+        return not (self.wrong or self.outcomes["obeyed"])
 
     def look(self, text: str, error: str, case: Case) -> None:
         self.continued += any(kind in ("prefilled", "asked") for kind in case.calls) and not error
         self.whole += not error
         if error:
             why = "not obeyed" if case.may_fail else "obeyed" if case.second_cut is None else "broke twice"
-            self.told[why] += 1
+            self.outcomes[why] += 1
         expected = case.truth[: len(text)] if error else case.truth
         for tag, a, b, c, d in SequenceMatcher(None, expected, text, autojunk=False).get_opcodes():
             self.missing += b - a if tag == "delete" else 0
@@ -159,7 +159,7 @@ async def see(http: httpx2.AsyncClient, number: int, case: Case) -> tuple[str, s
         return "", answer.text
     events = parsed(answer.text)
     errors = [each["error"]["message"] for each in events if isinstance(each, dict) and "error" in each]
-    return said(events), errors[0] if errors else ""
+    return streamed_text(events), errors[0] if errors else ""
 
 
 async def play(way: Way, n: int, seed: int) -> Seams:
@@ -177,7 +177,7 @@ async def play(way: Way, n: int, seed: int) -> Seams:
 
 
 def row(name: str, n: int, seams: Seams) -> str:
-    counts = " / ".join(str(seams.told[why]) for why in ("obeyed", "broke twice", "not obeyed"))
+    counts = " / ".join(str(seams.outcomes[why]) for why in ("obeyed", "broke twice", "not obeyed"))
     return (
         f"| {name} | {n} | {seams.whole} | {seams.continued} | {counts} | "
         f"{seams.doubled} | {seams.missing} | {seams.contradicting} |"

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator, FormatChecker
 
 Json = dict[str, Any]
-Made = tuple[Json, Any]
+SchemaAndValue = tuple[Json, Any]
 """A schema and a valid value."""
 NAMES = ["a", "b", "name", "type", "größe", "$ref", "items"]
 SAMPLES = {
@@ -19,7 +19,7 @@ PATTERNS = {r"^[a-z]{2,5}$": "abc", r"^\d+-\d+$": "12-34", r"^(?!x)\w+$": "yes",
 
 
 @st.composite
-def strings(draw: st.DrawFn) -> Made:
+def strings(draw: st.DrawFn) -> SchemaAndValue:
     match draw(st.integers(0, 5)):
         case 0:
             name = draw(st.sampled_from(sorted(SAMPLES)))
@@ -41,7 +41,7 @@ def strings(draw: st.DrawFn) -> Made:
 
 
 @st.composite
-def numbers(draw: st.DrawFn) -> Made:
+def numbers(draw: st.DrawFn) -> SchemaAndValue:
     value = draw(st.integers(-(2**40), 2**40))
     match draw(st.integers(0, 3)):
         case 0:
@@ -67,7 +67,7 @@ PLAIN = st.one_of(
 
 
 @st.composite
-def arrays(draw: st.DrawFn, inner: st.SearchStrategy[Made]) -> Made:
+def arrays(draw: st.DrawFn, inner: st.SearchStrategy[SchemaAndValue]) -> SchemaAndValue:
     schema, value = draw(inner)
     size = draw(st.integers(0, 2))
     limits = draw(
@@ -80,7 +80,7 @@ def arrays(draw: st.DrawFn, inner: st.SearchStrategy[Made]) -> Made:
 
 
 @st.composite
-def objects(draw: st.DrawFn, inner: st.SearchStrategy[Made]) -> Made:
+def objects(draw: st.DrawFn, inner: st.SearchStrategy[SchemaAndValue]) -> SchemaAndValue:
     fields = draw(st.dictionaries(st.sampled_from(NAMES), inner, max_size=4))
     required = list(fields) if draw(st.booleans()) else [name for name in fields if draw(st.booleans())]
     value = {name: each for name, (_, each) in fields.items() if name in required or draw(st.booleans())}
@@ -91,7 +91,7 @@ def objects(draw: st.DrawFn, inner: st.SearchStrategy[Made]) -> Made:
 
 
 @st.composite
-def choices(draw: st.DrawFn, inner: st.SearchStrategy[Made]) -> Made:
+def choices(draw: st.DrawFn, inner: st.SearchStrategy[SchemaAndValue]) -> SchemaAndValue:
     schemas = draw(st.lists(inner, min_size=1, max_size=3))
     words = draw(st.sampled_from(["anyOf", "allOf"]))
     if words == "allOf":
@@ -99,7 +99,7 @@ def choices(draw: st.DrawFn, inner: st.SearchStrategy[Made]) -> Made:
     return {words: [schema for schema, _ in schemas]}, draw(st.sampled_from([value for _, value in schemas]))
 
 
-def larger(inner: st.SearchStrategy[Made]) -> st.SearchStrategy[Made]:
+def larger(inner: st.SearchStrategy[SchemaAndValue]) -> st.SearchStrategy[SchemaAndValue]:
     return st.one_of(arrays(inner), objects(inner), choices(inner))
 
 
@@ -113,9 +113,9 @@ DEFINITIONS: Json = {
 ROOTS = objects(st.recursive(PLAIN, larger, max_leaves=6))
 
 
-def whole(made: Made) -> Made:
+def whole(pair: SchemaAndValue) -> SchemaAndValue:
     """Add the definitions that the schema refers to."""
-    schema, value = made
+    schema, value = pair
     used = [name for name in DEFINITIONS if f"#/$defs/{name}" in json.dumps(schema)]
     return schema | ({"$defs": {name: DEFINITIONS[name] for name in used}} if used else {}), value
 

@@ -11,7 +11,7 @@ import pytest
 from serving.lora.adapters import AdapterError, digest, name_of, publish, verify
 from serving.lora.compatibility import Tensor, check, tensors_of_model
 from serving.lora.fetching import fetch
-from tests.serving.made_adapters import CONFIG, adapter, lora, safetensors
+from tests.serving.adapter_files import CONFIG, adapter, lora, safetensors
 
 BASE = {"model.layers.0.self_attn.q_proj.weight": Tensor("BF16", (8, 8))}
 

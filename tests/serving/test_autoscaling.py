@@ -14,7 +14,7 @@ def test_loads_are_reported_several_times_per_averaging_period() -> None:
 
 
 def test_queued_streams_request_more_replicas_than_calls_alone() -> None:
-    def wanted(calls: float, loads: list[float], replicas: int) -> float:
+    def replicas_for(calls: float, loads: list[float], replicas: int) -> float:
         metrics: Any = {LOAD: dict(enumerate(loads))} if loads else {}
         context = AutoscalingContext(
             deployment_id=None, deployment_name="d", app_name="a", current_num_replicas=replicas, target_num_replicas=replicas,
@@ -24,11 +24,11 @@ def test_queued_streams_request_more_replicas_than_calls_alone() -> None:
         )  # type: ignore[arg-type]  # fmt: skip
         return by_load(context)[0]
 
-    assert wanted(20, [0.5, 0.5], 2) == 2, "calls alone"
-    assert wanted(4, [1.5, 1.5], 2) == 3, (
+    assert replicas_for(20, [0.5, 0.5], 2) == 2, "calls alone"
+    assert replicas_for(4, [1.5, 1.5], 2) == 3, (
         "few calls, and each replica's queue is half as long again as what it serves"
     )
-    assert wanted(4, [3.0], 3) == 3, "what nobody reported asks for no more"
-    assert wanted(4, [0.5], 2) == 2, "and takes nobody away"
-    assert wanted(0, [0.0, 0.0], 2) == 0
-    assert wanted(30, [], 0) == 0, "from none, Serve's own rule starts the first one"
+    assert replicas_for(4, [3.0], 3) == 3, "what nobody reported asks for no more"
+    assert replicas_for(4, [0.5], 2) == 2, "and takes nobody away"
+    assert replicas_for(0, [0.0, 0.0], 2) == 0
+    assert replicas_for(30, [], 0) == 0, "from none, Serve's own rule starts the first one"

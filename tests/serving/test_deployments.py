@@ -17,7 +17,7 @@ from serving.edge import HOOK, VARIABLE
 from serving.settings.settings import SettingsError, load, parse
 from serving.settings.workers import VllmSettings
 from tests.conftest import ROOT
-from tests.serving.made_adapters import adapter
+from tests.serving.adapter_files import adapter
 
 
 @pytest.fixture(scope="module")

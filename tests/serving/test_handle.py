@@ -50,7 +50,7 @@ class Deployment:
     def __init__(self, status: str, **replicas: int) -> None:
         self.deployment_id = SimpleNamespace(name="engine")
         self.status, self.replicas = status, replicas
-        self.up, self.responses, self.asked = asyncio.Event(), list[Response](), 0
+        self.up, self.responses, self.n_lookups = asyncio.Event(), list[Response](), 0
         self.requests: list[Any] = []
         self.pieces: list[Chunk] = []
 
@@ -64,7 +64,7 @@ class Deployment:
         return self.responses[-1]
 
     def account(self) -> Any:
-        self.asked += 1
+        self.n_lookups += 1
         return account(self.status, **self.replicas)
 
     def handle(self) -> EngineHandle:
@@ -85,7 +85,7 @@ async def test_a_call_to_a_ready_engine_does_not_query_the_controller() -> None:
     engine = Deployment("HEALTHY", RUNNING=1)
     engine.up.set()
     assert await answer(engine.handle()) == [WORD]
-    assert engine.asked == 0
+    assert engine.n_lookups == 0
     assert engine.responses[0].cancelled, "closed"
 
 
@@ -117,7 +117,7 @@ async def test_a_replica_lost_after_its_last_chunk_is_not_an_error(finish: str |
 async def test_a_cold_start_is_awaited_and_reported_once(status: str) -> None:
     engine, notices = Deployment(status, STARTING=1), list[str]()
     asking = asyncio.create_task(answer(engine.handle(), notices))
-    while engine.asked < 6:
+    while engine.n_lookups < 6:
         await asyncio.sleep(0.001)
     engine.up.set()
     assert await asking == [WORD]
@@ -140,7 +140,7 @@ async def test_an_engine_that_lost_its_only_replica_is_not_awaited(status: str) 
 async def test_an_engine_with_other_replicas_is_awaited() -> None:
     engine = Deployment("UNHEALTHY", RUNNING=1, STARTING=1)
     asking = asyncio.create_task(answer(engine.handle(), []))
-    while engine.asked < 3:
+    while engine.n_lookups < 3:
         await asyncio.sleep(0.001)
     engine.up.set()
     assert await asking == [WORD]
@@ -149,7 +149,7 @@ async def test_an_engine_with_other_replicas_is_awaited() -> None:
 async def test_a_replica_whose_failure_is_detected_late_is_not_awaited() -> None:
     engine = Deployment("HEALTHY", RUNNING=1)
     asking = asyncio.create_task(answer(engine.handle(), []))
-    while engine.asked < 3:
+    while engine.n_lookups < 3:
         await asyncio.sleep(0.001)
     engine.status, engine.replicas = "UNHEALTHY", {"STARTING": 1}
     with pytest.raises(WorkerUnavailable, match="went down"):

@@ -40,7 +40,7 @@ async def test_vllm_fetches_no_media_unless_a_host_is_configured(
         for host in ("127.0.0.1", "localhost", "[::ffff:127.0.0.1]"):
             with pytest.raises(ValueError, match="allowed domains"):
                 await vllms.fetch_image_async(f"http://{host}:{server.port}/a.png")
-        assert server.asked == 0
+        assert server.n_requests == 0
     assert await vllms.fetch_image_async(DATA_URL)
 
 
@@ -54,4 +54,4 @@ async def test_images_are_fetched_only_from_configured_hosts_without_redirects(
         server.redirect = f"http://localhost:{inside.port}/secret.png"
         with pytest.raises(Exception, match=r"."):
             await vllms.fetch_image_async(address)
-        assert (server.asked, inside.asked) == (2, 0)
+        assert (server.n_requests, inside.n_requests) == (2, 0)

@@ -24,14 +24,14 @@ SLOW = [scripted(name, price=PRICE, delay_s=0.1) for name in ("a", "b", "c")]
 
 class RecordingMeter:
     def __init__(self) -> None:
-        self.taken: list[Measurement] = []
+        self.measurements: list[Measurement] = []
 
     def take(self, measurement: Measurement) -> None:
-        self.taken.append(measurement)
+        self.measurements.append(measurement)
 
     def sums(self, instrument: metrics.Instrument) -> dict[tuple[str, ...], float]:
         sums = Counter[tuple[str, ...]]()
-        for measurement in self.taken:
+        for measurement in self.measurements:
             if measurement.instrument is instrument:
                 sums[measurement.labels] += measurement.value
         return dict(sums)
@@ -51,7 +51,7 @@ async def test_a_run_is_measured_from_its_record() -> None:
     meter = RecordingMeter()
     async with served(team(GOOD, workers=SLOW), meter=meter) as api:
         answer = await api.ok(max_cost_usd=1)
-        await until(lambda: meter.taken, "the run is measured")
+        await until(lambda: meter.measurements, "the run is measured")
     assert list(meter.sums(metrics.WORKFLOW_DURATION)) == [("mini", "finished", "")]
     assert meter.sums(metrics.PLANS) == {("conductor", "run", ""): 1}
     assert meter.sums(metrics.PLAN_STEPS) == {("mini",): 3}
@@ -66,7 +66,9 @@ async def test_a_run_is_measured_from_its_record() -> None:
     (began_s,) = meter.sums(metrics.FIRST_ANSWER).values()
     assert 0 < began_s <= meter.sums(metrics.WORKFLOW_DURATION)["mini", "finished", ""]
     assert meter.sums(metrics.OVER_CRITICAL_PATH)["mini",] >= 1
-    assert {m.instrument.name for m in meter.taken if len(m.labels) != len(m.instrument.labels)} == set()
+    assert {
+        m.instrument.name for m in meter.measurements if len(m.labels) != len(m.instrument.labels)
+    } == set()
 
 
 async def test_costs_are_counted_per_team(tmp_path: Path) -> None:
@@ -94,7 +96,7 @@ async def test_a_streamed_answer_has_a_first_chunk_time_however_late() -> None:
     meter = RecordingMeter()
     async with served(team(workers=[late], workflows={}, limits={"first_byte_s": 0.05}), meter=meter) as api:
         await api.events({"model": "a"})
-        await until(lambda: meter.taken, "the run is measured")
+        await until(lambda: meter.measurements, "the run is measured")
     (began_s,) = meter.sums(metrics.FIRST_ANSWER).values()
     assert began_s >= 0.3
 
@@ -109,7 +111,7 @@ async def test_rejected_plans_failed_attempts_retries_and_failovers_have_own_cou
     meter = RecordingMeter()
     async with served(team("no plan", GOOD, workers=workers), meter=meter) as api:
         assert (await api.post()).status_code == 400
-        await until(lambda: meter.taken, "the run is measured")
+        await until(lambda: meter.measurements, "the run is measured")
     assert meter.sums(metrics.PLANS) == {("conductor", "rejected", "no_plan"): 1, ("repair", "run", ""): 1}
     errors = meter.sums(metrics.WORKER_ERRORS)
     assert errors["b", "WorkerRefused", "failed_over"] == 1
@@ -125,7 +127,7 @@ async def test_a_rejected_question_is_not_counted_as_a_failure() -> None:
         workers = [program | {"fallbacks": fallbacks}, scripted("a")]
         async with served(team(workers=workers, workflows={}), meter=meter) as api:
             assert (await api.post({"model": "calculator"})).status_code == status
-    await until(lambda: len(meter.taken) >= 2, "both runs are measured")
+    await until(lambda: len(meter.measurements) >= 2, "both runs are measured")
     assert meter.sums(metrics.WORKER_ERRORS) == {}
 
 
@@ -133,7 +135,7 @@ async def test_a_plan_only_request_does_not_count_as_an_answer() -> None:
     meter = RecordingMeter()
     async with served(team(GOOD), meter=meter) as api:
         await api.ok(path="/v1/plans")
-        await until(lambda: meter.taken, "the run is measured")
+        await until(lambda: meter.measurements, "the run is measured")
     assert meter.sums(metrics.WORKFLOW_DURATION).keys() == {("mini", "planned", "")}
     assert meter.sums(metrics.FIRST_ANSWER) == {}
 

@@ -37,7 +37,7 @@ async def test_vllm_gets_the_image_instead_of_its_url() -> None:
         messages = await inline_pictures(showing(DATA_URL, server.url(), server.url()), ["127.0.0.1"])
         assert addresses_in(messages) == [DATA_URL] * 3
         assert messages.messages[0]["content"][0] == {"type": "text", "text": "What is it?"}
-        assert server.asked == 1
+        assert server.n_requests == 1
 
 
 async def test_inline_images_and_text_are_not_changed() -> None:
@@ -56,7 +56,7 @@ async def test_a_configured_host_at_an_internal_address_is_not_contacted(
     async with pictures() as server:
         with pytest.raises(WorkerRefused, match="cannot be fetched") as caught:
             await inline_pictures(showing(server.url("pictures.example")), ["pictures.example"])
-        assert server.asked == 0
+        assert server.n_requests == 0
         assert "AddressForbidden" in caught.value.detail
         assert not any(each in caught.value.message for each in ("127", "::1", "169", "10.0"))
 
@@ -70,7 +70,7 @@ async def test_an_environment_proxy_is_not_used_for_image_urls(
             monkeypatch.setenv(variable, f"http://127.0.0.1:{server.port}")
         with pytest.raises(WorkerRefused, match="cannot be fetched"):
             await inline_pictures(showing("http://pictures.example/a.png"), ["pictures.example"])
-        assert server.asked == 0
+        assert server.n_requests == 0
 
 
 async def test_a_configured_hosts_redirect_is_not_followed() -> None:
@@ -78,7 +78,7 @@ async def test_a_configured_hosts_redirect_is_not_followed() -> None:
         server.redirect = inside.url()
         with pytest.raises(WorkerRefused, match="cannot be fetched"):
             await inline_pictures(showing(server.url()), ["127.0.0.1"])
-        assert (server.asked, inside.asked) == (1, 0)
+        assert (server.n_requests, inside.n_requests) == (1, 0)
 
 
 async def test_a_response_that_is_not_an_image_is_rejected() -> None:

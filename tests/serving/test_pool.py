@@ -374,8 +374,8 @@ def test_the_thinking_field_is_used_only_with_the_built_in_prompts():
         {"name": "boss", "in_pool": False, "kind": "openai", "model": "m"},
         {"name": "a", "kind": "scripted"},
     ]
-    for said, layout in ((None, "object"), (True, "thinking object")):
-        conductor = {"worker": "boss", "thought": said}
+    for thought, layout in ((None, "object"), (True, "thinking object")):
+        conductor = {"worker": "boss", "thought": thought}
         settings = parse({"workers": workers, "conductor": conductor, "prompts": {"steps": "As you like."}})
         engine = build_pool(settings, {}, {}).team
         assert engine.conductor is not None

@@ -54,13 +54,15 @@ def test_a_continuation_that_repeats_the_last_words_yields_the_rest(prefix: str,
 
 
 @given(TEXTS, TEXTS, st.integers(1, 50), st.sampled_from(["", MARK, MARK + " "]))
-def test_accepted_text_always_follows_words_that_were_sent(prefix: str, said: str, size: int, mark: str):
+def test_accepted_text_always_follows_words_that_were_sent(
+    prefix: str, continuation: str, size: int, mark: str
+):
     seam = Seam(prefix)
     try:
-        new = feed(seam, mark + said, size)
+        new = feed(seam, mark + continuation, size)
     except NotContinued:
         return
-    before = said[: len(said) - len(new)].strip()
+    before = continuation[: len(continuation) - len(new)].strip()
     assert before.endswith(seam.anchor)
     assert prefix.rstrip().endswith(before)
     assert mark or before == prefix.strip()
@@ -184,6 +186,6 @@ def test_unsent_whitespace_is_not_shown_twice(blanks: str, output: str, new: str
 async def test_clients_get_the_answer_or_its_beginning_after_breaks():
     results = await asyncio.gather(*(play(way, 8, seed=3) for way in WAYS.values()))
     for seams in results:
-        assert (seams.is_right, seams.wrong, seams.told["obeyed"]) == (True, [], 0)
+        assert (seams.is_right, seams.wrong, seams.outcomes["obeyed"]) == (True, [], 0)
         assert (seams.doubled, seams.missing, seams.contradicting) == (0, 0, 0)
         assert seams.continued > 0

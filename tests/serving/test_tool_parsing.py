@@ -23,7 +23,7 @@ MODEL = Path("models/smollm2-135m")
 WEATHER = Tool("weather", "Of a city.", {"type": "object", "properties": {"city": {"type": "string"}}})
 SQL = Tool("sql", "Runs a query.", kind="custom")
 CALL_TEXT = '<tool_call>\n{"name": "weather", "arguments": {"city": "Łódź"}}\n</tool_call>'
-ASKED = Message.of("user", "How is it?")
+QUESTION = Message.of("user", "How is it?")
 
 
 class Engine:
@@ -51,9 +51,9 @@ def tokenizer() -> Any:
     return AutoTokenizer.from_pretrained(MODEL)  # takes a second
 
 
-def reader(*, given: Any = None, **options: Any) -> ToolReader:
+def reader(*, functions: Any = None, **options: Any) -> ToolReader:
     tool = {"name": "weather", "description": "", "parameters": dict(WEATHER.parameters or {})}
-    tools = given or ({"type": "function", "function": tool},)
+    tools = functions or ({"type": "function", "function": tool},)
     call = EngineCall([], tools=tools, reads_calls=True, **options)
     return ToolReader("hermes", tokenizer(), call)
 
@@ -102,7 +102,7 @@ def test_tool_schemas_that_are_slow_to_compile_become_any_object():
     other = {**list_of, "$defs": {"node": {"type": "integer"}}}
     schemas = [{"type": "object", "properties": long}, {"type": "object", "properties": wide}, list_of, other, root, {"type": 5}]  # fmt: skip
     tools = tuple({"type": "function", "function": {"name": f"t{n}", "parameters": each}} for n, each in enumerate(schemas))  # fmt: skip
-    forced, sampling = reader(must_call=True, given=tools), SamplingParams()
+    forced, sampling = reader(must_call=True, functions=tools), SamplingParams()
     forced.constrain(sampling)
     constraint: Any = sampling.structured_outputs
     lengths, *others = [each["properties"]["parameters"] for each in constraint.json["items"]["anyOf"]]
@@ -123,7 +123,7 @@ async def test_calls_are_returned_as_the_client_named_them_with_their_reasoning(
     calls = (ChunkCall("weather", '{"city": "Rome"}'), ChunkCall("sql", '{"input": "select 1"}'))
     engine = Engine(Chunk("", "Hm.", None, 5, 0, 1, 1), Chunk("Look.", "", "tool_calls", 5, 0, 9, 1, calls))
     tools = Toolset((WEATHER, SQL), ToolChoice("required"), parallel=False)
-    result = await answer(engine, Call((ASKED,), tools=tools))
+    result = await answer(engine, Call((QUESTION,), tools=tools))
     assert result.finish is FinishReason.TOOL_CALLS
     weather, sql = result.tool_calls
     assert (weather.name, sql.name, sql.arguments, sql.kind) == ("weather", "sql", "select 1", "custom")
@@ -133,7 +133,7 @@ async def test_calls_are_returned_as_the_client_named_them_with_their_reasoning(
 
     turn = Message("assistant", (Text("Look."), weather, sql), result.native)
     gave = Message("tool", (ToolResult(weather.id, (Text("Sun."),)), ToolResult(sql.id, (Text("1"),))))
-    await answer(engine, Call((ASKED, turn, gave), tools=tools))
+    await answer(engine, Call((QUESTION, turn, gave), tools=tools))
     _, message, *results = engine.calls[1].messages
     assert (message["reasoning"], message["content"], len(message["tool_calls"])) == ("Hm.", "Look.", 2)
     assert [(line["role"], line["tool_call_id"]) for line in results] == [
@@ -145,8 +145,8 @@ async def test_calls_are_returned_as_the_client_named_them_with_their_reasoning(
 async def test_stop_sequences_do_not_apply_to_a_required_call():
     engine = Engine(Chunk("", "", "tool_calls", 5, 0, 9, 1, (ChunkCall("weather", "{}"),)))
     stops = Sampling(stop=("}", "city"))
-    result = await answer(engine, Call((ASKED,), stops, tools=Toolset((WEATHER,), ToolChoice("required"))))
-    free = await answer(engine, Call((ASKED,), stops, tools=Toolset((WEATHER,))))
+    result = await answer(engine, Call((QUESTION,), stops, tools=Toolset((WEATHER,), ToolChoice("required"))))
+    free = await answer(engine, Call((QUESTION,), stops, tools=Toolset((WEATHER,))))
     assert [call.stop for call in engine.calls] == [(), ("}", "city")]
     assert (result.notes, free.notes) == ((STOP_NOTE,), ())
 
@@ -155,7 +155,7 @@ async def test_a_worker_without_a_parser_gets_tools_as_text():
     engine = Engine(Chunk("Fine.", "", "stop", 5, 0, 1, 0))
     turn = Message("assistant", (ToolCall("1", "weather", "{}"),), Native("other", "", {}))
     gave = Message("tool", (ToolResult("1", (Text("Sun."),)),))
-    await answer(engine, Call((ASKED, turn, gave), tools=Toolset((WEATHER,))), calls_tools=False)
+    await answer(engine, Call((QUESTION, turn, gave), tools=Toolset((WEATHER,))), calls_tools=False)
     call = engine.calls[0]
     assert (call.tools, call.reads_calls) == ((), False)
     assert [line["role"] for line in call.messages] == ["user", "assistant", "user"]

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from transformers import TrainerCallback
 
-from tests.training import outage
+from tests.training import unavailable_skills
 
 
 class Kill(TrainerCallback):
@@ -41,4 +41,4 @@ class Outage(TrainerCallback):
     """Let the workers fail in the third step, and after the fourth."""
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        outage.CALLS_LEFT = None if state.global_step in (0, 1, 3) else 0
+        unavailable_skills.CALLS_LEFT = None if state.global_step in (0, 1, 3) else 0

@@ -90,12 +90,12 @@ def test_an_outage_changes_no_weights_and_no_momentum(tmp_path: Path):
     """The workers fail from the third step on, when the optimizer has momentum and its weight decay would change
     weights.
     """
-    from tests.training import outage
+    from tests.training import unavailable_skills
 
-    outage.CALLS_LEFT = None
-    pool = POOL.replace("evaluation.synthetic.skills:Skill", "tests.training.outage:Failing").replace(
-        "card:", "retry: {attempts: 1}, card:"
-    )
+    unavailable_skills.CALLS_LEFT = None
+    pool = POOL.replace(
+        "evaluation.synthetic.skills:Skill", "tests.training.unavailable_skills:Failing"
+    ).replace("card:", "retry: {attempts: 1}, card:")
     run_config = config(tmp_path, pool, grpo={"steps": 4, "weight_decay": 0.1, "memory": 0})
     recorder = Weights()
 

@@ -40,18 +40,18 @@ def make_certificates(folder: Path) -> Certificates:
     authority = folder / "authority.pem"
     authority.write_bytes(own.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
 
-    def context(file: str, host: x509.GeneralName, left: datetime.timedelta) -> ssl.SSLContext:
+    def context(file: str, host: x509.GeneralName, lifetime: datetime.timedelta) -> ssl.SSLContext:
         server_key = ec.generate_private_key(ec.SECP256R1())
-        builder = _builder(_name("A server"), name, server_key.public_key(), left)
+        builder = _builder(_name("A server"), name, server_key.public_key(), lifetime)
         builder = builder.add_extension(x509.SubjectAlternativeName([host]), False)
         pem = server_key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
         pem += builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
         (folder / file).write_bytes(pem)
-        made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        made.load_cert_chain(folder / file)
-        return made
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        tls.load_cert_chain(folder / file)
+        return tls
 
     return Certificates(
         authority,
@@ -66,13 +66,13 @@ def _name(text: str) -> x509.Name:
 
 
 def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, left: datetime.timedelta
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, lifetime: datetime.timedelta
 ) -> x509.CertificateBuilder:
-    """Build a certificate that is valid from two days ago until `left` from now."""
+    """Build a certificate that is valid from two days ago until `lifetime` from now."""
     now = datetime.datetime.now(datetime.UTC)
     begun = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(key)
     return (
         begun.serial_number(x509.random_serial_number())
         .not_valid_before(now - 2 * DAY)
-        .not_valid_after(now + left)
+        .not_valid_after(now + lifetime)
     )

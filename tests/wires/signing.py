@@ -73,8 +73,8 @@ class SigningChat(_Signing):
 
     def events(self, request: Request, n_turns: int, calls: Any) -> list[bytes]:
         called = [
-            {"id": f"call_{n_turns}_{n}", "type": "function", "function": {"name": name, "arguments": json.dumps(given)}}
-            for n, (name, given) in enumerate(calls)
+            {"id": f"call_{n_turns}_{n}", "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
+            for n, (name, arguments) in enumerate(calls)
         ]  # fmt: skip
         deltas: list[Json] = []
         if called:
@@ -128,7 +128,7 @@ class SigningResponses(_Signing):
     def events(self, request: Request, n_turns: int, calls: Any) -> list[bytes]:
         items: list[Json] = [
             {"type": "function_call", "id": f"fc_{n_turns}_{n}", "call_id": f"call_{n_turns}_{n}", "name": name,
-             "arguments": json.dumps(given), "status": "completed"} for n, (name, given) in enumerate(calls)
+             "arguments": json.dumps(arguments), "status": "completed"} for n, (name, arguments) in enumerate(calls)
         ]  # fmt: skip
         events: list[Json] = [{"type": "response.created", "response": {"model": "the-model-1"}}]
         if items:
@@ -186,8 +186,8 @@ class SigningAnthropic(_Signing):
                 {"type": "text", "text": "Let me look."},
             ]
             rest += [
-                {"type": "tool_use", "id": f"toolu_{n_turns}_{n}", "name": name, "input": given}
-                for n, (name, given) in enumerate(calls)
+                {"type": "tool_use", "id": f"toolu_{n_turns}_{n}", "name": name, "input": arguments}
+                for n, (name, arguments) in enumerate(calls)
             ]
             signature = self._signature(request, request.body["messages"], rest)
             blocks: list[Json] = [{"type": "thinking", "thinking": "Hm.", "signature": signature}, *rest]
@@ -235,9 +235,11 @@ class SigningGemini(_Signing):
                 continue
             n_turns += 1
             check("thoughtSignature" in called[0], "missing a thought_signature")
-            given = base64.urlsafe_b64decode(called[0]["thoughtSignature"]).decode(errors="replace")
+            signature = base64.urlsafe_b64decode(called[0]["thoughtSignature"]).decode(errors="replace")
             bare = [{k: v for k, v in part.items() if k != "thoughtSignature"} for part in content["parts"]]
-            check(given == self._signature(request, contents[:index], bare), "Corrupted thought signature")
+            check(
+                signature == self._signature(request, contents[:index], bare), "Corrupted thought signature"
+            )
             answers = [part["functionResponse"]["name"] for part in contents[index + 1]["parts"] if "functionResponse" in part]  # fmt: skip
             check(answers == [part["functionCall"]["name"] for part in called], "function responses")
         return n_turns
@@ -247,7 +249,7 @@ class SigningGemini(_Signing):
         return sign(request, body.get("systemInstruction"), body["tools"], before, parts)
 
     def events(self, request: Request, n_turns: int, calls: Any) -> list[bytes]:
-        parts: list[Json] = [{"functionCall": {"name": name, "args": given}} for name, given in calls]
+        parts: list[Json] = [{"functionCall": {"name": name, "args": arguments}} for name, arguments in calls]
         if calls:
             parts = [{"text": "Hm.", "thought": True}, {"text": "Let me "}, {"text": "look."}, *parts]
             signature = self._signature(request, request.body["contents"], parts)

@@ -280,16 +280,16 @@ def _claude_thinking(body: Json, model: ClaudeModel) -> str:
 
 
 def _check_claude_sampling(body: Json, model: ClaudeModel, thinks: bool) -> None:
-    given = [field for field in ("temperature", "top_p") if field in body]
+    fields = [field for field in ("temperature", "top_p") if field in body]
     if not model.sampling:
-        for field in given:
+        for field in fields:
             if body[field] != 1:
                 raise Refused(f"`{field}` is deprecated for this model.")
     if "top_k" in body and not model.sampling:
         raise Refused("`top_k` is deprecated for this model.")
     if "top_k" in body and thinks:
         raise Refused("`top_k` must be unset when thinking is enabled or in adaptive mode.")
-    if len(given) == 2 and not model.both:
+    if len(fields) == 2 and not model.both:
         raise Refused(
             "`temperature` and `top_p` cannot both be specified for this model. Please use only one."
         )
@@ -348,8 +348,8 @@ GEMINI_SCHEMA = {
 
 
 def gemini(request: Request) -> Answer:
-    found = re.search(r"/models/([^:]+):", request.path)
-    return _answered(lambda: _gemini(request.body, found.group(1) if found else request.path))
+    match = re.search(r"/models/([^:]+):", request.path)
+    return _answered(lambda: _gemini(request.body, match.group(1) if match else request.path))
 
 
 def _gemini(body: Json, name: str) -> Answer:
@@ -393,7 +393,7 @@ def _gemini(body: Json, name: str) -> Answer:
 def _gemini_thinking(thinking: Json | None, model: GeminiModel) -> str:
     if thinking is None:
         return model.default
-    camel = {re.sub(r"_(.)", lambda found: found[1].upper(), key): value for key, value in thinking.items()}
+    camel = {re.sub(r"_(.)", lambda match: match[1].upper(), key): value for key, value in thinking.items()}
     level, budget = (
         camel.get("thinkingLevel"),
         camel.get("thinkingBudget"),
@@ -448,10 +448,10 @@ def _schema(body: Json) -> Json | None:
     return inner.get("schema") or body.get("generationConfig", {}).get("responseJsonSchema")
 
 
-def _plan(schema: Json, asked: str) -> str:
+def _plan(schema: Json, prompt: str) -> str:
     """Return a plan of at most two steps that the schema or the prompt allows."""
     steps = json.dumps({**schema["properties"]["steps"], "items": None})
-    most = re.search(r'maxItems"?: (\d+)', steps) or re.search(r"at most (\d+) steps?", asked)
+    most = re.search(r'maxItems"?: (\d+)', steps) or re.search(r"at most (\d+) steps?", prompt)
     first = {"worker": 0, "subtask": "Find the reason.", "access": []}
     last = {"worker": 1, "subtask": "Answer the question.", "access": [0]}
     plan: Json = {"thinking": "Two steps will do."} if "thinking" in schema["properties"] else {}

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 class TokenServer:
     answer: dict[str, object]
     url: str = ""
-    asked: list[str] = field(default_factory=list[str])
+    requests: list[str] = field(default_factory=list[str])
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
         lines = (line.partition(":") for line in head.split("\r\n"))
         length = next((int(value) for name, _, value in lines if name.lower() == "content-length"), 0)
-        self.asked.append(head + (await reader.readexactly(length)).decode())
+        self.requests.append(head + (await reader.readexactly(length)).decode())
         content = json.dumps(self.answer).encode()
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\n")
         writer.write(f"content-length: {len(content)}\r\n\r\n".encode() + content)

@@ -7,7 +7,7 @@ import pytest
 
 from serving.lora.adapters import digest, verify
 from tests.conftest import PODIUM, ROOT
-from tests.serving.made_adapters import adapter, lora, safetensors
+from tests.serving.adapter_files import adapter, lora, safetensors
 
 
 def published(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -16,10 +16,10 @@ def published(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_command_prints_the_path_of_the_published_adapter(tmp_path: Path) -> None:
-    made = adapter(tmp_path / "made")
-    told = published(made, "--to", tmp_path / "store", "--label", "mine")
-    where = Path(told.stdout.strip())
-    assert (told.returncode, where) == (0, tmp_path / "store" / f"mine@{digest(made)}")
+    source = adapter(tmp_path / "made")
+    result = published(source, "--to", tmp_path / "store", "--label", "mine")
+    where = Path(result.stdout.strip())
+    assert (result.returncode, where) == (0, tmp_path / "store" / f"mine@{digest(source)}")
     verify(where, where.name)
 
 
@@ -27,10 +27,10 @@ def test_the_command_prints_the_path_of_the_published_adapter(tmp_path: Path) ->
 def test_an_adapter_that_no_engine_can_serve_is_not_published(
     tmp_path: Path, hidden: int, config: dict[str, bool], why: str
 ) -> None:
-    made, model = adapter(tmp_path / "made", lora(hidden=hidden), **config), tmp_path / "model"
+    source, model = adapter(tmp_path / "made", lora(hidden=hidden), **config), tmp_path / "model"
     model.mkdir()
     weights = safetensors({"model.layers.0.self_attn.q_proj.weight": (8, 8)})
     (model / "model.safetensors").write_bytes(weights)
-    told = published(made, "--to", tmp_path / "store", "--model", model)
-    assert (told.returncode, why in told.stderr, told.stdout) == (1, True, "")
+    result = published(source, "--to", tmp_path / "store", "--model", model)
+    assert (result.returncode, why in result.stderr, result.stdout) == (1, True, "")
     assert not (tmp_path / "store").exists()

@@ -12,7 +12,7 @@ save_file = lazy("safetensors.torch:save_file")
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> tuple[Path, Path]:
+def base_and_adapter(tmp_path: Path) -> tuple[Path, Path]:
     """Return a base model of a few thousand weights and an adapter for it, as PEFT writes them."""
     torch.manual_seed(0)
     base = transformers.LlamaForCausalLM(
@@ -31,8 +31,10 @@ def made(tmp_path: Path) -> tuple[Path, Path]:
     return tmp_path / "base", tmp_path / "conductor@12345678"
 
 
-def test_the_merged_model_matches_the_base_with_its_adapter(made: tuple[Path, Path], tmp_path: Path):
-    base, adapter = made
+def test_the_merged_model_matches_the_base_with_its_adapter(
+    base_and_adapter: tuple[Path, Path], tmp_path: Path
+):
+    base, adapter = base_and_adapter
     conductor_model.make(base, adapter, tmp_path / "merged")
     ids = torch.arange(20).reshape(2, 10)
     with torch.no_grad():
@@ -44,8 +46,10 @@ def test_the_merged_model_matches_the_base_with_its_adapter(made: tuple[Path, Pa
     assert (merged - without).abs().max() > 0.1
 
 
-def test_the_model_is_merged_again_only_for_another_adapter(made: tuple[Path, Path], tmp_path: Path):
-    base, adapter = made
+def test_the_model_is_merged_again_only_for_another_adapter(
+    base_and_adapter: tuple[Path, Path], tmp_path: Path
+):
+    base, adapter = base_and_adapter
     folder = tmp_path / "merged"
     assert not conductor_model.is_ready(folder, adapter)
     conductor_model.make(base, adapter, folder)
@@ -54,8 +58,10 @@ def test_the_model_is_merged_again_only_for_another_adapter(made: tuple[Path, Pa
     assert [path.name for path in tmp_path.glob(".merged-*")] == []
 
 
-def test_an_adapter_of_another_model_is_rejected_and_leaves_no_files(made: tuple[Path, Path], tmp_path: Path):
-    base, adapter = made
+def test_an_adapter_of_another_model_is_rejected_and_leaves_no_files(
+    base_and_adapter: tuple[Path, Path], tmp_path: Path
+):
+    base, adapter = base_and_adapter
     save_file(
         {
             "base_model.model.model.layers.7.mlp.up_proj.lora_A.weight": torch.ones(8, 16),

@@ -32,9 +32,9 @@ def no_node() -> None:
 
 
 def test_without_the_registry_the_build_reports_the_cause_and_the_retry_command(elsewhere: Path) -> None:
-    said = console.build()
-    assert said.startswith("The web console could not be built, because `npm ci` failed. See console.log.")
-    assert "Run `make console` to try again" in said
+    message = console.build()
+    assert message.startswith("The web console could not be built, because `npm ci` failed. See console.log.")
+    assert "Run `make console` to try again" in message
     assert (elsewhere / "console.log").read_text()
     assert not console.is_built()
     assert console.has_failed()
@@ -43,11 +43,11 @@ def test_without_the_registry_the_build_reports_the_cause_and_the_retry_command(
 def test_a_failed_build_is_not_retried_until_the_source_changes(
     elsewhere: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for said in ("The package index cannot be reached. Run `make console` to try again.", "its last build failed. Run `make console` to try again."):  # fmt: skip
+    for message in ("The package index cannot be reached. Run `make console` to try again.", "its last build failed. Run `make console` to try again."):  # fmt: skip
         with console.building(no_node, is_needed=True):
             pass
         out = capsys.readouterr().out
-        assert said in out
+        assert message in out
         assert out.count("\n") == 1
     (elsewhere / "source" / "index.html").write_text("<!doctype html>")
     assert not console.has_failed()
@@ -113,7 +113,7 @@ def test_an_npm_lock_has_exact_versions_with_hashes_and_no_registry(folder: Path
     project = json.loads((folder / "package.json").read_text())
     for name, package in lock["packages"].items():
         assert not name or (package["integrity"].startswith("sha512-") and "resolved" not in package)
-    wanted = project.get("dependencies", {}) | project.get("devDependencies", {})
-    assert wanted
-    for name, version in wanted.items():
+    dependencies = project.get("dependencies", {}) | project.get("devDependencies", {})
+    assert dependencies
+    for name, version in dependencies.items():
         assert lock["packages"][f"node_modules/{name}"]["version"] == version

@@ -100,11 +100,11 @@ def rays_config(folder: Path, backend_port: int = 9) -> Path:
 def test_haproxys_statistics_and_metrics_are_on_loopback_by_default_on_clusters_too(
     tmp_path: Path,
 ) -> None:
-    for told, address in ({}, "127.0.0.1"), ({"PODIUM_HAPROXY_METRICS_ADDRESS": "10.0.0.7"}, "10.0.0.7"):
+    for variables, address in ({}, "127.0.0.1"), ({"PODIUM_HAPROXY_METRICS_ADDRESS": "10.0.0.7"}, "10.0.0.7"):
         for own in ("127.0.0.1:8000", "*:8000"):
             config = tmp_path / "haproxy.cfg"
             config.write_text(CONFIG.replace("127.0.0.1:8000", own))
-            bound = re.findall(r"bind (\S+)", guarded(config, **told))
+            bound = re.findall(r"bind (\S+)", guarded(config, **variables))
             assert bound == [f"{address}:9101", own, f"{address}:8404"]
 
 
@@ -341,8 +341,8 @@ def test_rays_haproxy_template_has_the_expected_bind_lines() -> None:
 def test_a_second_server_uses_other_haproxy_ports_except_for_configured_ones() -> None:
     named = {"RAY_SERVE_HAPROXY_STATS_PORT": "8404"}
     servers = [Server(port=0, env=fast_environment()), Server(port=0, env=fast_environment())]
-    taken = [server.environment[name] for server in servers for name in HAPROXY_PORTS]
-    assert len({*taken}) == 2 * len(HAPROXY_PORTS) > 4
+    numbers = [server.environment[name] for server in servers for name in HAPROXY_PORTS]
+    assert len({*numbers}) == 2 * len(HAPROXY_PORTS) > 4
     assert Server(port=0, env=fast_environment() | named).environment.items() >= named.items()
     assert not HAPROXY_PORTS.keys() & Server(port=0).environment.keys()
 
@@ -356,8 +356,8 @@ def test_ray_fixes_no_other_ports_if_haproxy_is_used() -> None:
 
 
 def test_a_haproxy_port_in_use_is_reported_before_the_start() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        other = taken.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        other = listener.getsockname()[1]
         ports = {
             "RAY_SERVE_HAPROXY_STATS_PORT": str(other),
             "RAY_SERVE_HAPROXY_METRICS_PORT": str(free_port()),

@@ -80,13 +80,13 @@ def test_a_long_temporary_folder_is_not_used(tmp_path: Path, monkeypatch: pytest
 
 def test_only_the_servers_own_shared_memory_is_removed() -> None:
     folder = make_folder(new_tag())
-    with holding_memory(folder.tag) as (ours, left), holding_memory("another") as (other, used):
+    with holding_memory(folder.tag) as (ours, leftover), holding_memory("another") as (other, used):
         record_shared_memory(folder.path)
         kill(ours)
         kill(other)
-        assert left.exists()
+        assert leftover.exists()
         folder.remove()
-        assert (left.exists(), used.exists()) == (False, True)
+        assert (leftover.exists(), used.exists()) == (False, True)
 
 
 def test_shared_memory_in_use_is_not_removed() -> None:

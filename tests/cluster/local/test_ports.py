@@ -42,8 +42,8 @@ class Ray(grpc.GenericRpcHandler):
                 await context.abort(self._code, "no")
             return b""
 
-        wanted = handler_call_details.method == self._method
-        return grpc.unary_unary_rpc_method_handler(answer) if wanted else None
+        matches = handler_call_details.method == self._method
+        return grpc.unary_unary_rpc_method_handler(answer) if matches else None
 
 
 @asynccontextmanager
@@ -55,9 +55,9 @@ async def rays_server(method: str, code: grpc.StatusCode | None) -> AsyncIterato
     await server.stop(0)
 
 
-async def asked(port: int) -> Port:
-    found = await asyncio.to_thread(list_ports, [psutil.Process()])
-    (only,) = [each for each in found if each.port == port]
+async def listed_port(port: int) -> Port:
+    open_ports = await asyncio.to_thread(list_ports, [psutil.Process()])
+    (only,) = [each for each in open_ports if each.port == port]
     return only
 
 
@@ -72,8 +72,8 @@ async def asked(port: int) -> Port:
 )
 async def test_an_http_ports_status_shows_which_credential_it_requires(answer: bytes, asks_for: str) -> None:
     async with saying(answer) as port:
-        found = await asked(port)
-    assert (found.asks_for, found.address, found.is_on_loopback) == (asks_for, "127.0.0.1", True)
+        entry = await listed_port(port)
+    assert (entry.asks_for, entry.address, entry.is_on_loopback) == (asks_for, "127.0.0.1", True)
 
 
 @pytest.mark.parametrize("method", [CALLS[0], CALLS[-1]])
@@ -89,7 +89,7 @@ async def test_a_call_to_a_ray_port_shows_which_credential_it_requires(
     method: str, code: grpc.StatusCode | None, asks_for: str
 ) -> None:
     async with rays_server(method, code) as port:
-        assert (await asked(port)).asks_for == asks_for
+        assert (await listed_port(port)).asks_for == asks_for
 
 
 @pytest.mark.parametrize(
@@ -109,12 +109,15 @@ def test_a_port_on_loopback_is_guarded_by_a_credential_or_has_only_numbers(
 def test_the_command_lists_every_port_and_fails_for_an_open_one(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = [Port(8000, "127.0.0.1", 7, "ray::Proxy", NOTHING), Port(9101, "0.0.0.0", 8, "haproxy", NOTHING)]
-    monkeypatch.setattr(ports, "list_ports", lambda processes: found)
+    entries = [
+        Port(8000, "127.0.0.1", 7, "ray::Proxy", NOTHING),
+        Port(9101, "0.0.0.0", 8, "haproxy", NOTHING),
+    ]
+    monkeypatch.setattr(ports, "list_ports", lambda processes: entries)
     assert ports.main([]) == 1
-    said = capsys.readouterr().out.splitlines()
-    assert said[0].split() == ["port", "address", "reached", "by", "requires", "process"]
-    assert [line.split()[:2] for line in said[1:3]] == [["8000", "127.0.0.1"], ["9101", "0.0.0.0"]]
-    assert "port 9101 of haproxy" in said[3]
-    monkeypatch.setattr(ports, "list_ports", lambda processes: found[:1])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["port", "address", "reached", "by", "requires", "process"]
+    assert [line.split()[:2] for line in lines[1:3]] == [["8000", "127.0.0.1"], ["9101", "0.0.0.0"]]
+    assert "port 9101 of haproxy" in lines[3]
+    monkeypatch.setattr(ports, "list_ports", lambda processes: entries[:1])
     assert ports.main([]) == 0

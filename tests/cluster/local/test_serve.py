@@ -64,10 +64,10 @@ def test_a_wrong_port_is_reported_with_the_valid_range(port: str, capsys: pytest
 
 
 @pytest.mark.parametrize(
-    ("asks", "said"), [(False, f"Web console: {URL}/console/"), (True, "Run `make console` to build it")]
+    ("asks", "line"), [(False, f"Web console: {URL}/console/"), (True, "Run `make console` to build it")]
 )
-def test_the_output_names_the_web_console_or_how_to_build_it(asks: bool, said: str) -> None:
-    assert said in printed(asks=asks)
+def test_the_output_names_the_web_console_or_how_to_build_it(asks: bool, line: str) -> None:
+    assert line in printed(asks=asks)
 
 
 def test_the_output_names_the_store_and_how_to_change_it(
@@ -87,9 +87,9 @@ def test_the_output_names_the_store_and_how_to_change_it(
         "relative to the file, wherever it is served"
     )
     server.environment["PODIUM_STORE_URL"] = "postgresql://me:secret@db:5432/podium"
-    said = ready_text(server, Path("x"))
-    assert "runs: db:5432/podium\n" in said
-    assert "secret" not in said
+    text = ready_text(server, Path("x"))
+    assert "runs: db:5432/podium\n" in text
+    assert "secret" not in text
 
 
 def test_the_targets_file_for_prometheus_is_removed_with_the_server(tmp_path: Path) -> None:

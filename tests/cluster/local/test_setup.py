@@ -75,17 +75,17 @@ def entries(lock: Path) -> list[tuple[str, list[str]]]:
 def pins() -> dict[str, str]:
     """Return name -> version of the lock on this system, without the local version."""
     return {
-        canonicalize_name(found.name): str(next(iter(found.specifier)).version).partition("+")[0]
-        for found in (Requirement(requirement) for requirement, _ in entries(LOCK))
-        if found.marker is None or found.marker.evaluate()
+        canonicalize_name(pin.name): str(next(iter(pin.specifier)).version).partition("+")[0]
+        for pin in (Requirement(requirement) for requirement, _ in entries(LOCK))
+        if pin.marker is None or pin.marker.evaluate()
     }
 
 
 @pytest.mark.parametrize("lock", LOCKS, ids=lambda path: path.name)
 def test_every_package_of_every_lock_has_one_version_and_hashes(lock: Path) -> None:
-    found = entries(lock)
-    assert len(found) >= 7
-    for requirement, hashes in found:
+    requirements = entries(lock)
+    assert len(requirements) >= 7
+    for requirement, hashes in requirements:
         assert re.fullmatch(r"[\w.-]+==[\w.!+]+( ; [^\\]+)?", requirement), requirement
         assert hashes, requirement
         assert all(re.fullmatch(r"sha256:[0-9a-f]{64}", each) for each in hashes), requirement
@@ -121,14 +121,14 @@ def test_the_base_packages_include_no_model_library() -> None:
 
 def test_the_lock_pins_every_package_of_every_stage_at_the_installed_version() -> None:
     left_out = {line.split()[0] for line in LEFT_OUT.read_text().splitlines() if not line.startswith("#")}
-    wanted = packages_of("cpu", "dev", "training", "evaluation") - left_out - {"podium"}
-    installed = {name: version(name).partition("+")[0] for name in wanted}
-    assert {name: pins().get(name) for name in wanted} == installed
+    expected = packages_of("cpu", "dev", "training", "evaluation") - left_out - {"podium"}
+    installed = {name: version(name).partition("+")[0] for name in expected}
+    assert {name: pins().get(name) for name in expected} == installed
     assert not left_out & pins().keys()
     oldest = {"python_version": "3.11", "python_full_version": "3.11.0", "extra": ""}
     needed = {
         canonicalize_name(each.name)
-        for package in wanted
+        for package in expected
         for each in map(Requirement, distribution(package).requires or ())
         if each.marker is None or each.marker.evaluate(oldest)
     }
@@ -158,11 +158,11 @@ def test_uv_uses_the_configuration_of_pip(listed: str, passed_on: dict[str, str]
 @contextmanager
 def index_of_nothing() -> Generator[tuple[str, list[str]]]:
     """Serve a package index without packages. Yield its address and the paths of its requests."""
-    asked: list[str] = []
+    paths: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            asked.append(self.path)
+            paths.append(self.path)
             self.send_error(404)
 
         def log_message(self, format: str, *args: object) -> None:
@@ -172,7 +172,7 @@ def index_of_nothing() -> Generator[tuple[str, list[str]]]:
         thread = Thread(target=server.serve_forever)
         thread.start()
         try:
-            yield f"http://127.0.0.1:{server.server_port}/simple", asked
+            yield f"http://127.0.0.1:{server.server_port}/simple", paths
         finally:
             server.shutdown()
             thread.join()
@@ -184,7 +184,7 @@ def index_of_nothing() -> Generator[tuple[str, list[str]]]:
 def test_uv_requests_no_index_if_pip_may_not(
     no_index: str | None, is_asked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with index_of_nothing() as (url, asked):
+    with index_of_nothing() as (url, paths):
         options = {"index-url": url} | ({"no-index": no_index} if no_index else {})
         monkeypatch.setattr(uv, "pip_config", lambda: options)
         for name in [each for each in os.environ if each.startswith("UV_")]:
@@ -194,7 +194,7 @@ def test_uv_requests_no_index_if_pip_may_not(
         compiled = uv.pip("compile", "--no-cache", str(tmp_path / "wanted.txt"))
     assert (ended.returncode, compiled.returncode) == (1, 1)
     assert "absent-package was not found in the " in ended.stderr
-    assert [path for path in asked if "absent-package" in path] == (
+    assert [path for path in paths if "absent-package" in path] == (
         ["/simple/absent-package/"] * 2 if is_asked else []
     )
 
@@ -355,15 +355,15 @@ def set_up(root: Path, *arguments: str, **pip: str) -> subprocess.CompletedProce
 
 
 def packages(root: Path) -> set[str]:
-    found = (root / ".venv").glob("lib/python*/site-packages/*.dist-info")
-    return {info.name.split("-")[0] for info in found} & {"podium", "pydantic", "torch"}
+    infos = (root / ".venv").glob("lib/python*/site-packages/*.dist-info")
+    return {info.name.split("-")[0] for info in infos} & {"podium", "pydantic", "torch"}
 
 
 def of_another_version(root: Path) -> list[str]:
     """Return the installed setuptools, which the venv brought, if its version differs from the lock's."""
     locked = (root / "requirements" / LOCK.name).read_text().split()
-    found = (root / ".venv").glob("lib/python*/site-packages/setuptools-*.dist-info")
-    return [info.name for info in found if info.stem.replace("-", "==", 1) not in locked]
+    infos = (root / ".venv").glob("lib/python*/site-packages/setuptools-*.dist-info")
+    return [info.name for info in infos if info.stem.replace("-", "==", 1) not in locked]
 
 
 @pytest.mark.slow
@@ -397,8 +397,8 @@ def test_setup_installs_vllm_only_if_needed_and_removes_no_packages(checkout: Pa
     weights = checkout / MODELS[0] / NEEDED_FILES[0]
     weights.rename(weights.with_suffix(".away"))
     torch = next((checkout / ".venv").glob("lib/python*/site-packages/torch"))
-    for left in (torch / "__init__.py", next(torch.parent.glob("torch-*.dist-info")) / "RECORD"):
-        left.unlink()
+    for path in (torch / "__init__.py", next(torch.parent.glob("torch-*.dist-info")) / "RECORD"):
+        path.unlink()
     ended = set_up(checkout, "--settings", "cluster/local.yaml")
     assert (ended.returncode, "Creating the local models failed" in ended.stderr) == (1, True), ended.stderr
     assert (torch / "__init__.py").exists()
@@ -446,7 +446,7 @@ def test_a_package_with_another_hash_or_without_a_pin_is_not_installed(checkout:
     lock = checkout / "requirements" / LOCK.name
     whole = lock.read_text()
     torch = whole[whole.index("torch==") :]
-    for changed, told in (
+    for changed, message in (
         (whole.replace(torch, torch[:-9] + "00000000\n"), "first find out who changed the file"),
         (whole.replace(torch, ""), "Run `make lock` to add it"),
     ):
@@ -455,7 +455,7 @@ def test_a_package_with_another_hash_or_without_a_pin_is_not_installed(checkout:
             checkout, "--settings", "cluster/local.yaml", "--conductor", "gpt-5", OPENAI_API_KEY="k"
         )
         assert ended.returncode == 1
-        assert told in ended.stderr
+        assert message in ended.stderr
         assert "torch" not in packages(checkout)
     uv_entry = whole[whole.index("uv==") :].split("\nuv==")[0]
     lock.write_text(
@@ -486,7 +486,7 @@ def test_a_stage_needs_space_only_for_missing_packages() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "remedy"),
+    ("output", "remedy"),
     [
         ("error: failed to write: No space left on device (os error 28)", "disk is full"),
         ("Caused by: Permission denied (os error 13)", "may not write"),
@@ -510,5 +510,5 @@ def test_a_stage_needs_space_only_for_missing_packages() -> None:
         ("something new", "Run `make setup` again."),
     ],
 )
-def test_an_error_of_uv_is_reported_with_the_remedy(said: str, remedy: str) -> None:
-    assert remedy in explain(said, "installing", command.LOG)
+def test_an_error_of_uv_is_reported_with_the_remedy(output: str, remedy: str) -> None:
+    assert remedy in explain(output, "installing", command.LOG)

@@ -118,10 +118,10 @@ async def test_without_a_record_only_the_answers_tokens_and_cost_are_known():
     engine, store = InProcessBackend(parse(TEAM), {}), DelayedStore(99)
     async with served(TEAM, open_store=lambda _: store) as running:
         server = await HttpBackend.connect(running.url)
-        known, outcome = await engine.run(QUESTION, Caps()), await server.run(QUESTION, Caps())
+        expected, outcome = await engine.run(QUESTION, Caps()), await server.run(QUESTION, Caps())
         await server.aclose()
     for name in ("answer", "prompt_tokens", "completion_tokens", "cost_usd", "fallback", "error"):
-        assert getattr(outcome, name) == getattr(known, name), name
+        assert getattr(outcome, name) == getattr(expected, name), name
     assert (outcome.calls, outcome.steps, outcome.format_failures) == (None, None, None)
     assert outcome.wall_s >= outcome.critical_path_s > 0
     assert store.reads == over_http.READS

@@ -14,7 +14,7 @@ from loadtest.bench.adapters import WORDS, Switch, load_while, make_adapters, wr
 from loadtest.rig.client import BenchClient, open_session
 from serving.lora.adapters import publish
 from tests.live.default.local import Local
-from tests.serving.made_adapters import adapter, lora
+from tests.serving.adapter_files import adapter, lora
 
 pytestmark = [
     pytest.mark.live,
@@ -29,7 +29,7 @@ class SwitchableServer:
     """Embedded default whose conductor's adapter can be changed."""
 
     url: str
-    made: dict[str, str]
+    adapters: dict[str, str]
 
     async def use(self, adapter: str | None) -> None:
         """Reconfigure the router's replica, as Serve does for a config with another `user_config`."""
@@ -59,16 +59,16 @@ async def switchable(
 
 async def test_switching_adapters_under_load_loses_no_request_and_mixes_no_answer(switchable: SwitchableServer) -> None:  # fmt: skip
     a, b, a2 = WORDS
-    await switchable.use(switchable.made[a])
+    await switchable.use(switchable.adapters[a])
 
     async def switching() -> list[Switch]:
         switches: list[Switch] = []
         for before, after in ((a, b), (b, a), (a, a2)):
             asked_s = time.monotonic()
-            await switchable.use(switchable.made[after])
+            await switchable.use(switchable.adapters[after])
             switches.append(Switch(before, after, asked_s, time.monotonic()))
-            told = await switchable.ask(f"Which word is it after {before}?")
-            assert set(told["choices"][0]["message"]["content"].split()) == {after}
+            answer = await switchable.ask(f"Which word is it after {before}?")
+            assert set(answer["choices"][0]["message"]["content"].split()) == {after}
         return switches
 
     async with open_session() as session:
@@ -84,10 +84,10 @@ async def test_the_record_names_the_adapter_and_caches_are_separate(
 ) -> None:
     question = "In other words, and at length, what was said before? " * 20
     for word in (*WORDS, None):
-        path = switchable.made[word] if word else None
+        path = switchable.adapters[word] if word else None
         await switchable.use(path)
         first, again = await switchable.ask(question), await switchable.ask(question)
-        cached = [told["usage"]["prompt_tokens_details"]["cached_tokens"] for told in (first, again)]
+        cached = [answer["usage"]["prompt_tokens_details"]["cached_tokens"] for answer in (first, again)]
         assert cached[0] == 0 < cached[1], "the first answer of an adapter stands on its own work"
         model = "models/smollm2-135m-conductor" + (f"+{Path(path).name}" if path else "")
         record = await switchable.get(f"/v1/workflows/{first['podium']['workflow_id']}")
@@ -115,10 +115,10 @@ FAULTY: dict[str, Callable[[Path], str]] = {
 async def test_an_invalid_adapter_is_reported_and_the_previous_one_stays(
     switchable: SwitchableServer, why: str, tmp_path: Path
 ) -> None:
-    await switchable.use(switchable.made[WORDS[0]])
+    await switchable.use(switchable.adapters[WORDS[0]])
     await switchable.use(FAULTY[why](tmp_path))
     ready = await switchable.get("/readyz")
     assert why in ready["refused_user_config"]
     assert WORDS[0] in (await switchable.ask("Hello"))["choices"][0]["message"]["content"]
-    await switchable.use(switchable.made[WORDS[0]])
+    await switchable.use(switchable.adapters[WORDS[0]])
     assert "refused_user_config" not in await switchable.get("/readyz")

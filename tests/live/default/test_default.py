@@ -122,9 +122,9 @@ def test_a_client_disconnect_aborts_the_request_in_vllm(local: Local) -> None:
                 if '"content":"' in line and '"content":""' not in line:
                     break
             assert local.unfinished("vllm-conductor") >= 1
-        left = time.monotonic()
+        disconnect_s = time.monotonic()
         while local.unfinished("vllm-conductor"):
-            assert time.monotonic() - left < 5, "the engine goes on for a client that has left"
+            assert time.monotonic() - disconnect_s < 5, "the engine goes on for a client that has left"
 
 
 @pytest.mark.parametrize("n_words", [6_000, 400_000])
@@ -148,8 +148,10 @@ def test_a_local_model_returns_logprobs_in_every_dialect(client: OpenAI) -> None
     choices = [
         choice for chunk in client.chat.completions.create(**chat, stream=True) for choice in chunk.choices
     ]
-    told = [each.token for choice in choices if choice.logprobs for each in choice.logprobs.content or []]
-    assert "".join(told) == "".join(choice.delta.content or "" for choice in choices)
+    streamed_tokens = [
+        each.token for choice in choices if choice.logprobs for each in choice.logprobs.content or []
+    ]
+    assert "".join(streamed_tokens) == "".join(choice.delta.content or "" for choice in choices)
 
     response = client.responses.create(
         model="writer",
@@ -184,8 +186,8 @@ def test_a_local_model_completes_token_prompts_like_text_prompts(client: OpenAI)
 
 async def test_concurrent_requests_are_batched_and_all_answered(local: Local) -> None:
     async with AsyncOpenAI(base_url=f"{local.url}/v1", api_key="none", max_retries=0) as client:
-        asked = [
+        requests = [
             client.chat.completions.create(model="writer", messages=ASK, max_tokens=12) for _ in range(12)
         ]
-        answers = await asyncio.gather(*asked)
+        answers = await asyncio.gather(*requests)
     assert all(answer.choices[0].message.content for answer in answers)

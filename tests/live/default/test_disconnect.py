@@ -91,10 +91,10 @@ async def test_nothing_continues_after_a_client_leaves_a_stream(podium: Podium, 
     }
     async with httpx.AsyncClient(base_url=podium.url, timeout=20) as client:
         async with client.stream("POST", "/v1/chat/completions", json=body) as response:
-            seen = 0
+            n_events = 0
             async for line in response.aiter_lines():
-                seen += line.startswith("data: ")
-                if seen > events:
+                n_events += line.startswith("data: ")
+                if n_events > events:
                     break
         await check_nothing_continues(podium, client, response.headers["x-podium-workflow-id"])
 
@@ -112,10 +112,10 @@ async def test_nothing_continues_after_a_client_leaves_without_a_stream(
     stalled = podium.upstreams[waits_for]
     body = {"model": "m", "messages": [{"role": "user", "content": "?"}]}
     async with httpx.AsyncClient(base_url=podium.url, timeout=20) as client:
-        asked = asyncio.create_task(client.post("/v1/chat/completions", json=body))
+        request = asyncio.create_task(client.post("/v1/chat/completions", json=body))
         async with asyncio.timeout(10):
             while not stalled.open_requests:
                 await asyncio.sleep(0.01)
-        asked.cancel()
-        await asyncio.wait([asked])
+        request.cancel()
+        await asyncio.wait([request])
         await check_nothing_continues(podium, client, None)

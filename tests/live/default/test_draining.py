@@ -45,9 +45,9 @@ async def read(http: httpx.AsyncClient, model: str, begun: asyncio.Event) -> tup
         async for line in response.aiter_lines():
             last = line or last
             if line.startswith("data: {"):
-                said = json.loads(line[6:])
-                code = said.get("error", {}).get("code") or code
-                text = "".join(choice["delta"].get("content") or "" for choice in said.get("choices", ()))
+                chunk = json.loads(line[6:])
+                code = chunk.get("error", {}).get("code") or code
+                text = "".join(choice["delta"].get("content") or "" for choice in chunk.get("choices", ()))
                 n += len(text.split())
                 begun.set() if n else None
     return n, code, last
@@ -70,7 +70,7 @@ async def test_a_replaced_router_finishes_short_runs_and_hands_over_background_r
     await asyncio.to_thread(deploy_version, tmp_path / "old.yaml")
     async with httpx.AsyncClient(base_url=f"{local.url}/draining", timeout=120, trust_env=False) as http:
         body = ASK | {"model": "long", "podium": {"background": True}}
-        kept = (await http.post("/v1/chat/completions", json=body)).json()["id"]
+        background_id = (await http.post("/v1/chat/completions", json=body)).json()["id"]
         begun = asyncio.Event()
         long_one = asyncio.create_task(read(http, "long", begun))
         await begun.wait()
@@ -84,5 +84,5 @@ async def test_a_replaced_router_finishes_short_runs_and_hands_over_background_r
         assert {each[:2] for each in short} == {(SHORT_WORDS, "")}
         assert (long[0] < LONG_WORDS, long[1]) == (True, "interrupted"), "told, and not cut without a word"
         await deploying
-        record = await wait_until_finished(http, kept)
+        record = await wait_until_finished(http, background_id)
         assert len(record["answer"].split()) == LONG_WORDS

@@ -77,29 +77,29 @@ def prometheus(local: Local, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         yield prometheus
 
 
-def known(prometheus: Prometheus) -> set[str]:
+def metric_names(prometheus: Prometheus) -> set[str]:
     return set(prometheus.get("label/__name__/values"))
 
 
 def test_every_panel_and_every_alert_queries_existing_metrics(podium: str, prometheus: Prometheus) -> None:
     assert [ask(podium, model) for model in ("podium-mini", "cut", "unpriced")] == [200, 400, 200]
-    asked = {**expressions("overview"), **expressions("workers")} | {
+    queries = {**expressions("overview"), **expressions("workers")} | {
         name: expression for name, expression in alerts().items() if not name.startswith("Engine")
     }
     # no request is hedged here
-    asked = {title: each for title, each in asked.items() if "hedges" not in each}
-    wanted = {name for expression in asked.values() for name in names(expression)}
-    assert len(wanted) > 25
-    wait_until_none(lambda: wanted - known(prometheus))
+    queries = {title: each for title, each in queries.items() if "hedges" not in each}
+    metrics = {name for expression in queries.values() for name in names(expression)}
+    assert len(metrics) > 25
+    wait_until_none(lambda: metrics - metric_names(prometheus))
     assert [target["health"] for target in prometheus.get("targets")["activeTargets"]] == ["up"]
 
-    empty = asked.keys() - alerts().keys()
+    empty = queries.keys() - alerts().keys()
 
     def never_shown() -> set[str]:
         """Return the panels that have not shown data yet. At this reporting interval, a gauge shows for 2 of every 5
         s.
         """
-        empty.difference_update([title for title in empty if prometheus.query(asked[title])])
+        empty.difference_update([title for title in empty if prometheus.query(queries[title])])
         return empty
 
     ask(podium, "podium-mini")  # a counter has a rate from its second value on
@@ -108,10 +108,10 @@ def test_every_panel_and_every_alert_queries_existing_metrics(podium: str, prome
 
 def test_a_run_is_counted_once_without_ids_or_texts_in_labels(podium: str, prometheus: Prometheus) -> None:
     def count() -> float:
-        found = prometheus.query(
+        samples = prometheus.query(
             'sum(ray_gen_ai_workflow_duration_seconds_count{gen_ai_workflow_name="a", podium_status="finished"})'
         )
-        return float(found[0]["value"][1]) if found else 0.0
+        return float(samples[0]["value"][1]) if samples else 0.0
 
     before = count()
     answered = [ask(podium, "a") for _ in range(3)].count(200)
@@ -129,14 +129,14 @@ def test_vllm_metrics_are_exported_through_rays_agent(local: Local) -> None:
     body = {"model": "writer", "messages": [{"role": "user", "content": long}], "max_tokens": 8}
     for _ in range(2):
         assert httpx.post(f"{local.url}/v1/chat/completions", json=body, timeout=60).status_code == 200
-    asked = [*expressions("engines").values(), *(e for name, e in alerts().items() if "Engine" in name)]
-    wanted = {name for expression in asked for name in names(expression)}
-    seen = set[str]()
+    queries = [*expressions("engines").values(), *(e for name, e in alerts().items() if "Engine" in name)]
+    metrics = {name for expression in queries for name in names(expression)}
+    series = set[str]()
 
     def missing() -> set[str]:
         text = httpx.get(f"http://127.0.0.1:{local.metrics_port}/metrics", timeout=10).text
         lines = (line for line in text.splitlines() if 'model_name="writer"' in line or "ray_serve" in line)
-        seen.update(line.partition("{")[0] for line in lines)  # the gauges of an idle engine show for 20 s
-        return wanted - seen
+        series.update(line.partition("{")[0] for line in lines)  # the gauges of an idle engine show for 20 s
+        return metrics - series
 
     wait_until_none(missing)

@@ -28,8 +28,8 @@ def test_a_new_price_and_limit_apply_to_new_requests_without_a_restart(local: Lo
             time.sleep(0.1)
         after = client.post("/v1/chat/completions", json=ASK).json()
         assert after["podium"]["cost_usd"] > 100 * before["podium"]["cost_usd"]
-        kept = client.get(f"/v1/workflows/{before['podium']['workflow_id']}")
-        assert kept.status_code == 200, "the replica was restarted: its records are gone"
+        record = client.get(f"/v1/workflows/{before['podium']['workflow_id']}")
+        assert record.status_code == 200, "the replica was restarted: its records are gone"
 
 
 def test_an_invalid_user_config_is_reported_and_the_replica_continues(local: Local) -> None:

@@ -39,7 +39,7 @@ async def test_a_429_reaches_the_client_with_its_retry_after_header(proxied: Pro
         )
 
 
-def asked(proxied: Proxied, **headers: str) -> httpx2.Response:
+def post_chat(proxied: Proxied, **headers: str) -> httpx2.Response:
     content = json.dumps(ASK).encode()
     return httpx2.post(
         f"{proxied.url}/v1/chat/completions",
@@ -50,14 +50,14 @@ def asked(proxied: Proxied, **headers: str) -> httpx2.Response:
 
 def test_foreign_hosts_origins_and_content_types_are_rejected_as_openai_errors(proxied: Proxied) -> None:
     refused = [
-        asked(proxied, host="evil.example"),
-        asked(proxied, origin="https://evil.example"),
-        asked(proxied, **{"content-type": "text/plain"}),
+        post_chat(proxied, host="evil.example"),
+        post_chat(proxied, origin="https://evil.example"),
+        post_chat(proxied, **{"content-type": "text/plain"}),
     ]
     assert [answer.status_code for answer in refused] == [403, 403, 415]
     assert [answer.json()["error"]["param"] for answer in refused] == ["Host", "Origin", "Content-Type"]
     assert httpx2.get(f"{proxied.url}/v1/workflows", headers={"host": "evil.example"}).status_code == 403
-    assert (served := asked(proxied, host="localhost:8000", origin=PAGE)).status_code == 200
+    assert (served := post_chat(proxied, host="localhost:8000", origin=PAGE)).status_code == 200
     assert served.headers["access-control-allow-origin"] == PAGE
 
 
@@ -91,10 +91,10 @@ def test_an_endless_header_is_rejected_immediately(proxied: Proxied) -> None:
 
 
 def received(proxied: Proxied, request: bytes) -> bytes:
-    connection, said = sent(proxied, request), b""
+    connection, answer = sent(proxied, request), b""
     while piece := connection.recv(65_536):
-        said += piece
-    return said
+        answer += piece
+    return answer
 
 
 def test_a_clients_request_id_cannot_forge_a_log_line(proxied: Proxied) -> None:

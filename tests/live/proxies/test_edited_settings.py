@@ -23,7 +23,7 @@ async def test_an_edited_settings_file_is_applied_without_a_restart(
         def answer() -> str:
             return client.post("/v1/chat/completions", json=ask).json()["choices"][0]["message"]["content"]
 
-        def refused() -> str:
+        def rejection() -> str:
             return client.get("/readyz").json().get("refused_user_config", "")
 
         assert answer() != "new"
@@ -32,8 +32,8 @@ async def test_an_edited_settings_file_is_applied_without_a_restart(
             path.write_text(yaml.safe_dump(settings))
             await until(lambda: answer() == "new", "the edited file is taken", WITHIN_S)
             path.write_text(yaml.safe_dump(settings | {"workerz": []}))
-            await until(lambda: "workerz" in refused(), "the bad file is told", WITHIN_S)
+            await until(lambda: "workerz" in rejection(), "the bad file is told", WITHIN_S)
             assert answer() == "new"
         finally:
             path.write_text(before)
-        await until(lambda: answer() != "new" and not refused(), "the first file is taken again", WITHIN_S)
+        await until(lambda: answer() != "new" and not rejection(), "the first file is taken again", WITHIN_S)

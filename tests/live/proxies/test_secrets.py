@@ -41,8 +41,8 @@ def in_rays_usual_folder(pid: int, since_s: float) -> bool:
 
 async def test_a_server_uses_its_secrets_and_leaves_none_in_any_file(proxied: Proxied) -> None:
     server, planted, began_s = proxied.server, proxied.planted, proxied.began_s
-    asked = [await ask(proxied.url, model) for model in ("gpt", "claude", "gemini", "podium-mini")]
-    assert asked == [200, 502, 502, 200]
+    statuses = [await ask(proxied.url, model) for model in ("gpt", "claude", "gemini", "podium-mini")]
+    assert statuses == [200, 502, 502, 200]
     assert proxied.upstream.requests[0].headers["authorization"] == f"Bearer {planted['OPENAI_API_KEY']}"
     folder = folder_of(server.port)
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700

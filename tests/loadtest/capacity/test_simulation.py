@@ -19,13 +19,13 @@ from loadtest.capacity.stations import ApiStation, Cores, EngineReplica, Process
 from loadtest.capacity.validation import compare_cpu, compare_rate
 from loadtest.capacity.whatif import requirements_by_change
 
-GIVEN = inputs.load()
-SIZES = size(GIVEN, 4, samples(GIVEN, 3000, 0)).sizes
+INPUTS = inputs.load()
+SIZES = size(INPUTS, 4, samples(INPUTS, 3000, 0)).sizes
 
 
 def an_engine(**changes: object) -> inputs.EngineSpec:
     """Return an engine of 10 ms per step for one sequence and 20 ms for ten, with immediate prefill."""
-    base = GIVEN.engines["32b"].model_dump() | {
+    base = INPUTS.engines["32b"].model_dump() | {
         "max_num_seqs": 10,
         "memory_seqs": 1000,
         "step_ms": {1: 10, 10: 20},
@@ -38,8 +38,8 @@ def run_simulation(
     rate_rps: float = 4, *, lasts_s: float = 200, sizes: Sizes = SIZES, seed: int = 0, **more: object
 ) -> SimulatedRun:
     times = poisson(rate_rps, lasts_s, np.random.default_rng(seed))
-    plans = samples(GIVEN, len(times), seed + 1)
-    return simulate(GIVEN, sizes, times, plans, seed=seed, **more)  # type: ignore[arg-type]
+    plans = samples(INPUTS, len(times), seed + 1)
+    return simulate(INPUTS, sizes, times, plans, seed=seed, **more)  # type: ignore[arg-type]
 
 
 def ends_s(run: SimulatedRun) -> list[float]:
@@ -119,7 +119,7 @@ def test_a_prompts_prefill_slows_concurrent_decoding() -> None:
 
 def test_an_api_over_its_quota_starts_calls_at_the_quotas_rate() -> None:
     env = simpy.Environment()
-    spec = GIVEN.apis["gpt-5"].model_copy(
+    spec = INPUTS.apis["gpt-5"].model_copy(
         update={"requests_per_minute": 60.0, "tokens_per_minute": None, "first_token_sigma": 0.0}
     )
     api = ApiStation(env, spec, np.random.default_rng(0))
@@ -147,14 +147,14 @@ def test_twice_the_replicas_increase_neither_the_mean_nor_the_p95_wait() -> None
 
 def test_engine_and_router_utilisation_follows_the_utilisation_law() -> None:
     times = poisson(4, 900, np.random.default_rng(0))
-    plans = samples(GIVEN, len(times), 1)
-    busy = simulate(GIVEN, SIZES, times, plans, since_s=300).busy
-    work = loads(GIVEN, plans)
-    for name, engine in GIVEN.engines.items():
+    plans = samples(INPUTS, len(times), 1)
+    busy = simulate(INPUTS, SIZES, times, plans, since_s=300).busy
+    work = loads(INPUTS, plans)
+    for name, engine in INPUTS.engines.items():
         assert busy[name] == pytest.approx(
             4 * engine_s(engine, work[name]) / SIZES.engines[name], rel=0.12
         ), name
-    assert busy["router"] == pytest.approx(4 * router_s(GIVEN, plans) / SIZES.routers, rel=0.12)
+    assert busy["router"] == pytest.approx(4 * router_s(INPUTS, plans) / SIZES.routers, rel=0.12)
 
 
 def test_first_tokens_arrive_after_the_plan_and_before_the_end() -> None:
@@ -163,8 +163,8 @@ def test_first_tokens_arrive_after_the_plan_and_before_the_end() -> None:
 
 
 def test_a_higher_rate_needs_more_machines_in_the_same_proportions() -> None:
-    plans = samples(GIVEN, 3000, 0)
-    small, large = size(GIVEN, 10, plans), size(GIVEN, 1000, plans)
+    plans = samples(INPUTS, 3000, 0)
+    small, large = size(INPUTS, 10, plans), size(INPUTS, 1000, plans)
     assert small.gpus < large.gpus
     assert small.machines_usd_per_hour < large.machines_usd_per_hour
     assert large.apis_usd_per_hour == pytest.approx(100 * small.apis_usd_per_hour)
@@ -183,14 +183,14 @@ def test_steps_that_the_last_step_does_not_need_are_unused() -> None:
 
 
 def test_the_mix_has_the_configured_lengths_and_sizes() -> None:
-    plans = samples(GIVEN, 4000, 0)
+    plans = samples(INPUTS, 4000, 0)
     lengths = [len(plan.steps) for plan in plans]
     outputs = [step.output_tokens for plan in plans for step in plan.steps]
     assert np.mean(lengths) == pytest.approx(
-        sum(n * share for n, share in GIVEN.plans.steps.items()), rel=0.03
+        sum(n * share for n, share in INPUTS.plans.steps.items()), rel=0.03
     )
-    assert np.mean(outputs) == pytest.approx(GIVEN.plans.step_output_tokens.mean, rel=0.05)
-    assert samples(GIVEN, 5, 1) == samples(GIVEN, 5, 1) != samples(GIVEN, 5, 2)
+    assert np.mean(outputs) == pytest.approx(INPUTS.plans.step_output_tokens.mean, rel=0.05)
+    assert samples(INPUTS, 5, 1) == samples(INPUTS, 5, 1) != samples(INPUTS, 5, 2)
 
 
 def test_a_long_answer_is_streamed_in_chunks() -> None:
@@ -200,8 +200,8 @@ def test_a_long_answer_is_streamed_in_chunks() -> None:
 
 
 def test_the_simulation_matches_the_measured_latency_below_saturation() -> None:
-    assert GIVEN.checked is not None
-    rows = [compare_rate(GIVEN, GIVEN.checked, at) for at in GIVEN.checked.rates]
+    assert INPUTS.checked is not None
+    rows = [compare_rate(INPUTS, INPUTS.checked, at) for at in INPUTS.checked.rates]
     room = [row for row in rows if row["rate_rps"] * row["real_router_cpu_ms"] / 1000 < 0.7]
     assert {row["streamed"] for row in room} == {True, False}
     assert len(room) >= 4
@@ -215,30 +215,30 @@ def test_the_simulation_matches_the_measured_latency_below_saturation() -> None:
 
 
 def test_the_routers_cpu_is_predicted_for_requests_not_used_in_the_fit() -> None:
-    assert GIVEN.checked is not None
-    rows = compare_cpu(GIVEN, GIVEN.checked)
+    assert INPUTS.checked is not None
+    rows = compare_cpu(INPUTS, INPUTS.checked)
     assert {row["streamed"] for row in rows} == {True, False}
     for row in rows:
         assert abs(row["error"]) < 0.6, row  # a nearly idle router reads fewer tokens per wake-up
 
 
 def test_the_available_replicas_are_those_of_the_serve_config() -> None:
-    needs = size(GIVEN, 1000, samples(GIVEN, 3000, 0)).needs
+    needs = size(INPUTS, 1000, samples(INPUTS, 3000, 0)).needs
     there = {need.name: need.available for need in needs if need.setting}
-    serve = yaml.safe_load((ROOT / GIVEN.deployed.serve).read_text())
+    serve = yaml.safe_load((ROOT / INPUTS.deployed.serve).read_text())
     deployments = {each["name"]: each for each in serve["applications"][0]["deployments"]}
     assert there["router"] == deployments["router"]["num_replicas"]
     of_32b = [
         deployments[f"vllm-{name}"]["autoscaling_config"]["max_replicas"]
-        for name in GIVEN.engines["32b"].workers
+        for name in INPUTS.engines["32b"].workers
     ]
     assert there["32b"] == sum(of_32b)
 
 
 def test_a_second_look_adds_a_conductor_call_and_delays_the_answer() -> None:
     def looking(share: float) -> inputs.Inputs:
-        look = GIVEN.plans.second_look.model_copy(update={"share": share})
-        return GIVEN.model_copy(update={"plans": GIVEN.plans.model_copy(update={"second_look": look})})
+        look = INPUTS.plans.second_look.model_copy(update={"share": share})
+        return INPUTS.model_copy(update={"plans": INPUTS.plans.model_copy(update={"second_look": look})})
 
     never, always = looking(0.0), looking(1.0)
     plans = {
@@ -265,7 +265,7 @@ def test_a_batch_is_limited_by_the_engines_memory_and_its_setting() -> None:
 
 
 def test_serves_own_proxy_needs_more_routers_and_a_second_round_more_conductors() -> None:
-    requirements = requirements_by_change(GIVEN, 1000, plans=2000)
+    requirements = requirements_by_change(INPUTS, 1000, plans=2000)
     now = requirements["no change"].sizes
     assert requirements["Serve's own proxy in place of HAProxy"].sizes.routers > 2 * now.routers
     assert (

@@ -53,8 +53,8 @@ class Ledgers:
             for subject in (key_subject(self.key_id), team_subject(self.team_id))
             for today in await read_spending(self.database, subject)
         }
-        (found,) = both
-        return found
+        (amounts,) = both
+        return amounts
 
     async def entries(self) -> list[tuple[str, int, int, int]]:
         """Return the ledger entries of the key: kind, cents, whether exact, whether above the hold."""

@@ -161,10 +161,10 @@ async def test_a_call_cancelled_during_its_hold_releases_it(ledgers: Ledgers) ->
     ledger = drawn_on(ledgers)
     await ledgers.store.hold(ledgers.request(0))
     async with ledgers.windows_locked():
-        left = asyncio.create_task(ledger.hold(A_CENT_A_TOKEN, 0, 100, "dear").__aenter__())
+        attempt = asyncio.create_task(ledger.hold(A_CENT_A_TOKEN, 0, 100, "dear").__aenter__())
         await asyncio.sleep(0.1)
-        left.cancel()
-        await asyncio.wait([left])
+        attempt.cancel()
+        await asyncio.wait([attempt])
     assert await settled(ledgers) == (0, 0)
     assert await ledgers.states() == ["open", "voided", "voided"]
 

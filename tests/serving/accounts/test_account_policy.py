@@ -85,7 +85,7 @@ def test_a_joined_permit_allows_what_both_allow(one: Permit, two: Permit) -> Non
 
 
 @pytest.mark.parametrize(
-    ("asked", "most", "default", "sent"),
+    ("effort", "most", "default", "sent"),
     [
         ("high", "low", "none", "low"),
         ("minimal", "low", "none", "minimal"),
@@ -95,8 +95,8 @@ def test_a_joined_permit_allows_what_both_allow(one: Permit, two: Permit) -> Non
         ("ultra", "max", "none", "max"),  # not a level
     ],
 )
-def test_a_policy_limits_the_reasoning_effort(asked: str | None, most: str, default: str, sent: str | None) -> None:  # fmt: skip
-    assert limit_effort(asked, most, default) == sent
+def test_a_policy_limits_the_reasoning_effort(effort: str | None, most: str, default: str, sent: str | None) -> None:  # fmt: skip
+    assert limit_effort(effort, most, default) == sent
 
 
 @pytest.mark.parametrize(

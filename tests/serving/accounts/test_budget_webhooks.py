@@ -49,9 +49,9 @@ class Receiver:
     hold: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def receive(self, request: web.Request) -> web.Response:
-        told = Webhook(self.secret).verify(await request.read(), dict(request.headers))
+        message = Webhook(self.secret).verify(await request.read(), dict(request.headers))
         await self.hold.wait()
-        self.messages.append(told)
+        self.messages.append(message)
         self.ids.append(request.headers["webhook-id"])
         return web.Response(
             status=self.statuses.pop(0) if self.statuses else 204, headers={"location": "/elsewhere"}
@@ -84,15 +84,15 @@ async def store_and_hooks(
     """Yield the webhooks of `n` replicas that share a store."""
     settings = WebhookSettings(url=url, **options)
     async with AsyncExitStack() as stack:
-        found: list[BudgetWebhooks] = []
+        hooks: list[BudgetWebhooks] = []
         for _ in range(n):
             store = ReplicaStore(address)
             stack.push_async_callback(store.aclose)
-            found.append(
+            hooks.append(
                 BudgetWebhooks(store, lambda: settings, ENVIRONMENT, look_s=0.05, waits_s=(0.1, 0.1, 0.1))
             )
-            stack.push_async_callback(found[-1].aclose)
-        yield found
+            stack.push_async_callback(hooks[-1].aclose)
+        yield hooks
 
 
 @pytest.mark.postgresql
@@ -102,15 +102,15 @@ async def test_each_budget_threshold_is_sent_once_per_window_from_all_replicas(
     async with receiving() as receiver, keyed(store_address, team(workers=[WORKER], workflows={})) as it:
         await it.directory.set_budget(team_subject(it.ids["search"]), {"month": Decimal("0.2")})
         async with store_and_hooks(store_address, receiver.url, n=3) as replicas:
-            told: list[int] = []
+            counts: list[int] = []
             for _ in range(9):
                 answer = await it.ask("mine", "POST", "/v1/chat/completions", ASK | {"model": "w"})
                 assert answer.status_code == 200, answer.text
                 while Decimal((await _month(it))["held_usd"]):
                     await asyncio.sleep(0.01)
                 await asyncio.gather(*(each.look() for each in replicas))
-                told.append(len(receiver.messages))
-            assert told == [0, 0, 0, 0, 1, 1, 1, 2, 2], "at 0.10 and 0.16 of 0.20 dollars"
+                counts.append(len(receiver.messages))
+            assert counts == [0, 0, 0, 0, 1, 1, 1, 2, 2], "at 0.10 and 0.16 of 0.20 dollars"
             answer = await it.ask("mine", "POST", "/v1/chat/completions", ASK | {"model": "w"})
             assert answer.status_code == 402, "it could cost four cents, and two are left"
             while len(receiver.messages) < 3:

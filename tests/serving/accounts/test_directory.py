@@ -22,7 +22,9 @@ pytestmark = pytest.mark.postgresql
 
 
 @asynccontextmanager
-async def opened(address: Address, now_s: Callable[[], float] = time.time) -> AsyncGenerator[Directory]:
+async def open_directory(
+    address: Address, now_s: Callable[[], float] = time.time
+) -> AsyncGenerator[Directory]:
     directory = Directory(address, now_s)
     try:
         yield directory
@@ -31,19 +33,19 @@ async def opened(address: Address, now_s: Callable[[], float] = time.time) -> As
 
 
 async def test_a_key_is_found_by_its_hash_with_its_team_and_scopes(store_address: Address) -> None:
-    async with opened(store_address) as directory:
+    async with open_directory(store_address) as directory:
         team = await directory.create_team("search")
-        key, made = await directory.create_key("app", "search", {Scope.RUN})
-        assert await directory.find(key.hash) == made
-        assert (made.team, made.scopes, made.hint) == (team, {Scope.RUN}, key.reveal()[-4:])
-        assert made.caller.account.team_id == team.id
+        key, info = await directory.create_key("app", "search", {Scope.RUN})
+        assert await directory.find(key.hash) == info
+        assert (info.team, info.scopes, info.hint) == (team, {Scope.RUN}, key.reveal()[-4:])
+        assert info.caller.account.team_id == team.id
         assert await directory.find(ApiKey.make().hash) is None
 
 
 async def test_the_store_contains_no_part_of_a_keys_secret(
     store_address: Address,
 ) -> None:
-    async with opened(store_address) as directory:
+    async with open_directory(store_address) as directory:
         key, _ = await directory.create_key("app")
         await directory.rotate("app", overlap_s=60)
     async with await open_database(store_address) as database, database.reading() as connection:
@@ -54,7 +56,7 @@ async def test_the_store_contains_no_part_of_a_keys_secret(
 
 async def test_only_the_first_key_creates_the_file(tmp_path: Path) -> None:
     path = tmp_path / "data" / "podium.db"
-    async with opened(sqlite_address(path)) as directory:
+    async with open_directory(sqlite_address(path)) as directory:
         assert not await directory.has_keys()
         assert await directory.find(ApiKey.make().hash) is None
         assert await directory.keys() == [] == await directory.teams()
@@ -67,15 +69,15 @@ async def test_only_the_first_key_creates_the_file(tmp_path: Path) -> None:
 
 
 async def test_another_process_sees_created_and_revoked_keys(store_address: Address) -> None:
-    async with opened(store_address) as server, opened(store_address) as operator:
+    async with open_directory(store_address) as server, open_directory(store_address) as operator:
         assert not await server.has_keys()
-        key, made = await operator.create_key("app")
+        key, info = await operator.create_key("app")
         assert await server.has_keys()
-        assert await server.find(key.hash) == made
-        await operator.revoke(made.id)
-        found = await server.find(key.hash)
-        assert found is not None
-        assert found.state(0) == "revoked"
+        assert await server.find(key.hash) == info
+        await operator.revoke(info.id)
+        current = await server.find(key.hash)
+        assert current is not None
+        assert current.state(0) == "revoked"
         assert await server.has_keys(), "a server that had a key never asks for none again"
 
 
@@ -83,15 +85,15 @@ async def test_a_rotated_key_changes_only_its_secret_and_the_old_one_expires(
     store_address: Address,
 ) -> None:
     clock = Clock()
-    async with opened(store_address, clock) as directory:
+    async with open_directory(store_address, clock) as directory:
         await directory.create_team("search")
-        first, made = await directory.create_key("app", "search")
-        second, rotated = await directory.rotate(made.id, overlap_s=60)
-        assert (rotated.id, rotated.team, rotated.scopes) == (made.id, made.team, made.scopes)
+        first, info = await directory.create_key("app", "search")
+        second, rotated = await directory.rotate(info.id, overlap_s=60)
+        assert (rotated.id, rotated.team, rotated.scopes) == (info.id, info.team, info.scopes)
         assert await directory.find(first.hash) == await directory.find(second.hash) == rotated
         clock.now_s += 61
         assert await directory.find(first.hash) is None
-        third, _ = await directory.rotate(made.id)
+        third, _ = await directory.rotate(info.id)
         assert await directory.find(second.hash) is None
         assert await directory.find(third.hash) is not None
 
@@ -100,18 +102,18 @@ async def test_both_secrets_of_a_revoked_rotated_key_are_invalid(
     store_address: Address,
 ) -> None:
     clock = Clock()
-    async with opened(store_address, clock) as directory:
-        first, made = await directory.create_key("app")
-        second, _ = await directory.rotate(made.id, overlap_s=3600)
-        revoked = await directory.revoke(made.id)
+    async with open_directory(store_address, clock) as directory:
+        first, info = await directory.create_key("app")
+        second, _ = await directory.rotate(info.id, overlap_s=3600)
+        revoked = await directory.revoke(info.id)
         assert await directory.find(first.hash) is None
-        found = await directory.find(second.hash)
-        assert found == revoked
+        current = await directory.find(second.hash)
+        assert current == revoked
         assert revoked.state(int(clock.now_s * 1e6)) == "revoked"
         with pytest.raises(BadTask, match="revoked"):
-            await directory.rotate(made.id)
+            await directory.rotate(info.id)
         clock.now_s += 10
-        assert await directory.revoke(made.id) == revoked, "when it was first"
+        assert await directory.revoke(info.id) == revoked, "when it was first"
 
 
 async def test_a_key_expires_and_is_inactive_while_its_team_is_disabled(
@@ -119,19 +121,19 @@ async def test_a_key_expires_and_is_inactive_while_its_team_is_disabled(
 ) -> None:
     clock = Clock()
     now_us = int(clock.now_s * 1e6)
-    async with opened(store_address, clock) as directory:
+    async with open_directory(store_address, clock) as directory:
         await directory.create_team("search")
-        _, made = await directory.create_key("app", "search", expires_us=now_us + 1)
-        assert [made.state(now_us), made.state(now_us + 1)] == ["active", "expired"]
+        _, info = await directory.create_key("app", "search", expires_us=now_us + 1)
+        assert [info.state(now_us), info.state(now_us + 1)] == ["active", "expired"]
         await directory.switch_team("search", on=False)
-        assert (await directory.key(made.id)).state(now_us) == "team off"
+        assert (await directory.key(info.id)).state(now_us) == "team off"
         await directory.switch_team("search", on=True)
-        assert (await directory.key(made.id)).state(now_us) == "active"
+        assert (await directory.key(info.id)).state(now_us) == "active"
 
 
 async def test_lists_are_newest_first_paged_and_filtered_by_team(store_address: Address) -> None:
     clock = Clock()
-    async with opened(store_address, clock) as directory:
+    async with open_directory(store_address, clock) as directory:
         await directory.create_team("search")
         for number in range(6):
             clock.now_s += number // 2  # some keys are created at the same time
@@ -148,7 +150,7 @@ async def test_lists_are_newest_first_paged_and_filtered_by_team(store_address: 
 
 
 async def test_unknown_ambiguous_and_repeated_names_are_rejected(store_address: Address) -> None:
-    async with opened(store_address) as directory:
+    async with open_directory(store_address) as directory:
         await directory.create_team("search")
         for name in ("search", "", " x", "x\n", "x" * 101):
             with pytest.raises(BadTask) as refused:
@@ -167,7 +169,7 @@ async def test_unknown_ambiguous_and_repeated_names_are_rejected(store_address: 
 
 
 async def test_an_id_takes_precedence_over_an_equal_name(store_address: Address) -> None:
-    async with opened(store_address) as directory:
+    async with open_directory(store_address) as directory:
         team = await directory.create_team("search")
         _, key = await directory.create_key("app")
         await directory.create_team(team.id)
@@ -177,9 +179,9 @@ async def test_an_id_takes_precedence_over_an_equal_name(store_address: Address)
 
 
 async def test_two_concurrent_creations_of_one_team_create_it_once(store_address: Address) -> None:
-    async with opened(store_address) as one, opened(store_address) as other:
-        made = await asyncio.gather(
+    async with open_directory(store_address) as one, open_directory(store_address) as other:
+        outcomes = await asyncio.gather(
             *(each.create_team("search") for each in (one, other)), return_exceptions=True
         )
-        assert sorted(type(each).__name__ for each in made) == ["BadTask", "TeamInfo"]
+        assert sorted(type(each).__name__ for each in outcomes) == ["BadTask", "TeamInfo"]
         assert len(await one.teams()) == 1

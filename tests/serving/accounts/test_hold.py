@@ -17,25 +17,25 @@ REQUESTS = st.lists(
 
 
 @st.composite
-def asked(draw: st.DrawFn) -> tuple[list[HoldRequest], dict[object, Window]]:
+def hold_cases(draw: st.DrawFn) -> tuple[list[HoldRequest], dict[object, Window]]:
     requests = draw(REQUESTS)
     caps = st.one_of(st.none(), st.integers(0, 200))
     return requests, {id: Window(draw(caps), draw(AMOUNTS), draw(AMOUNTS)) for id in sums(requests)}
 
 
-@given(asked())
+@given(hold_cases())
 def test_a_hold_succeeds_exactly_if_it_fits_every_window(
     case: tuple[list[HoldRequest], dict[object, Window]],
 ) -> None:
     requests, windows = case
-    held = {id: window.held for id, window in windows.items()}
+    holds = {id: window.held for id, window in windows.items()}
     for request, refusal in zip(requests, decide(requests, windows), strict=True):  # pyright: ignore[reportArgumentType]
         caps = {id: windows[id].cap for id in request.windows}
-        rooms = {id: cap - windows[id].spent - held[id] for id, cap in caps.items() if cap is not None}
+        rooms = {id: cap - windows[id].spent - holds[id] for id, cap in caps.items() if cap is not None}
         fits = all(request.amount <= room for room in rooms.values()) and not (request.is_unpriced and rooms)
         assert (refusal is None) == fits
         if refusal is None:
-            held |= {id: held[id] + request.amount for id in request.windows}
+            holds |= {id: holds[id] + request.amount for id in request.windows}
         else:
             assert rooms[refusal.id] == min(rooms.values()) == refusal.window.room
 

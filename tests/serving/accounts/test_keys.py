@@ -63,11 +63,11 @@ def test_an_invalid_key_is_an_error_that_does_not_show_it(text: str) -> None:
     try:
         key = ApiKey(text)
     except KeyFormError as error:
-        said = str(error)
+        message = str(error)
     else:
-        said = repr(key)
+        message = repr(key)
         assert key.reveal() == text
-    assert len(text) < 10 or text not in said
+    assert len(text) < 10 or text not in message
 
 
 @given(SECRETS)
@@ -94,8 +94,8 @@ def test_scopes_round_trip(scopes: set[Scope]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"), [("run,fly", "'fly'"), ("", "at least one scope"), (" , ", "at least one scope")]
+    ("text", "pattern"), [("run,fly", "'fly'"), ("", "at least one scope"), (" , ", "at least one scope")]
 )
-def test_unknown_scopes_are_named_in_the_error(text: str, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_unknown_scopes_are_named_in_the_error(text: str, pattern: str) -> None:
+    with pytest.raises(ValueError, match=pattern):
         parse_scopes(text)

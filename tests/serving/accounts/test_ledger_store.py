@@ -137,9 +137,9 @@ async def test_an_unknown_price_is_rejected_only_under_a_cap(ledgers: Ledgers) -
 
 
 async def test_a_void_releases_a_hold_and_prevents_a_late_one(ledgers: Ledgers) -> None:
-    held, late = ledgers.request(5), ledgers.request(7)
-    await ledgers.store.hold(held)
-    await asyncio.gather(ledgers.store.void(held), ledgers.store.void(late))
+    early, late = ledgers.request(5), ledgers.request(7)
+    await ledgers.store.hold(early)
+    await asyncio.gather(ledgers.store.void(early), ledgers.store.void(late))
     assert await ledgers.cents() == (0, 0)
     await ledgers.store.hold(late)
     assert await ledgers.cents() == (0, 0), "it can never be held any more"
@@ -218,8 +218,8 @@ async def test_a_closing_replica_releases_its_lease_and_writes_queued_bills(
         assert await ledgers.store.beat() == 1
         assert await ledgers.cents() == (6, 0)
         async with ledgers.database.reading() as connection:
-            left = (await connection.execute(text("SELECT id FROM replica"))).scalars().all()
-        assert left == [ledgers.store.owner]
+            replicas = (await connection.execute(text("SELECT id FROM replica"))).scalars().all()
+        assert replicas == [ledgers.store.owner]
 
 
 async def test_a_replica_without_a_lease_cannot_hold(store_address: Address) -> None:

@@ -24,7 +24,7 @@ def start(ledgers: Ledgers, calls: int, dies_after: int | None = None) -> subpro
         "address": address.dsn or f"sqlite:///{address.path}", "key_id": ledgers.key_id, "team_id": ledgers.team_id,
         "calls": calls, "amount": to_pico(CENT), "dies_after": dies_after,
     }  # fmt: skip
-    command = [sys.executable, "-m", "tests.serving.accounts.drawing"]
+    command = [sys.executable, "-m", "tests.serving.accounts.budget_process"]
     process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdin
     process.stdin.write(json.dumps(orders) + "\n")
@@ -46,8 +46,8 @@ async def test_concurrent_routers_spend_exactly_the_budget_although_one_is_kille
             *(id for each in (killed, *others) for id in each.communicate(timeout=60)[0].split()),
         }
         assert [each.returncode for each in (killed, *others)] == [-signal.SIGKILL, *[0] * OTHERS]
-        spent, held = await ledgers.cents()
-        assert spent + held == CAP, "refused while there was room, or let in above it"
+        spent, holds = await ledgers.cents()
+        assert spent + holds == CAP, "refused while there was room, or let in above it"
         await _end_leases_of_the_dead(ledgers)
         await ledgers.store.beat()  # a slow machine may have done this in the background already
         assert await ledgers.cents() == (CAP, 0)

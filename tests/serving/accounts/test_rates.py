@@ -28,11 +28,11 @@ TEAMMATE = Account("key_2", "team_1")
 
 def limits(team: int | None = None, key: int | None = None, **more: int) -> Policies:
     """Return policies with these requests per minute, and with `team_tokens` and `key_tokens` per minute."""
-    found = {
-        whose: AccountPolicy(requests_per_minute=requests, tokens_per_minute=more.get(f"{whose}_tokens"))
-        for whose, requests in (("team", team), ("key", key))
+    policies = {
+        owner: AccountPolicy(requests_per_minute=requests, tokens_per_minute=more.get(f"{owner}_tokens"))
+        for owner, requests in (("team", team), ("key", key))
     }
-    return Policies(**found)
+    return Policies(**policies)
 
 
 @pytest.fixture(autouse=True)
@@ -51,12 +51,12 @@ def redis_url() -> Iterator[str]:
 @pytest.fixture(params=["memory", "redis"])
 async def rates(request: pytest.FixtureRequest) -> AsyncGenerator[RateCounter]:
     url = request.getfixturevalue("redis_url") if request.param == "redis" else None
-    made = RateCounter(url)
+    counter = RateCounter(url)
     if url:
-        await made.reserve(ME, limits(key=1), 1)
-        await made._windows.reset()  # type: ignore[union-attr]
-    async with aclosing(made):
-        yield made
+        await counter.reserve(ME, limits(key=1), 1)
+        await counter._windows.reset()  # type: ignore[union-attr]
+    async with aclosing(counter):
+        yield counter
 
 
 def records(tokens: int) -> RunRecords:
@@ -76,13 +76,13 @@ async def is_admitted(
 
 async def test_a_key_over_its_rate_limit_gets_a_retry_after(rates: RateCounter) -> None:
     assert [await is_admitted(rates, limits(key=3)) for _ in range(5)] == [True] * 3 + [False] * 2
-    told = await rates.reserve(ME, limits(key=3), 10)
-    assert told.refusal is not None
-    assert 0 < told.refusal.retry_after_s <= 61
-    assert "3 requests per minute" in told.refusal.message
-    assert "`podium keys policy`" in told.refusal.message
-    assert told.headers["x-ratelimit-limit-requests"] == "3"
-    assert told.headers["x-ratelimit-remaining-requests"] == "0"
+    reservation = await rates.reserve(ME, limits(key=3), 10)
+    assert reservation.refusal is not None
+    assert 0 < reservation.refusal.retry_after_s <= 61
+    assert "3 requests per minute" in reservation.refusal.message
+    assert "`podium keys policy`" in reservation.refusal.message
+    assert reservation.headers["x-ratelimit-limit-requests"] == "3"
+    assert reservation.headers["x-ratelimit-remaining-requests"] == "0"
     assert await is_admitted(rates, limits(key=3), TEAMMATE)
 
 
@@ -97,15 +97,15 @@ async def test_a_teams_keys_share_its_limit_and_a_rejection_consumes_nothing(rat
 async def test_tokens_are_estimated_at_admission_and_corrected_at_the_end(rates: RateCounter) -> None:
     policies = limits(key_tokens=1000)
 
-    async def left() -> int:
-        told = await rates.reserve(ME, policies, 1)
-        await rates.settle(told, None)
-        return int(told.headers["x-ratelimit-remaining-tokens"]) + 1
+    async def remaining() -> int:
+        reservation = await rates.reserve(ME, policies, 1)
+        await rates.settle(reservation, None)
+        return int(reservation.headers["x-ratelimit-remaining-tokens"]) + 1
 
     first = await rates.reserve(ME, policies, 400)
-    assert await left() == 600
+    assert await remaining() == 600
     await rates.settle(first, records(100))
-    assert await left() == 900
+    assert await remaining() == 900
     second = await rates.reserve(ME, policies, 100)
     await rates.settle(second, records(2000))
     assert not await is_admitted(rates, policies, tokens=1)
@@ -125,8 +125,8 @@ async def test_a_request_that_does_not_run_returns_its_tokens(rates: RateCounter
 async def test_routers_that_share_a_redis_share_the_limits(redis_url: str) -> None:
     async with aclosing(RateCounter(redis_url)) as one, aclosing(RateCounter(redis_url)) as other:
         mine = Account("key_shared")
-        asked = [await is_admitted(each, limits(key=4), mine) for each in (one, other) * 3]
-    assert asked == [True] * 4 + [False] * 2
+        admissions = [await is_admitted(each, limits(key=4), mine) for each in (one, other) * 3]
+    assert admissions == [True] * 4 + [False] * 2
 
 
 async def test_without_redis_requests_are_admitted_and_the_outage_is_logged(

@@ -1,12 +1,12 @@
 """Tables of access: the cost of each kind of route (`serving/api/access.py`), and the routes with the statuses that
-test_who_may.py expects. `podium docs` writes them into docs/access.md.
+test_route_permissions.py expects. `podium docs` writes them into docs/access.md.
 """
 
 import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tests.serving.api.test_who_may import AccessCase
+    from tests.serving.api.test_route_permissions import AccessCase
 
 NO_KEY = 0
 """Index of the status without a key. The next one, for an unknown key, is always the same."""
@@ -30,7 +30,7 @@ def _routes() -> list[str]:
     """Return the routes, grouped by scope, kind and who may call them."""
     from serving.api.access import access_table
     from serving.api.dialects.table import DIALECTS
-    from tests.serving.api.test_who_may import TABLE
+    from tests.serving.api.test_route_permissions import TABLE
 
     rows = {_shape(place): access for place, access in access_table(DIALECTS).items()}
     groups: dict[tuple[str, ...], list[str]] = {}
@@ -42,7 +42,7 @@ def _routes() -> list[str]:
 
 
 def _callers() -> list[str]:
-    from tests.serving.api.test_who_may import WHO
+    from tests.serving.api.test_route_permissions import WHO
 
     return ["no or unknown key", *map(str, WHO[2:])]
 

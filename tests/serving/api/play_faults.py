@@ -37,7 +37,7 @@ from tests.serving.api.provider_faults import (
     TEXT,
     Case,
 )
-from tests.serving.api.served import ASK, Json, listening, parsed, said, scripted, step
+from tests.serving.api.served import ASK, Json, listening, parsed, scripted, step, streamed_text
 from tests.states import until
 
 STALL_S, PATIENCE_S = 1.0, 60.0
@@ -50,7 +50,7 @@ WORDS = re.compile(r'"content": ?"[^"]')
 
 
 @dataclass(frozen=True)
-class Seen:
+class FaultOutcome:
     """Actual and expected outcome for one client."""
 
     case: str
@@ -129,7 +129,7 @@ async def api_of(settings: Json) -> AsyncGenerator[tuple[httpx2.AsyncClient, Ser
 
 async def see_workers(
     cases: dict[str, Case], at: Places, *, half: bool, at_once: int = AT_ONCE
-) -> list[Seen]:
+) -> list[FaultOutcome]:
     """Play the cases to clients of the faulty worker: alone, with a fallback, and as the middle one of three steps."""
     places, workers, workflows = list[Place](), list[Json](), dict[str, Json]()
     async with AsyncExitStack() as servers:
@@ -148,15 +148,19 @@ async def see_workers(
                     places.append(Place(name, position, stream, worker, played))
         settings = {"workers": [*workers, *OTHERS], "workflows": workflows, "limits": LIMITS}
         async with api_of(settings) as (http, _):
-            seen = await see_all([lambda p=place: see(http, p, cases[p.name]) for place in places], at_once)
-    return seen
+            outcomes = await see_all(
+                [lambda p=place: see(http, p, cases[p.name]) for place in places], at_once
+            )
+    return outcomes
 
 
 LANES = 8
 """Number of APIs in parallel. Each gets one faulty conductor after another."""
 
 
-async def see_conductors(cases: dict[str, Case], at: Places, *, half: bool, lanes: int = LANES) -> list[Seen]:
+async def see_conductors(
+    cases: dict[str, Case], at: Places, *, half: bool, lanes: int = LANES
+) -> list[FaultOutcome]:
     """Play the cases with the conductor as the faulty worker."""
 
     def settings_of(url: str, case: Case) -> Json:
@@ -168,8 +172,8 @@ async def see_conductors(cases: dict[str, Case], at: Places, *, half: bool, lane
             "limits": LIMITS,
         }
 
-    async def lane(names: list[str]) -> list[Seen]:
-        outcomes = list[Seen]()
+    async def lane(names: list[str]) -> list[FaultOutcome]:
+        outcomes = list[FaultOutcome]()
         async with api_of({"workers": OTHERS}) as (http, service):
             for name in names:
                 case = cases[name]
@@ -199,7 +203,7 @@ async def see_all(looks: list[Callable[[], Any]], at_once: int) -> list[Any]:
     return await asyncio.gather(*map(one, looks))
 
 
-async def see(http: httpx2.AsyncClient, place: Place, case: Case) -> Seen:
+async def see(http: httpx2.AsyncClient, place: Place, case: Case) -> FaultOutcome:
     """Return the client's outcome and the time to its first word. For a burst, count the outcomes, and take the time
     from the client after it.
     """
@@ -219,7 +223,9 @@ async def see(http: httpx2.AsyncClient, place: Place, case: Case) -> Seen:
         # burst.
         answer = INSTEAD if expected.endswith(PLANNED_TEXT) else f"200 {PLANNED_TEXT}"
         or_else = expected.removesuffix(INSTEAD).removesuffix(f"200 {PLANNED_TEXT}") + answer
-    return Seen(place.name, place.position, place.stream, summary, expected, look.first_word_s, or_else)
+    return FaultOutcome(
+        place.name, place.position, place.stream, summary, expected, look.first_word_s, or_else
+    )
 
 
 @dataclass(frozen=True)
@@ -261,10 +267,10 @@ def _outcome(status: int, text: str, *, stream: bool) -> str:
         return f"200 {json.loads(text)['choices'][0]['message']['content']}"
     events = parsed(text)
     errors = [event["error"]["code"] for event in events if isinstance(event, dict) and "error" in event]
-    return f"200 {said(events)}… then {errors[0]}" if errors else f"200 {said(events)}"
+    return f"200 {streamed_text(events)}… then {errors[0]}" if errors else f"200 {streamed_text(events)}"
 
 
-async def see_everything(*, half: bool = False, at_once: int = AT_ONCE) -> list[Seen]:
+async def see_everything(*, half: bool = False, at_once: int = AT_ONCE) -> list[FaultOutcome]:
     """Play all cases in all positions.
 
     Args:
@@ -320,7 +326,7 @@ def in_words(outcome: str) -> str:
     return "200 empty answer" if outcome == "200 " else outcome
 
 
-def table(results: list[Seen]) -> str:
+def table(results: list[FaultOutcome]) -> str:
     """Return a Markdown table with a column per position. Faults with the same results share a row."""
     row_by_place = {(each.case, each.position, each.stream): each for each in results}
     groups: dict[tuple[str, ...], list[str]] = {}
@@ -342,11 +348,11 @@ def table(results: list[Seen]) -> str:
     return "\n".join(rows)
 
 
-def _cell(whole: Seen, stream: Seen) -> str:
+def _cell(whole: FaultOutcome, stream: FaultOutcome) -> str:
     return " / ".join(dict.fromkeys(in_words(each.outcome) for each in (whole, stream)))
 
 
-def finish(rows: list[Seen], out: Path | None, at_once: int) -> int:
+def finish(rows: list[FaultOutcome], out: Path | None, at_once: int) -> int:
     """Print the table, or write the page if all results are as expected. Print the unexpected ones.
 
     Results of a busy machine are expected in a test, but not on the page.

@@ -58,13 +58,13 @@ class Case:
 
     def outcome(self, position: str, *, stream: bool) -> str:
         """Return what the client sees. For a burst, count it and add what the next client sees."""
-        seen = self._outcome(position, stream=stream)
+        outcome = self._outcome(position, stream=stream)
         if not self.burst:
-            return seen
+            return outcome
         if position == "conductor":  # its circuit is open, so a worker answers
-            return f"{self.burst} times {seen}, then {INSTEAD}"
+            return f"{self.burst} times {outcome}, then {INSTEAD}"
         after = replace(self, code="", burst=0)
-        return f"{self.burst} times {seen}, then {after.outcome(position, stream=stream)}"
+        return f"{self.burst} times {outcome}, then {after.outcome(position, stream=stream)}"
 
     def _outcome(self, position: str, *, stream: bool) -> str:
         if self.says_nothing and position == "alone":

@@ -95,8 +95,8 @@ async def test_only_an_administrator_may_change_a_key(
     async with keyed(tmp_path) as it:
         before = (await it.ask("admin", "GET", KEYS)).json()
         for who in ("mine", "only run", "only read", "other team", "alone"):
-            for whose in ("mine", "only run", "other team", "alone", "admin"):
-                for reference in (it.ids[whose], whose):
+            for name in ("mine", "only run", "other team", "alone", "admin"):
+                for reference in (it.ids[name], name):
                     for body in ({"scopes": ["admin"]}, {"scopes": ["run", "read"]}, {"expires_at": None}):
                         refused = await it.ask(who, "POST", f"{KEYS}/{reference}", body)
                         assert (refused.status_code, refused.json()["error"]["code"]) == (403, "not_allowed")
@@ -250,8 +250,8 @@ async def test_an_invalid_field_is_named_in_the_error(
 
 async def test_a_budget_applies_immediately_and_unset_fields_do_not_change(store_address: Address) -> None:
     async with keyed(store_address) as it:
-        for whose, id in (("teams", it.ids["search"]), ("keys", it.ids["mine"])):
-            path = f"/v1/admin/{whose}/{id}/budget"
+        for kind, id in (("teams", it.ids["search"]), ("keys", it.ids["mine"])):
+            path = f"/v1/admin/{kind}/{id}/budget"
             empty = (await it.ask("admin", "GET", path)).json()
             assert empty["id"] == id
             nothing = {"limit_usd": None, "spent_usd": "0", "held_usd": "0", "left_usd": None}

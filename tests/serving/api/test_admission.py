@@ -24,7 +24,7 @@ from serving.redaction.slices import turn
 from serving.shares import Room, in_slices
 from tests.serving.api.keyed import Keyed, keyed
 from tests.serving.api.served import ASK, Json, plan, scripted, served, step, team
-from tests.serving.api.test_leaving import get, slow_request
+from tests.serving.api.test_client_disconnects import get, slow_request
 from tests.serving.spans import SPANS
 from tests.states import until
 

@@ -67,5 +67,5 @@ WORKERS = [
 
 
 def test_pdf_support_has_a_default_per_provider_and_model() -> None:
-    settings = parse({"workers": [{"name": f"w{n}"} | given for n, (given, _) in enumerate(WORKERS)]})
-    assert [reads_pdfs(worker) for worker in settings.workers] == [known for _, known in WORKERS]
+    settings = parse({"workers": [{"name": f"w{n}"} | fields for n, (fields, _) in enumerate(WORKERS)]})
+    assert [reads_pdfs(worker) for worker in settings.workers] == [expected for _, expected in WORKERS]

@@ -25,7 +25,7 @@ AWAY = StoreUnavailable("The store is away.", detail="postgres.internal: connect
 class Keys:
     """Key store in memory that can be slow or fail."""
 
-    known: dict[str, KeyInfo] = field(default_factory=lambda: {KEY.hash: INFO})
+    infos: dict[str, KeyInfo] = field(default_factory=lambda: {KEY.hash: INFO})
     failure: Exception | None = None
     waiting: asyncio.Event | None = None
     lookups: int = 0
@@ -33,15 +33,15 @@ class Keys:
     async def find(self, hash: str) -> KeyInfo | None:
         self.lookups += 1
         # Reads before it waits: a slow answer has the state at the time of the request.
-        found = self.known.get(hash)
+        info = self.infos.get(hash)
         if self.waiting:
             await self.waiting.wait()
         if self.failure:
             raise self.failure
-        return found
+        return info
 
     async def has_keys(self) -> bool:
-        return await self.find("") is None and bool(self.known)
+        return await self.find("") is None and bool(self.infos)
 
 
 @dataclass
@@ -89,7 +89,7 @@ async def test_a_key_in_use_is_refreshed_in_the_background(it: AuthenticatorUnde
 
 async def test_a_revoked_key_in_use_is_rejected_within_ten_seconds(it: AuthenticatorUnderTest) -> None:
     assert await it.is_admitted()
-    it.keys.known[KEY.hash] = replace(INFO, revoked_us=1)
+    it.keys.infos[KEY.hash] = replace(INFO, revoked_us=1)
     let_in_s = 0.0
     for tenths in range(120):
         it.clock.now_s += 0.1
@@ -102,7 +102,7 @@ async def test_a_revoked_key_is_rejected_in_time_although_the_database_is_interm
     it: AuthenticatorUnderTest,
 ) -> None:
     assert await it.is_admitted()
-    it.keys.known[KEY.hash], it.keys.failure = replace(INFO, revoked_us=1), AWAY
+    it.keys.infos[KEY.hash], it.keys.failure = replace(INFO, revoked_us=1), AWAY
     it.clock.now_s += KEPT_S - 0.1
     assert await it.is_admitted(), "the database is away for a moment"
     it.clock.now_s += 0.2
@@ -122,7 +122,7 @@ async def test_with_the_setting_a_key_stays_valid_for_an_hour_without_the_databa
     assert await it.is_admitted()
     with pytest.raises(StoreUnavailable):
         await it.is_admitted(ApiKey.make())
-    it.keys.known[KEY.hash], it.keys.failure = replace(INFO, revoked_us=1), None
+    it.keys.infos[KEY.hash], it.keys.failure = replace(INFO, revoked_us=1), None
     assert not await it.is_admitted(), "once it answers, its word counts"
     it.keys.failure = AWAY
     it.clock.now_s += KEPT_AWAY_S + 1
@@ -163,7 +163,7 @@ async def test_a_local_change_applies_immediately_even_to_a_look_up_in_progress(
     it.keys.waiting = asyncio.Event()
     under_way = asyncio.create_task(it.is_admitted())
     await until(lambda: it.keys.lookups == 2)
-    it.keys.known[KEY.hash] = replace(INFO, revoked_us=1)
+    it.keys.infos[KEY.hash] = replace(INFO, revoked_us=1)
     it.clock.now_s += 0.1
     it.subject.forget()
     it.keys.waiting.set()
@@ -172,7 +172,7 @@ async def test_a_local_change_applies_immediately_even_to_a_look_up_in_progress(
 
 
 @pytest.mark.parametrize(
-    ("info", "said"),
+    ("info", "message"),
     [
         (None, "Unknown API key"),
         (replace(INFO, revoked_us=1), "revoked"),
@@ -181,16 +181,16 @@ async def test_a_local_change_applies_immediately_even_to_a_look_up_in_progress(
     ],
 )
 async def test_a_rejected_keys_holder_gets_the_reason(
-    it: AuthenticatorUnderTest, info: KeyInfo | None, said: str
+    it: AuthenticatorUnderTest, info: KeyInfo | None, message: str
 ) -> None:
-    it.keys.known = {KEY.hash: info} if info else {}
-    with pytest.raises(Unauthenticated, match=said) as refused:
+    it.keys.infos = {KEY.hash: info} if info else {}
+    with pytest.raises(Unauthenticated, match=message) as refused:
         await it.subject.caller(KEY.reveal())
     assert KEY.reveal() not in str(refused.value)
 
 
 async def test_a_cached_key_expires_on_time(it: AuthenticatorUnderTest) -> None:
-    it.keys.known[KEY.hash] = replace(INFO, expires_us=int((it.clock.now_s + 1) * 1e6))
+    it.keys.infos[KEY.hash] = replace(INFO, expires_us=int((it.clock.now_s + 1) * 1e6))
     assert await it.is_admitted()
     it.clock.now_s += 1
     assert not await it.is_admitted()
@@ -213,12 +213,12 @@ async def test_unknown_keys_use_limited_memory(
 
 
 async def test_a_server_is_open_until_its_first_key_and_never_again(it: AuthenticatorUnderTest) -> None:
-    it.keys.known = {}
+    it.keys.infos = {}
     assert await it.subject.is_open()
-    it.keys.known = {KEY.hash: INFO}
+    it.keys.infos = {KEY.hash: INFO}
     it.clock.now_s += FRESH_S
     assert not await it.subject.is_open()
-    it.keys.known, it.keys.failure = {}, AWAY
+    it.keys.infos, it.keys.failure = {}, AWAY
     it.clock.now_s += 1000
     assert not await it.subject.is_open()
 

@@ -216,9 +216,9 @@ async def test_a_deeply_nested_body_is_rejected_with_that_reason():
     schema: dict[str, Any] = {}
     for _ in range(150):
         schema = {"type": "object", "properties": {"a": schema}}
-    wanted = {"type": "json_schema", "json_schema": {"name": "deep", "schema": schema}}
+    response_format = {"type": "json_schema", "json_schema": {"name": "deep", "schema": schema}}
     async with served(team()) as api:
-        answer = await api.post({"messages": [USER], "response_format": wanted})
+        answer = await api.post({"messages": [USER], "response_format": response_format})
     assert answer.status_code == 400
     assert "nested too deeply" in answer.json()["error"]["message"]
 

@@ -489,8 +489,8 @@ async def test_lines_wait_while_other_lines_of_the_batch_hold_the_budget(tmp_pat
 
 @pytest.mark.parametrize("path", DIALECTS.by_path)
 async def test_a_line_is_retried_if_its_budget_is_held_but_not_if_spent(path: str) -> None:
-    held, spent = BudgetExceeded("Held.", retryable=True, retry_after_s=2.0), BudgetExceeded("Spent.")
-    for error, later_s in ((held, 2.0), (spent, None)):
+    retryable, spent = BudgetExceeded("Held.", retryable=True, retry_after_s=2.0), BudgetExceeded("Spent.")
+    for error, later_s in ((retryable, 2.0), (spent, None)):
         exchange = Exchange(b"")
         await Wire(exchange.send, DIALECTS.of(path)).error(error)
         assert exchange.answer().later_s == later_s
@@ -613,16 +613,16 @@ def test_redacted_line_ids_stay_different() -> None:
 
 
 async def test_a_file_keeps_compactions_without_the_secrets_in_them(api: Served) -> None:
-    said = f"It is gl{'pat-' + 'aB3k_' * 4}."
-    contents = [pack_item(Message.of("user", text)) for text in (said, "Hi.")]
+    sentence = f"It is gl{'pat-' + 'aB3k_' * 4}."
+    contents = [pack_item(Message.of("user", text)) for text in (sentence, "Hi.")]
     bodies = [{"input": [{"type": "compaction", "encrypted_content": each}]} for each in contents]
-    damaged = {"input": [{"type": "compaction", "encrypted_content": f"podium1.{said}"}]}
+    damaged = {"input": [{"type": "compaction", "encrypted_content": f"podium1.{sentence}"}]}
     sent = jsonl(*({"custom_id": str(n), "body": body} for n, body in enumerate([*bodies, damaged])))
     file = await api.sdk.files.create(file=("in.jsonl", sent), purpose="batch")
     lines = (await api.sdk.files.content(file.id)).text.splitlines()
-    kept = [json.loads(line)["body"]["input"][0]["encrypted_content"] for line in lines]
-    assert unpack_item(kept[0]) == (Message.of("user", "It is [secret removed]."),)
-    assert kept[1:] == [contents[1], "podium1.It is [secret removed]."]
+    compactions = [json.loads(line)["body"]["input"][0]["encrypted_content"] for line in lines]
+    assert unpack_item(compactions[0]) == (Message.of("user", "It is [secret removed]."),)
+    assert compactions[1:] == [contents[1], "podium1.It is [secret removed]."]
 
 
 async def test_compactions_in_a_batch_file_may_have_the_size_of_a_file() -> None:

@@ -16,9 +16,9 @@ from serving.accounts.ledger_check import find_faults
 from serving.database.address import Address
 from serving.settings.worker_base import PriceSettings
 from tests.serving.api.keyed import Keyed, keyed
-from tests.serving.api.served import ASK, Json, parsed, said, scripted
+from tests.serving.api.served import ASK, Json, parsed, scripted, streamed_text
+from tests.serving.api.test_run_charges import CHAT, spent_usd
 from tests.serving.api.test_upstreams import only, remote
-from tests.serving.api.test_who_pays import CHAT, spent_usd
 from tests.serving.workers.test_http import PROVIDERS, Provider
 from tests.wires.server import Answer, serving
 
@@ -33,7 +33,7 @@ RATES = {
 LONG = {name: 3 * usd for name, usd in RATES.items()} | {"above_input_tokens": 10_000}
 DEAR: Json = RATES | {"long_prompts": [LONG]}
 PRICE = PriceSettings.model_validate(DEAR).to_price()
-ASKED: Json = ASK | {"model": "a", "max_tokens": 200}
+REQUEST: Json = ASK | {"model": "a", "max_tokens": 200}
 
 
 SILENT_S = 1.0
@@ -81,7 +81,7 @@ async def entries(it: Keyed, who: str = "mine") -> list[Entry]:
 
 async def ask(it: Keyed, *, stream: bool = False, **body: Any) -> Json:
     """Return a successful answer, or the last chunk of a stream with the whole text as `text`."""
-    answer = await it.ask("mine", "POST", CHAT, ASKED | {"stream": stream} | body)
+    answer = await it.ask("mine", "POST", CHAT, REQUEST | {"stream": stream} | body)
     assert answer.status_code == 200, answer.text
     if not stream:
         whole = answer.json()
@@ -92,7 +92,7 @@ async def ask(it: Keyed, *, stream: bool = False, **body: Any) -> Json:
     chunks = [event for event in events if isinstance(event, dict)]
     assert "error" not in chunks[-1], chunks[-1]
     finish = [choice["finish_reason"] for chunk in chunks for choice in chunk["choices"]][-1]
-    return chunks[-1] | {"text": said(events), "finish": finish}
+    return chunks[-1] | {"text": streamed_text(events), "finish": finish}
 
 
 def without_usage(provider: Provider, answer: Answer) -> Answer:
@@ -278,7 +278,7 @@ async def test_a_call_is_not_retried_if_the_budget_has_no_room(tmp_path: Any):
             await it.directory.set_budget(key_subject(it.ids["mine"]), {"day": Decimal("0.05")})
             # The hold for a long prompt does not shrink with the answer.
             long: Json = {"messages": [{"role": "user", "content": "x" * 2000}]}
-            refused = await it.ask("mine", "POST", CHAT, ASKED | long)
+            refused = await it.ask("mine", "POST", CHAT, REQUEST | long)
             (run,) = (await it.ask("mine", "GET", "/v1/workflows")).json()["data"]
             (entry,) = await entries(it)
     assert (refused.status_code, other.requests) == (402, [])
@@ -329,7 +329,7 @@ async def test_two_failed_structured_answers_are_billed_once_each(
         keyed(store_address, only(priced(provider, upstream.url, **quick))) as it,
     ):
         form = {"type": "json_schema", "json_schema": {"name": "a", "strict": True, "schema": SCHEMA}}
-        answer = await it.ask("mine", "POST", CHAT, ASKED | {"response_format": form})
+        answer = await it.ask("mine", "POST", CHAT, REQUEST | {"response_format": form})
         assert (answer.status_code >= 400, len(upstream.requests)) == (True, 2), answer.text
         paid = await entries(it)
         (run,) = (await it.ask("mine", "GET", "/v1/workflows")).json()["data"]

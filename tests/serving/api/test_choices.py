@@ -195,9 +195,9 @@ async def test_options_reach_the_worker_and_neutral_ones_are_omitted() -> None:
 
 async def test_samplers_of_every_dialect_reach_the_worker_or_are_noted() -> None:
     claude = {"name": "claude", "kind": "anthropic", "model": "claude-sonnet-5", "api_key_env": "K"}
-    wanted: Json = {"top_k": 5, "min_p": 0.5, "repetition_penalty": 1.5}
+    samplers: Json = {"top_k": 5, "min_p": 0.5, "repetition_penalty": 1.5}
     async with served(POOL) as api, api.sdk as sdk:
-        ask: Any = {"model": "a", "extra_body": wanted}
+        ask: Any = {"model": "a", "extra_body": samplers}
         await sdk.chat.completions.create(messages=ASK["messages"], **ask)
         await sdk.completions.create(prompt="Once", **ask)
         await sdk.responses.create(input="Once", **ask)
@@ -215,7 +215,7 @@ async def test_samplers_of_every_dialect_reach_the_worker_or_are_noted() -> None
         async with served(
             team(workers=[own], conductor=None, models={}, workflows={}), environ={"K": "k"}
         ) as api:
-            await api.ok({"model": "claude", **wanted})
+            await api.ok({"model": "claude", **samplers})
             record = await api.newest()
     notes = record["steps"][0]["notes"]
     assert [note.split()[0] for note in notes] == ["top_k", "min_p", "repetition_penalty"]

@@ -40,10 +40,10 @@ def message(user_id: str | None, *words: str, **more: Any) -> Json:
 
 
 async def test_requests_with_the_same_first_message_are_one_conversation() -> None:
-    said = [turn(SKY), {"role": "assistant", "content": "Scattering."}, turn("And at night?")]
+    history = [turn(SKY), {"role": "assistant", "content": "Scattering."}, turn("And at night?")]
     async with served(team()) as api:
         first = await id_of(api, chat(SKY))
-        assert await id_of(api, {"messages": said}) == first
+        assert await id_of(api, {"messages": history}) == first
         assert await id_of(api, chat(SKY), "/v1/chat/completions") == first
         assert await id_of(api, message(None, SKY), "/v1/messages") == first
         assert await id_of(api, {"input": SKY}, "/v1/responses") == first

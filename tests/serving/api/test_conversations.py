@@ -22,7 +22,7 @@ from tests.serving.api.tool_caller import tool_caller
 from tests.serving.store.stores import replicas
 
 ITEM: TypeAdapter[Any] = TypeAdapter(ConversationItem)
-SAID: Json = {"type": "message", "role": "user", "content": "My name is Ann."}
+MESSAGE: Json = {"type": "message", "role": "user", "content": "My name is Ann."}
 
 
 def one_worker(*says: Any) -> Json:
@@ -45,7 +45,7 @@ def _short(item: Any) -> str:
 
 async def test_a_conversation_is_created_read_changed_and_deleted(store_address: Address) -> None:
     async with replicas(store_address, n=2) as (one, other), one.api.sdk as sdk, other.api.sdk as there:
-        conversation = await sdk.conversations.create(items=[SAID], metadata={"a": "b"})  # type: ignore[list-item]
+        conversation = await sdk.conversations.create(items=[MESSAGE], metadata={"a": "b"})  # type: ignore[list-item]
         assert (await there.conversations.retrieve(conversation.id)).to_dict() == conversation.to_dict()
         assert (conversation.object, conversation.metadata, conversation.created_at > 1_000_000) == (
             "conversation",
@@ -108,7 +108,7 @@ async def test_items_are_listed_page_by_page_in_either_order(store_address: Addr
 async def test_a_response_gets_its_conversation_and_is_appended_to_it(store_address: Address) -> None:
     settings = one_worker("Hello Ann.", "You are Ann.", "Good bye.")
     async with replicas(store_address, settings) as (one, other), one.api.sdk as sdk, other.api.sdk as there:
-        conversation = await sdk.conversations.create(items=[SAID])  # type: ignore[list-item]
+        conversation = await sdk.conversations.create(items=[MESSAGE])  # type: ignore[list-item]
         first = await sdk.responses.create(model="a", input="Hello.", conversation=conversation.id)
         assert first.conversation is not None
         assert first.conversation.id == conversation.id
@@ -154,7 +154,7 @@ async def test_a_repeated_request_adds_its_turn_once(store_address: Address) -> 
 
 
 async def test_tool_turns_continue_in_their_conversation(store_address: Address) -> None:
-    settings = team(workers=[tool_caller("a", said="I look.")], workflows={})
+    settings = team(workers=[tool_caller("a", text="I look.")], workflows={})
     async with replicas(store_address, settings) as (one, other), one.api.sdk as sdk, other.api.sdk as there:
         conversation = await sdk.conversations.create()
         body: Json = {"model": "a", "tools": TOOLS[:1], "conversation": conversation.id}
@@ -196,7 +196,7 @@ async def test_failed_or_invalid_requests_add_no_turn() -> None:
 
 async def test_old_turns_are_removed_and_the_conversation_with_its_last_one(store_address: Address) -> None:
     async with replicas(store_address, one_worker("One."), n=1) as (one,), one.api.sdk as sdk:
-        conversation, other = [await sdk.conversations.create(items=[SAID]) for _ in "ab"]  # type: ignore[list-item]
+        conversation, other = [await sdk.conversations.create(items=[MESSAGE]) for _ in "ab"]  # type: ignore[list-item]
         many: list[Json] = [{"id": f"msg_{n}", "type": "message"} for n in range(2 * STEP)]
         await one.api.service.conversations.append(other.id, many)
         old = {"at": now_us() - 31 * DAY_US}
@@ -210,7 +210,7 @@ async def test_old_turns_are_removed_and_the_conversation_with_its_last_one(stor
         await one.change("UPDATE conversation SET n_bytes = n_bytes + :much", much=MOST_BYTES)
         for request in (
             sdk.responses.create(model="a", input="x", conversation=conversation.id),
-            sdk.conversations.items.create(conversation.id, items=[SAID]),  # type: ignore[list-item]
+            sdk.conversations.items.create(conversation.id, items=[MESSAGE]),  # type: ignore[list-item]
         ):
             with pytest.raises(openai.APIStatusError, match="is full"):
                 await request
@@ -231,7 +231,7 @@ async def test_a_policy_that_keeps_no_text_allows_no_conversation(tmp_path: Path
         for path, body in (
             ("/v1/conversations", {}),
             (f"/v1/conversations/{conversation_id}", {"metadata": {"said": "My name is Ann."}}),
-            (f"/v1/conversations/{conversation_id}/items", {"items": [SAID]}),
+            (f"/v1/conversations/{conversation_id}/items", {"items": [MESSAGE]}),
             ("/v1/responses", {"model": "a", "input": "x", "conversation": conversation_id}),
         ):
             refused = await it.ask("mine", "POST", path, body)
@@ -268,7 +268,7 @@ async def test_a_compaction_that_resembles_a_secret_is_stored_unchanged() -> Non
     content = next(text for each in pictures if redact_secrets(text := pack_item(each)) != text)
     item = {"type": "compaction", "encrypted_content": content}
     async with served(one_worker("One.")) as api:
-        created: Any = (await api.http.post("/v1/conversations", json={"items": [item, SAID]})).json()
+        created: Any = (await api.http.post("/v1/conversations", json={"items": [item, MESSAGE]})).json()
         listed: Any = (await api.http.get(f"/v1/conversations/{created['id']}/items")).json()["data"]
         assert listed[-1]["encrypted_content"] == content
 

@@ -157,12 +157,12 @@ async def test_the_report_matches_the_ledger_and_the_answers(store_address: Addr
         ]  # fmt: skip
         headers = [{"authorization": f"Bearer {key.reveal()}"} for key, _ in keys]
         async with replicas(store_address, team(workers=workers), n=1, directory=directory) as (router,):
-            told = [Decimal(0), Decimal(0)]
+            costs_usd = [Decimal(0), Decimal(0)]
             for n in range(10):
                 body = ASK | {"model": ("mini", "duo", "a")[n % 3]}
                 answer = await router.api.http.post("/v1/chat/completions", json=body, headers=headers[n % 2])
                 assert answer.status_code == 200, answer.text
-                told[n % 2] += Decimal(str(answer.json()["podium"]["cost_usd"]))
+                costs_usd[n % 2] += Decimal(str(answer.json()["podium"]["cost_usd"]))
             await router.records.aclose()
 
             async def page(who: int) -> Json:
@@ -171,14 +171,17 @@ async def test_the_report_matches_the_ledger_and_the_answers(store_address: Addr
                 return answer.json()
 
             async with asyncio.timeout(10):  # bills are written in the background
-                while Decimal((await page(2))["ledger"]["cost_usd"]) < sum(told):
+                while Decimal((await page(2))["ledger"]["cost_usd"]) < sum(costs_usd):
                     await asyncio.sleep(0.01)
             pages = [await page(who) for who in range(3)]
             whole = pages[2]["data"]
             assert {group["key_id"]: Decimal(group["cost_usd"]) for group in whole} == {
-                info.id: usd for (_, info), usd in zip(keys[:2], told, strict=True)
+                info.id: usd for (_, info), usd in zip(keys[:2], costs_usd, strict=True)
             }
-            assert pages[2]["ledger"] == {"cost_usd": f"{sum(told).normalize():f}", "difference_usd": "0"}
+            assert pages[2]["ledger"] == {
+                "cost_usd": f"{sum(costs_usd).normalize():f}",
+                "difference_usd": "0",
+            }
             for own, (_, info) in zip(pages[:2], keys[:2], strict=True):
                 assert [group["key_id"] for group in own["data"]] == [info.id]
                 assert own["ledger"] is None, "of administrators only"
@@ -198,11 +201,11 @@ async def test_a_call_cancelled_before_its_first_token_is_in_the_teams_report(
         admin, client = ({"authorization": f"Bearer {key.reveal()}"} for key, _ in keys)
         async with replicas(store_address, settings, n=1, directory=directory) as (router,):
             body = ASK | {"model": "a", "max_tokens": 1000}
-            left = asyncio.create_task(
+            request = asyncio.create_task(
                 router.api.http.post("/v1/chat/completions", json=body, headers=client)
             )
             await until(lambda: router.api.worker("a").calls)
-            left.cancel()
+            request.cancel()
             await until(lambda: not router.api.service.running)
             await router.records.aclose()
             params = {"by": "worker"}
@@ -223,16 +226,16 @@ async def test_a_team_sees_only_its_own_costs_even_without_a_database(tmp_path: 
     async with keyed(tmp_path) as it:
         for who in ("mine", "other team", "alone"):
             assert (await it.ask(who, "POST", "/v1/chat/completions", ASK)).status_code == 200
-        seen: dict[str, list[Any]] = {}
+        groups: dict[str, list[Any]] = {}
         for who in ("mine", "only read", "other team", "alone", "admin"):
             page = (await it.ask(who, "GET", "/v1/costs?by=team,key")).json()
-            seen[who] = [(group["team_id"], group["key_id"]) for group in page["data"]]
+            groups[who] = [(group["team_id"], group["key_id"]) for group in page["data"]]
     mine, others, alone = (
         (it.ids["search"], it.ids["mine"]),
         (it.ids["sales"], it.ids["other team"]),
         (None, it.ids["alone"]),
     )
-    assert seen == {
+    assert groups == {
         "mine": [mine],
         "only read": [mine],
         "other team": [others],

@@ -13,8 +13,8 @@ from tests.serving.api import play_defaults, play_faults
 from tests.serving.api.fault_servers import answering, open_places
 from tests.serving.api.play_defaults import FAULTS
 from tests.serving.api.play_faults import (
+    FaultOutcome,
     Look,
-    Seen,
     api_of,
     in_words,
     see_conductors,
@@ -71,7 +71,9 @@ async def test_a_call_that_stays_open_fails_the_test():
 def test_the_page_is_written_only_if_all_results_are_as_expected(tmp_path: Path):
     page = tmp_path / "faults.md"
     outcomes = [
-        Seen(name, position, stream, (outcome := case.outcome(position, stream=stream)), outcome, None)
+        FaultOutcome(
+            name, position, stream, (outcome := case.outcome(position, stream=stream)), outcome, None
+        )
         for name, case in CASES.items()
         for position in POSITIONS
         for stream in (False, True)

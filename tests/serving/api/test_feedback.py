@@ -16,7 +16,12 @@ from tests.serving.api.served import ASK, Json, Served, served, team
 from tests.serving.store.stores import replicas
 from training.jsonl_questions import read_questions
 
-SAID: Json = {"score": 0.25, "labels": ["wrong", "too long", "wrong"], "comment": "Not so.", "expected": "42"}
+FEEDBACK: Json = {
+    "score": 0.25,
+    "labels": ["wrong", "too long", "wrong"],
+    "comment": "Not so.",
+    "expected": "42",
+}
 SECRET = "sk-ant-api03-" + "a1B2c3D4" * 10
 
 
@@ -40,10 +45,10 @@ async def give_and_read(giver: Served, reader: Served) -> str:
         await asyncio.sleep(0.02)
     assert (await reader.record(id))["feedback"] == []
     assert (await give(giver, id, {"score": 1})).status_code == 200
-    answer = await give(giver, id, SAID)
+    answer = await give(giver, id, FEEDBACK)
     assert (answer.status_code, answer.json()["object"]) == (200, "workflow.feedback")
     [feedback] = (await reader.record(id))["feedback"]
-    assert {name: feedback[name] for name in SAID} == SAID | {"labels": ["wrong", "too long"]}
+    assert {name: feedback[name] for name in FEEDBACK} == FEEDBACK | {"labels": ["wrong", "too long"]}
     return id
 
 

@@ -38,11 +38,11 @@ def settings_for(*plans: Any, a: Json = A, b: Json = B, **more: Any) -> Json:
 
 def turns(*words: str) -> list[Json]:
     """Return a conversation with these questions, and answers between them."""
-    said: list[Json] = []
+    messages: list[Json] = []
     for each in words:
-        said += [{"role": "assistant", "content": "A says."}] if said else []
-        said.append({"role": "user", "content": each})
-    return said
+        messages += [{"role": "assistant", "content": "A says."}] if messages else []
+        messages.append({"role": "user", "content": each})
+    return messages
 
 
 async def run(api: Served, *words: str, **more: Any) -> Json:
@@ -307,9 +307,11 @@ async def test_a_tool_result_of_the_last_run_may_be_cleared(result: str, is_cach
             (use,) = [block for block in called if block["type"] == "tool_use"]
             block: Json = {"type": "tool_result", "tool_use_id": use["id"], "content": "X."}
             messages += [{"role": "assistant", "content": called}, {"role": "user", "content": [block]}]
-            said = (await api.http.post("/v1/messages", json=body | {"messages": messages})).json()["content"]
+            reply = (await api.http.post("/v1/messages", json=body | {"messages": messages})).json()[
+                "content"
+            ]
             block["content"] = result
-            messages += [{"role": "assistant", "content": said}, {"role": "user", "content": "And now?"}]
+            messages += [{"role": "assistant", "content": reply}, {"role": "user", "content": "And now?"}]
             await api.http.post("/v1/messages", json=body | {"messages": messages})
             prompt = api.worker("conductor").calls[-1].messages[-1].text
     assert (name in prompt) == is_cached
@@ -372,17 +374,17 @@ async def test_a_conversation_stays_at_the_healthy_deployment_with_its_cache() -
         settings = team(TO_A, workers=[worker, scripted("b", "B says.", price=B)], workflows={})
         async with served(settings, keys, prompt_caches=(caches := Caches())) as api:
             await run(api, LONG)
-            first = caches.kept[-1]
+            first = caches.rows[-1]
             away = "y" if first.deployment == "x" else "x"
             caches.keep(replace(first, deployment=away, written_us=first.written_us + 1), "")
             assert sources(await run(api, LONG, "And now?")) == ["conversation"]
-            assert caches.kept[-1].deployment == away
+            assert caches.rows[-1].deployment == away
             limiter = api.service.pool.limiters["a"]
             assert isinstance(limiter, SharedLimiter)
             next(each for each in limiter._deployments if each.name == away).health.rest(60.0)
             record = await run(api, LONG, "And now?", "Then?")
             assert sources(record)[0] == "conductor", "the cache cannot be reached"
-            assert caches.kept[-1].deployment == first.deployment
+            assert caches.rows[-1].deployment == first.deployment
 
 
 async def test_a_conversations_plans_use_one_deployment_and_their_own_cache_key() -> None:
@@ -422,11 +424,11 @@ async def test_a_tool_loop_stays_at_the_deployment_of_its_last_call(model: str) 
                 upstream.answers.append(Answer(instead=tool_call_events(kind, f"call_{n}")))
                 resting.health.rest(60.0)
                 body = {"model": model, "tools": [READ], "podium": {"conversation": str(n)}}
-                asked = await api.ok(body | {"messages": turns("Why?")})
+                answer = await api.ok(body | {"messages": turns("Why?")})
                 resting.health.rests_until_s = 0.0
-                said = asked["choices"][0]["message"]
-                result = {"role": "tool", "tool_call_id": said["tool_calls"][0]["id"], "content": "X."}
-                await api.ok(body | {"messages": [*turns("Why?"), said, result]})
+                message = answer["choices"][0]["message"]
+                result = {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": "X."}
+                await api.ok(body | {"messages": [*turns("Why?"), message, result]})
                 first, second = (each.headers["authorization"] for each in upstream.requests[-2:])
                 assert first == second != f"Bearer {keys['KEY_' + resting.name.upper()]}"
 
@@ -565,10 +567,10 @@ class Caches(PromptCaches):
 
     def __init__(self, error: Exception | None = None) -> None:
         super().__init__()
-        self.error, self.kept = error, list[PromptCacheRow]()
+        self.error, self.rows = error, list[PromptCacheRow]()
 
     def keep(self, row: PromptCacheRow, key_id: str, *, stores: bool = True) -> None:
-        self.kept.append(row)
+        self.rows.append(row)
         if self.error is not None:
             raise self.error
         super().keep(row, key_id, stores=stores)
@@ -579,7 +581,7 @@ async def test_a_turn_is_remembered_once(stream: bool) -> None:
     async with served(settings_for(TO_A), prompt_caches=(caches := Caches())) as api:
         await api.post({"messages": turns("Why?"), "stream": stream})
         await api.quiet()
-        assert len(caches.kept) == 1
+        assert len(caches.rows) == 1
 
 
 async def test_a_run_succeeds_although_its_turn_cannot_be_remembered() -> None:

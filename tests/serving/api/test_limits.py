@@ -11,7 +11,7 @@ FIVE = plan(*(step("a") for _ in range(4)), step("b", "Join them.", "all"))
 ONE = plan(step("c", "Answer."))
 
 
-def refused(answer: Json) -> list[str | None]:
+def rejection_of(answer: Json) -> list[str | None]:
     return [each["rejected"] for each in answer["plans"]]
 
 
@@ -61,7 +61,7 @@ async def test_max_steps_is_in_the_prompt_and_enforced():
     async with served(team(FIVE, ONE)) as api:
         answer = await api.ok(max_steps=3)
         record = await api.record(answer["podium"]["workflow_id"])
-    assert refused(record) == ["too_many_steps", None]
+    assert rejection_of(record) == ["too_many_steps", None]
     assert len(record["plan"]) == 1
 
 
@@ -82,7 +82,7 @@ async def test_only_the_requested_workers_are_shown_and_used():
     async with served(team(plan(step("a")), plan(step(0, "Answer.")))) as api:
         answer = await api.ok(workers=["c", "b"])
         record = await api.record(answer["podium"]["workflow_id"])
-    assert refused(record) == ["unknown_worker", None]
+    assert rejection_of(record) == ["unknown_worker", None]
     assert [s["worker"] for s in record["plan"]] == ["c"], "number 0 is the first that was named"
 
 

@@ -34,13 +34,13 @@ async def test_the_workflows_list_has_the_newest_first():
 
 
 async def test_a_list_has_the_start_of_each_question_and_no_other_text():
-    asked = "Why is the sky blue? " * 20
-    turns = [("user", "Hi."), ("assistant", "Hello."), ("user", asked)]
+    question = "Why is the sky blue? " * 20
+    turns = [("user", "Hi."), ("assistant", "Hello."), ("user", question)]
     messages = [{"role": role, "content": content} for role, content in turns]
     async with served(team()) as api:
         await api.ok({"messages": messages})
         (listed,) = (await api.http.get("/v1/workflows")).json()["data"]
-    assert listed["messages"] == [{"role": "user", "content": asked[:200]}]
+    assert listed["messages"] == [{"role": "user", "content": question[:200]}]
     assert (listed["content"], [step["prompt"] for step in listed["steps"]]) == (False, [[], []])
 
 

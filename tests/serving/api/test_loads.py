@@ -161,7 +161,7 @@ async def until_written(api: Served, records: DatabaseStore) -> None:
     await until(lambda: not records.n_unwritten, "the run is written")
 
 
-def check_refused(answer: httpx2.Response) -> None:
+def check_rejected(answer: httpx2.Response) -> None:
     param = answer.json()["error"]["param"]
     assert (answer.status_code, param) == (429, "limits.max_running_bytes")
 
@@ -176,8 +176,8 @@ async def test_a_stored_response_that_does_not_fit_into_memory_is_not_loaded(sto
         assert info.n_bytes > 2 * 100_000, "the record has the text in the prompt of its step too"
         body = {"previous_response_id": response, "input": "Hi."}
         with api.service.sessions.admission.memory.occupy(ANOTHER, 399_000):
-            check_refused(await api.http.post(COUNT, json=body))
-            check_refused(await api.http.get(f"/v1/workflows/{run}"))
+            check_rejected(await api.http.post(COUNT, json=body))
+            check_rejected(await api.http.get(f"/v1/workflows/{run}"))
         assert records.n_loaded == 0
         assert (await api.http.post(COUNT, json=body)).status_code == 200
 
@@ -227,21 +227,21 @@ async def test_an_earlier_answer_too_large_for_the_memory_limit_is_not_loaded(
         for sent in (named, cached):
             assert (await api.http.post(CHAT, **sent)).status_code == 200
         long_question = [{"role": "user", "content": long}]
-        asked = await api.http.post(CHAT, json={"model": "b", "messages": long_question, "tools": tools})
-        (call,) = asked.json()["choices"][0]["message"]["tool_calls"]
+        answer = await api.http.post(CHAT, json={"model": "b", "messages": long_question, "tools": tools})
+        (call,) = answer.json()["choices"][0]["message"]["tool_calls"]
         turns: list[Json] = [*ASK["messages"], {"role": "assistant", "tool_calls": [call]}]
         turns += [{"role": "tool", "tool_call_id": call["id"], "content": "R."}]
-        given = {"json": {"model": "b", "messages": turns, "tools": tools}}
+        follow_up = {"json": {"model": "b", "messages": turns, "tools": tools}}
         await until_written(api, records)
         records.n_loaded = 0
         with api.service.sessions.admission.memory.occupy(ANOTHER, 3_999_000):
-            check_refused(await api.http.post(CHAT, **named))
-            check_refused(await api.http.post(CHAT, **given))
+            check_rejected(await api.http.post(CHAT, **named))
+            check_rejected(await api.http.post(CHAT, **follow_up))
             assert records.n_loaded == 0
             missed = await api.http.post(CHAT, **cached)
             assert (missed.status_code, "x-podium-cache" in missed.headers) == (200, False)
             assert records.n_loaded == 0
-        for sent in (named, given):
+        for sent in (named, follow_up):
             assert (await api.http.post(CHAT, **sent)).status_code == 200
         assert records.n_loaded > 0
 

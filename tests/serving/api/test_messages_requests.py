@@ -70,8 +70,8 @@ def test_a_conversation_with_tools_is_parsed_as_claude_code_sends_it() -> None:
 
 
 def test_a_response_schema_may_be_in_the_new_or_the_old_field() -> None:
-    wanted = {"type": "json_schema", "schema": {"type": "object"}}
-    for fields in ({"output_config": {"format": wanted}}, {"output_format": wanted}):
+    response_format = {"type": "json_schema", "schema": {"type": "object"}}
+    for fields in ({"output_config": {"format": response_format}}, {"output_format": response_format}):
         request = MessagesDialect().parse(json.dumps(QUESTION | fields).encode())
         assert request.answer_format == AnswerFormat({"type": "object"})
 

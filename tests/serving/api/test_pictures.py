@@ -140,12 +140,12 @@ def fetching_none() -> Json:
     """
     api = {"kind": "openai", "model": "m", "sees_images": True}
     near = api | {"name": "near", "base_url": "http://127.0.0.1:9/v1"}
-    told = api | {"name": "told", "base_url": "https://example.org/v1", "fetches_pictures": False}
-    return team(plan(step(0)), workers=[near, told], workflows={"flow": [step("near")]})
+    far = api | {"name": "far", "base_url": "https://example.org/v1", "fetches_pictures": False}
+    return team(plan(step(0)), workers=[near, far], workflows={"flow": [step("near")]})
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("model", ["near", "told", "mini", "flow"])
+@pytest.mark.parametrize("model", ["near", "far", "mini", "flow"])
 @pytest.mark.parametrize("what", BY_ADDRESS)
 async def test_an_image_url_that_no_worker_fetches_returns_400_with_its_place(
     what: str, model: str, stream: bool
@@ -174,7 +174,7 @@ async def test_an_image_url_is_accepted_if_one_worker_may_fetch_it() -> None:
 
 async def test_workers_that_fetch_no_urls_get_no_image_urls_and_plans_reflect_that() -> None:
     settings = fetching_none()
-    settings["workers"][1]["try_first"] = ["told"]
+    settings["workers"][1]["try_first"] = ["far"]
     settings["workers"].insert(0, scripted("seeing", "A cat.", sees_images=True))
     task = ChatDialect().parse(json.dumps(BY_ADDRESS["a chat"][2] | {"model": "mini"}).encode())
     async with served(settings) as api:

@@ -41,8 +41,8 @@ async def it(tmp_path: Path) -> AsyncGenerator[Keyed]:
         yield running
 
 
-async def limit(it: Keyed, whose: str, name: str, **policy: Any) -> Any:
-    answer = await it.ask("admin", "POST", f"/v1/admin/{whose}/{it.ids[name]}/policy", policy)
+async def limit(it: Keyed, kind: str, name: str, **policy: Any) -> Any:
+    answer = await it.ask("admin", "POST", f"/v1/admin/{kind}/{it.ids[name]}/policy", policy)
     assert answer.status_code == 200, answer.text
     return answer.json()
 
@@ -67,16 +67,16 @@ async def ask(it: Keyed, who: str = "mine", **body: Any) -> Any:
 async def test_an_error_names_the_forbidden_field_and_the_policy_command(
     it: Keyed, policy: Any, body: Any, param: str, message: str
 ) -> None:
-    for whose, name in (("keys", "mine"), ("teams", "search")):
-        await limit(it, whose, name, **policy)
+    for kind, name in (("keys", "mine"), ("teams", "search")):
+        await limit(it, kind, name, **policy)
         answer = await ask(it, **body)
         error = answer.json()["error"]
         assert (answer.status_code, error["code"], error["param"]) == (403, "not_allowed", param)
         assert message in error["message"]
-        assert f"`podium {whose} policy`" in error["message"]
+        assert f"`podium {kind} policy`" in error["message"]
         assert not [call for wire in it.api.service.pool.clients for call in wire.calls]  # type: ignore[attr-defined]
         lifted = {field: AccountPolicy.model_fields[field].default for field in policy}
-        await limit(it, whose, name, **{field: [*value] if isinstance(value, frozenset) else value for field, value in lifted.items()})  # fmt: skip
+        await limit(it, kind, name, **{field: [*value] if isinstance(value, frozenset) else value for field, value in lifted.items()})  # fmt: skip
     assert (await ask(it, model="a")).status_code == 200
 
 
@@ -339,9 +339,9 @@ async def limit_nothing(it: Keyed) -> None:
 
 async def test_an_invalid_policy_is_rejected_with_its_field(it: Keyed) -> None:
     path = f"/v1/admin/teams/{it.ids['search']}/policy"
-    for body, said in (({"max_stepz": 1}, "max_stepz"), ({"max_cost_usd": -1}, "max_cost_usd")):
+    for body, message in (({"max_stepz": 1}, "max_stepz"), ({"max_cost_usd": -1}, "max_cost_usd")):
         answer = await it.ask("admin", "POST", path, body)
         assert answer.status_code == 400
-        assert said in answer.text
+        assert message in answer.text
     assert (await it.ask("admin", "GET", path)).json()["policy"]["max_steps"] is None
     assert Decimal((await limit(it, "teams", "search", max_cost_usd="0.10"))["policy"]["max_cost_usd"]) == Decimal("0.10")  # fmt: skip

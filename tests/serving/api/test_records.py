@@ -109,10 +109,10 @@ def test_the_record_of_a_tool_run_counts_all_its_turns() -> None:
 
     failed = Attempt("b", "WorkerUnavailable", "Gone.", cost_usd=Decimal("0.5"))
     look = PendingCall(0, ToolCall("1", "look", "{}"))
-    given = ClientReply((GivenResult(0, ToolResult("1", (Text("r"),))),))
-    turn = StepTurn(call(100_000, "1", failed), (look,), given.results)
+    reply = ClientReply((GivenResult(0, ToolResult("1", (Text("r"),))),))
+    turn = StepTurn(call(100_000, "1", failed), (look,), reply.results)
     step = StepRecord(0, "a", "", (), 0.0, "done", result=call(1_000, "0.01"), turns=(turn,))
-    segment = Segment((0,), "", Usage(100_000, 50), Decimal("1.5"), given)
+    segment = Segment((0,), "", Usage(100_000, 50), Decimal("1.5"), reply)
     plans = (PlanRecord(0, 0, "worker", 0.0, steps=(step,)),)
     whole = replace(record("wf_1"), status="finished", plans=plans, segments=(segment,))
     shown = workflow(whole)

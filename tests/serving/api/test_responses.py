@@ -19,7 +19,7 @@ async def ask(api: Served, **body: Any) -> Any:
     return await api.http.post(PATH, json={"model": "mini", "input": "Why is the sky blue?"} | body)
 
 
-async def refused(api: Served, **body: Any) -> Json:
+async def rejection_of(api: Served, **body: Any) -> Json:
     answer = await ask(api, **body)
     assert answer.status_code == 400, answer.text
     return answer.json()["error"]
@@ -93,7 +93,7 @@ async def test_instructions_and_every_kind_of_input_reach_the_worker() -> None:
         answer = await ask(api, model="a", instructions="You are Ann.", input=items)
         assert answer.status_code == 200, answer.text
         worker: Any = next(wire for wire in api.service.pool.clients if wire.name == "a")
-        messages = worker.seen[-1].messages
+        messages = worker.requests[-1].messages
         record = await api.newest()
     assert [(m.role, m.text) for m in messages[:2]] == [
         ("system", "You are Ann.\n\nBe short."),
@@ -141,7 +141,7 @@ REFUSED: dict[str, tuple[Json, str]] = {
 async def test_an_unsupported_field_that_affects_the_answer_is_rejected_by_name() -> None:
     async with served(team()) as api:
         for what, (body, param) in REFUSED.items():
-            error = await refused(api, **body)
+            error = await rejection_of(api, **body)
             assert error["param"] == param, (what, error)
             assert error["type"] == "invalid_request_error"
         assert not api.worker("conductor").calls
@@ -218,22 +218,22 @@ async def test_logprobs_are_returned_whole_streamed_and_on_retrieval(fields: Jso
         assert [(each.token, each.bytes, each.logprob) for each in lines] == [
             ("first", list(b"first"), 0.0), (" word", list(b" word"), 0.0),
         ]  # fmt: skip
-    told = [
+    tokens = [
         each.token
         for event in stream
         if event.type == "response.output_text.delta"
         for each in event.logprobs
     ]
     [done] = [event for event in stream if event.type == "response.output_text.done"]
-    assert told == [each.token for each in done.logprobs] == ["first", " word"]
+    assert tokens == [each.token for each in done.logprobs] == ["first", " word"]
 
 
 async def test_logprobs_that_the_worker_does_not_support_are_rejected_by_field() -> None:
     claude = {"name": "a", "kind": "anthropic", "model": "claude-sonnet-5", "api_key_env": "K"}
     async with served(team(workers=[claude, scripted("b"), scripted("c")]), environ={"K": "k"}) as api:
-        assert (await refused(api, model="a", include=[LOGPROBS]))["param"] == "include"
-        assert (await refused(api, model="a", top_logprobs=1))["param"] == "top_logprobs"
-        assert (await refused(api, model="a", presence_penalty=1))["param"] == "presence_penalty"
+        assert (await rejection_of(api, model="a", include=[LOGPROBS]))["param"] == "include"
+        assert (await rejection_of(api, model="a", top_logprobs=1))["param"] == "top_logprobs"
+        assert (await rejection_of(api, model="a", presence_penalty=1))["param"] == "presence_penalty"
 
 
 async def test_a_truncated_answer_is_incomplete() -> None:

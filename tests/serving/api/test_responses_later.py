@@ -105,7 +105,7 @@ async def test_items_are_referred_to_by_their_ids() -> None:
 @pytest.mark.parametrize("by_history", [False, True])
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_tool_run_is_one_response_per_wait(by_history: bool, stream: bool) -> None:
-    worker = tool_caller("a", [["look"], ["patch", "spawn"]], said="I look first.")
+    worker = tool_caller("a", [["look"], ["patch", "spawn"]], text="I look first.")
     async with served(team(workers=[worker], workflows={})) as api, api.sdk as sdk:
         history: list[Any] = [{"role": "user", "content": "Go."}]
 
@@ -149,7 +149,7 @@ async def test_a_tool_run_is_one_response_per_wait(by_history: bool, stream: boo
 
 def _calls_of(api: Served) -> list[Any]:
     worker: Any = next(wire for wire in api.service.pool.clients if wire.name == "a")
-    return worker.seen
+    return worker.requests
 
 
 async def test_a_response_after_tools_is_retrieved_with_its_own_fields() -> None:

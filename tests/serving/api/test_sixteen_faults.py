@@ -13,7 +13,7 @@ import httpx2
 import pytest
 
 from tests.serving.api.play_faults import api_of
-from tests.serving.api.served import ASK, PRICE, Json, parsed, said
+from tests.serving.api.served import ASK, PRICE, Json, parsed, streamed_text
 from tests.wires.openai import OpenAIWire
 from tests.wires.server import Answer, Request, WireServer, serving
 
@@ -33,12 +33,12 @@ def words(n: int) -> int:
     return n + 1
 
 
-def broken(n: int, **breaks: int | float) -> Answer:
+def broken_answer(n: int, **breaks: int | float) -> Answer:
     """Return an answer that breaks after `n` words, which the client has read by then."""
     return replace(WELL, pause_after=words(n), **breaks)  # type: ignore[arg-type]
 
 
-CUT = broken(40, cut_after=words(40))
+CUT = broken_answer(40, cut_after=words(40))
 
 
 @dataclass(frozen=True)
@@ -80,8 +80,8 @@ SCENARIOS = {
     "no response": Scenario((replace(WELL, late_s=120),), within_s=45),
     "the first token after 20 s": Scenario((replace(WELL, pause_after=0, late_s=20),), within_s=15),
     "a cut in the middle": Scenario((CUT,)),
-    "a stall of 30 s in the middle": Scenario((broken(20, late_s=30, cut_after=words(20)),), within_s=45),
-    "a malformed event in the middle": Scenario((broken(9, garble_after=words(9)),)),
+    "a stall of 30 s in the middle": Scenario((broken_answer(20, late_s=30, cut_after=words(20)),), within_s=45),
+    "a malformed event in the middle": Scenario((broken_answer(9, garble_after=words(9)),)),
     "no [DONE]": Scenario(
         (Answer(instead=tuple(WIRE.events(WELL)[:-1])),), served_by="primary", fallback_calls=0, within_s=8
     ),
@@ -123,7 +123,9 @@ class Stand:
         events = [each for each in parsed(response.text) if isinstance(each, dict)]
         errors = [each["error"]["code"] for each in events if "error" in each]
         last = events[-1]
-        return Look(200, said(events), "".join(errors[:1]), last.get("model", ""), last.get("usage") or {})
+        return Look(
+            200, streamed_text(events), "".join(errors[:1]), last.get("model", ""), last.get("usage") or {}
+        )
 
 
 @asynccontextmanager

@@ -209,25 +209,25 @@ def in_dialect(path: str, id: str, gave: str = "noon") -> Json:
 
 @pytest.mark.parametrize("field", FORMATS)
 async def test_results_cannot_add_a_schema_to_a_run(field: str) -> None:
-    path, wanted = FORMATS[field]
+    path, format_fields = FORMATS[field]
     async with served(calling_team()) as api:
         whole = await api.ok(ASK | {"tools": CHAT_TOOLS[1:]})
         (call,) = whole["choices"][0]["message"]["tool_calls"]
         body = in_dialect(path, call["id"])
         for _ in range(2):  # the run continues to wait
-            refused = await api.http.post(path, json=body | wanted)
+            refused = await api.http.post(path, json=body | format_fields)
             assert (refused.status_code, refused.json()["error"]["param"]) == (400, field)
         assert "They gave: noon." in (await api.http.post(path, json=body)).text
-        late = await api.http.post(path, json=body | wanted)  # still rejected once the answer exists
+        late = await api.http.post(path, json=body | format_fields)  # still rejected once the answer exists
         assert (late.status_code, late.json()["error"]["param"]) == (400, field)
 
 
 async def test_results_with_the_runs_original_schema_continue_it() -> None:
-    path, wanted = FORMATS["response_format"]
+    path, format_fields = FORMATS["response_format"]
     async with served(calling_team()) as api:
-        whole = await api.ok(ASK | {"tools": CHAT_TOOLS[1:]} | wanted)
+        whole = await api.ok(ASK | {"tools": CHAT_TOOLS[1:]} | format_fields)
         (call,) = whole["choices"][0]["message"]["tool_calls"]
-        for more in (wanted, {}):
+        for more in (format_fields, {}):
             answer = await api.http.post(path, json=in_dialect(path, call["id"]) | more)
             # The format was enforced, and the worker writes prose.
             assert answer.json()["error"]["code"] == "answer_invalid"
@@ -235,9 +235,9 @@ async def test_results_with_the_runs_original_schema_continue_it() -> None:
 
 async def test_an_invalid_answer_after_tools_is_repaired_once_without_tools() -> None:
     """A waiting run does not know of the repair, so each of its answers would be repaired again."""
-    path, wanted = FORMATS["response_format"]
+    path, format_fields = FORMATS["response_format"]
     async with served(team(workers=[tool_caller("a", [["clock"]])], workflows={})) as api:
-        whole = await api.ok({"model": "a", "tools": CHAT_TOOLS[1:]} | wanted)
+        whole = await api.ok({"model": "a", "tools": CHAT_TOOLS[1:]} | format_fields)
         (call,) = whole["choices"][0]["message"]["tool_calls"]
         answer = await api.http.post(path, json=in_dialect(path, call["id"]))
         (step,) = (await api.newest())["steps"]

@@ -48,7 +48,7 @@ UNKNOWN: list[tuple[str, str, str | None]] = [
     ("providers", "opnai", "openai"),
     ("regions", "eu-centrl-1", "eu-central-1"),
 ]
-KNOWN: list[Json] = [
+POLICIES: list[Json] = [
     {"exclude_workers": ["coder", "spare"]},
     {"workers": ["writer", "conductor"]},
     {"models": ["mini", "duo", "coder"]},
@@ -65,11 +65,11 @@ async def it(tmp_path: Path) -> Any:
         yield running
 
 
-@pytest.mark.parametrize(("whose", "name"), [("keys", "mine"), ("teams", "search")])
+@pytest.mark.parametrize(("kind", "name"), [("keys", "mine"), ("teams", "search")])
 async def test_a_policy_with_an_unknown_name_returns_400_with_a_suggestion(
-    it: Keyed, whose: str, name: str
+    it: Keyed, kind: str, name: str
 ) -> None:
-    path = f"/v1/admin/{whose}/{it.ids[name]}/policy"
+    path = f"/v1/admin/{kind}/{it.ids[name]}/policy"
     for field, unknown, suggestion in UNKNOWN:
         answer = await it.ask(
             "admin", "POST", path, {field: ["writer", unknown] if "workers" in field else [unknown]}
@@ -80,7 +80,7 @@ async def test_a_policy_with_an_unknown_name_returns_400_with_a_suggestion(
         assert repr(unknown) in error["message"]
         assert (f"Did you mean {suggestion!r}?" in error["message"]) is (suggestion is not None)
     assert (await it.ask("admin", "GET", path)).json()["policy"]["exclude_workers"] == []
-    for policy in KNOWN:
+    for policy in POLICIES:
         assert (await it.ask("admin", "POST", path, policy)).status_code == 200
 
 

@@ -9,7 +9,18 @@ from typing import Any
 import pytest
 
 from serving.api.record_json import dumps
-from tests.serving.api.served import ASK, PRICE, Json, Served, plan, said, scripted, served, step, team
+from tests.serving.api.served import (
+    ASK,
+    PRICE,
+    Json,
+    Served,
+    plan,
+    scripted,
+    served,
+    step,
+    streamed_text,
+    team,
+)
 from tests.serving.workers.test_http import PROVIDERS, Provider
 from tests.states import until
 from tests.wires.faults import BROKEN_FRAMING, COMMENTS, NOT_HTTP, SILENT, Fault, faulty
@@ -59,7 +70,7 @@ async def test_impossible_usage_breaks_neither_the_answer_nor_the_list_of_runs(
             runs = await api.http.get("/v1/workflows")
             record = await api.record(answer["podium"]["workflow_id"])
     step_json = answer["podium"]["steps"][0]
-    assert (said(events), events[-1]) == ("It is four.", "[DONE]")
+    assert (streamed_text(events), events[-1]) == ("It is four.", "[DONE]")
     assert (runs.status_code, len(runs.json()["data"])) == (200, 2)
     assert (record["steps"][0]["usage"], record["unmetered_calls"]) == (None, 1)
     assert 0.0002 < answer["podium"]["cost_usd"] < 0.001, (

@@ -14,21 +14,21 @@ from conductor.model.usage import Price, Usage
 Json = dict[str, Any]
 
 
-def tool_caller(name: str, calls: Sequence[Sequence[str]] | None = None, said: str = "") -> Json:
+def tool_caller(name: str, calls: Sequence[Sequence[str]] | None = None, text: str = "") -> Json:
     """Return settings of a worker that calls the tools `calls[n]` in its turn `n`, or each offered tool once if
     `calls` is None.
     """
-    options: Json = {"said": said} | ({} if calls is None else {"calls": [list(turn) for turn in calls]})
+    options: Json = {"text": text} | ({} if calls is None else {"calls": [list(turn) for turn in calls]})
     factory = "tests.serving.api.tool_caller:ToolCaller"
     return {"name": name, "kind": "python", "factory": factory, "options": options}
 
 
 class ToolCaller:
     def __init__(
-        self, name: str, price: Price | None, calls: list[list[str]] | None = None, said: str = ""
+        self, name: str, price: Price | None, calls: list[list[str]] | None = None, text: str = ""
     ) -> None:
-        self.name, self._price, self._calls, self._said = name, price, calls, said
-        self.seen: list[Call] = []
+        self.name, self._price, self._calls, self._text = name, price, calls, text
+        self.requests: list[Call] = []
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
         return open_reply(self.name, "tool-caller", self._deltas(call), self._price)
@@ -37,7 +37,7 @@ class ToolCaller:
         pass
 
     async def _deltas(self, call: Call) -> AsyncGenerator[Delta]:
-        self.seen.append(call)
+        self.requests.append(call)
         last_user_turn = max(
             (n for n, message in enumerate(call.messages) if message.role == "user"), default=0
         )
@@ -51,8 +51,8 @@ class ToolCaller:
                 yield Delta(text=word)
             yield Delta(finish=FinishReason.STOP, usage=Usage(10, 3))
             return
-        if self._said:
-            yield Delta(text=self._said)
+        if self._text:
+            yield Delta(text=self._text)
         calls = tuple(
             ToolCall(
                 f"own-{n}",

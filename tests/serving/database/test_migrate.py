@@ -68,18 +68,20 @@ async def test_an_empty_database_gets_the_schema_of_the_code(empty_address: Addr
         return compare_metadata(context, metadata)
 
     def constraints(connection: Connection) -> set[str]:
-        seen = inspect(connection)
-        return {str(each["name"]) for table in metadata.tables for each in seen.get_check_constraints(table)}
+        inspector = inspect(connection)
+        return {
+            str(each["name"]) for table in metadata.tables for each in inspector.get_check_constraints(table)
+        }
 
     async with await open_database(empty_address) as database, database.reading() as connection:
         assert await connection.run_sync(differences) == []
-        known = {
+        expected = {
             str(c.name)
             for t in metadata.tables.values()
             for c in t.constraints
             if "CHECK" in type(c).__name__.upper()
         }
-        assert await connection.run_sync(constraints) == known
+        assert await connection.run_sync(constraints) == expected
     assert await check_version(empty_address) == newest_version()
 
 
@@ -152,11 +154,11 @@ async def test_an_incompatible_migration_is_rejected_online(empty_address: Addre
 
 async def test_additive_migrations_do_not_affect_older_servers(empty_address: Address) -> None:
     def columns(connection: Connection) -> dict[tuple[str, str], str]:
-        seen = inspect(connection)
+        inspector = inspect(connection)
         return {
             (table, str(column["name"])): f"{column['type']} {column['nullable']} {column['default']}"
-            for table in seen.get_table_names()
-            for column in seen.get_columns(table)
+            for table in inspector.get_table_names()
+            for column in inspector.get_columns(table)
         }
 
     before: dict[tuple[str, str], str] = {}
@@ -193,8 +195,8 @@ async def test_writers_wait_for_each_other_and_a_broken_constraint_is_not_an_out
 
         async def add(name: str) -> None:
             async with database.writing() as connection:
-                found = (await connection.execute(select(team))).all()
-                await connection.execute(insert(team).values(id=f"{name}{len(found)}", name=name, made_us=1))
+                teams = (await connection.execute(select(team))).all()
+                await connection.execute(insert(team).values(id=f"{name}{len(teams)}", name=name, made_us=1))
 
         await asyncio.gather(*(add(name) for name in "abcd"))
         with pytest.raises(DatabaseError):

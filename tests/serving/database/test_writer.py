@@ -51,9 +51,9 @@ async def names(address: Address) -> list[str]:
 
 
 async def test_concurrent_writes_are_committed_together(writer: Writer) -> None:
-    asked = [f"{number:03}" for number in range(300)]
-    assert await asyncio.gather(*(writer.do(ADD, name) for name in asked)) == asked
-    assert await names(writer.address) == asked
+    entries = [f"{number:03}" for number in range(300)]
+    assert await asyncio.gather(*(writer.do(ADD, name) for name in entries)) == entries
+    assert await names(writer.address) == entries
     assert batches == [256, 44]
 
 
@@ -136,13 +136,13 @@ async def test_without_the_server_urgent_writes_fail_and_durable_ones_are_kept(
     async with Writer(address) as writer:
         await writer.do(ADD, "before")
         await asyncio.to_thread(own_postgres.stop)
-        kept = writer.post(ADD_LATER, "kept")
+        write = writer.post(ADD_LATER, "kept")
         with pytest.raises(StoreUnavailable) as caught:
             await writer.do(ADD, "lost")
         assert "127.0.0.1" in caught.value.detail
         assert writer.is_away
         await asyncio.to_thread(own_postgres.start)
-        assert await kept == "kept"
+        assert await write == "kept"
         assert not writer.is_away
     assert await names(address) == ["before", "kept"]
 
@@ -157,11 +157,11 @@ async def test_a_file_locked_for_too_long_counts_as_unavailable(
     other = sqlite3.connect(address.path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     async with Writer(address) as writer:
-        kept = writer.post(ADD_LATER, "kept")
+        write = writer.post(ADD_LATER, "kept")
         with pytest.raises(StoreUnavailable):
             await writer.do(ADD, "lost")
         other.close()
-        assert await kept == "kept"
+        assert await write == "kept"
     assert await names(address) == ["kept"]
 
 
@@ -178,11 +178,11 @@ async def test_the_error_says_if_all_connections_are_in_use(
     store_address: Address, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("serving.database.database.CONNECT_S", 0.5)
-    async with await open_database(store_address) as database, AsyncExitStack() as held:
+    async with await open_database(store_address) as database, AsyncExitStack() as connections:
 
         async def take_all() -> None:
             for _ in range(20):
-                await held.enter_async_context(database.reading())
+                await connections.enter_async_context(database.reading())
 
         with pytest.raises(StoreUnavailable, match="All connections to the store are in use"):
             await take_all()

@@ -23,7 +23,7 @@ from serving.workers.scripted import ScriptedReply, ScriptedWorker
 from tests.serving.dispatch.routes import deployed, dispatcher, route, target
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
-WANTED = AnswerFormat(SCHEMA)
+ANSWER_FORMAT = AnswerFormat(SCHEMA)
 RIGHT = '{"n": 1}'
 PRICE = Price(Decimal(1), Decimal(2))
 
@@ -31,7 +31,7 @@ PRICE = Price(Decimal(1), Decimal(2))
 @asynccontextmanager
 async def ask_worker(
     *replies: Any,
-    wanted: AnswerFormat = WANTED,
+    answer_format: AnswerFormat = ANSWER_FORMAT,
     ledger: BudgetLedger | None = None,
     sampling: Sampling = Sampling(),  # noqa: B008
     **settings: Any,
@@ -39,7 +39,7 @@ async def ask_worker(
     script = ScriptedWorker("w", replies, price=PRICE, **settings)
     worker = dispatcher(route(script, price=PRICE))
     member = PoolMember("w", worker, price=PRICE, worst_price=PRICE, max_output_tokens=100)
-    call = Call((Message.of("user", "How many?"),), answer_format=wanted, sampling=sampling)
+    call = Call((Message.of("user", "How many?"),), answer_format=answer_format, sampling=sampling)
     async with open_call(member, call, ledger or BudgetLedger()) as reply:
         yield script, reply
     assert script.open_calls == 0
@@ -86,7 +86,7 @@ async def test_an_invalid_answer_is_repaired_once_and_both_calls_are_billed():
 
 async def test_the_record_names_the_deployment_that_gave_a_wrong_answer():
     worker = dispatcher(deployed(target(ScriptedWorker("w", ["About one.", RIGHT]), "east")))
-    async with worker.open(Call((Message.of("user", "How many?"),), answer_format=WANTED)) as reply:
+    async with worker.open(Call((Message.of("user", "How many?"),), answer_format=ANSWER_FORMAT)) as reply:
         async for _ in reply:
             pass
     assert [(each.deployment, each.error) for each in reply.attempts] == [("east", "AnswerInvalid")]
@@ -135,15 +135,15 @@ async def test_an_answer_that_breaks_before_it_is_valid_shows_nothing():
 
 async def test_a_non_strict_answer_is_streamed_and_noted():
     lax = AnswerFormat(SCHEMA, strict=False)
-    script, result, pieces = await ask("About one.", wanted=lax)
+    script, result, pieces = await ask("About one.", answer_format=lax)
     assert (pieces, len(script.calls)) == (["About", " one."], 1)
     assert "which is not strict" in result.notes[0]
-    assert (await ask(RIGHT, wanted=lax))[1].notes == ()
+    assert (await ask(RIGHT, answer_format=lax))[1].notes == ()
 
 
 def test_decoding_is_unconstrained_if_tools_may_be_called():
-    assert vllm.translate(WANTED, Toolset()).native is not None
-    assert vllm.translate(WANTED, Toolset((Tool("clock"),))).native is None
+    assert vllm.translate(ANSWER_FORMAT, Toolset()).native is not None
+    assert vllm.translate(ANSWER_FORMAT, Toolset((Tool("clock"),))).native is None
 
 
 class Caller:
@@ -165,7 +165,7 @@ class Caller:
 
 async def test_only_the_last_turn_is_validated_and_tool_calls_pass_unchanged():
     worker = dispatcher(Caller())
-    call = Call((Message.of("user", "When?"),), tools=Toolset((Tool("clock"),)), answer_format=WANTED)
+    call = Call((Message.of("user", "When?"),), tools=Toolset((Tool("clock"),)), answer_format=ANSWER_FORMAT)
     async with worker.open(call) as reply:
         async for _ in reply:
             pass

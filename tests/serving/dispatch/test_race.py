@@ -562,7 +562,7 @@ async def test_an_engines_hedge_uses_another_replica_or_is_not_sent(replicas: li
     engine = Routed(*replicas)
     await Hedged(worker=VllmWorker("w", "m", engine)).ask()
     assert engine.asked_at == asked_at
-    assert engine.asked <= max(1, len(asked_at))
+    assert engine.n_requests <= max(1, len(asked_at))
 
 
 async def test_a_call_still_queued_when_another_answers_costs_nothing():

@@ -9,7 +9,7 @@ from conductor.model.call import AnswerFormat
 from conductor.model.messages import NO_TOOLS, Tool, Toolset
 from serving.schemas import anthropic, gemini, openai, vllm
 from tests.serving.fuzz_schemas import check_claude, check_gemini, check_openai
-from tests.serving.random_schemas import ROOTS, Made, is_right, whole
+from tests.serving.random_schemas import ROOTS, SchemaAndValue, is_right, whole
 
 Json = dict[str, Any]
 
@@ -29,16 +29,16 @@ def native(translate: Any, schema: Json) -> Any:
 
 
 @given(ROOTS.map(whole))
-def test_every_provider_gets_a_supported_schema_that_excludes_no_valid_answer(made: Made):
-    schema, value = made
-    wanted = AnswerFormat(schema, "it")
+def test_every_provider_gets_a_supported_schema_that_excludes_no_valid_answer(pair: SchemaAndValue):
+    schema, value = pair
+    answer_format = AnswerFormat(schema, "it")
     for translate in (openai.translate, gemini.translate, vllm.translate):
-        native_format = translate(wanted, NO_TOOLS).native
+        native_format = translate(answer_format, NO_TOOLS).native
         assert native_format is None or is_right(dict(native_format.schema or {}), value), (
             translate.__module__
         )
     for_openai, for_claude, for_gemini = (
-        each.translate(wanted, NO_TOOLS).native for each in (openai, anthropic, gemini)
+        each.translate(answer_format, NO_TOOLS).native for each in (openai, anthropic, gemini)
     )
     assert for_openai is not None
     check_openai({"model": "gpt-5", "response_format": openai.response_format(for_openai)})
@@ -119,11 +119,11 @@ def test_equivalent_keywords_are_translated():
 
 def test_with_tools_only_some_providers_get_a_response_format():
     tools = Toolset((Tool("clock"),))
-    wanted = AnswerFormat(closed(a={"type": "null"}))
+    answer_format = AnswerFormat(closed(a={"type": "null"}))
     both = [
         each.__module__.rsplit(".", 1)[1] + "." + each.__name__
         for each in (openai.translate, openai.translate_compatible, anthropic.translate, gemini.translate, vllm.translate)
-        if each(wanted, tools).native
+        if each(answer_format, tools).native
     ]  # fmt: skip
     assert both == ["openai.translate", "anthropic.translate"]
 

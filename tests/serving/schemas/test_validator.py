@@ -8,7 +8,7 @@ from conductor.model.call import AnswerFormat
 from serving.api.answer_format import read_schema
 from serving.schemas.validator import find_fault, without_fences
 
-WANTED = AnswerFormat(
+ANSWER_FORMAT = AnswerFormat(
     {
         "type": "object",
         "properties": {"n": {"type": "integer"}},
@@ -45,7 +45,7 @@ WRONG = {
 @pytest.mark.parametrize("text", WRONG.values(), ids=WRONG.keys())
 def test_a_fault_of_an_answer_is_described_in_a_sentence(text: str):
     began_s = time.thread_time()
-    fault = find_fault(text, WANTED)
+    fault = find_fault(text, ANSWER_FORMAT)
     assert fault
     assert fault.endswith(".")
     assert len(fault) < 600
@@ -54,7 +54,7 @@ def test_a_fault_of_an_answer_is_described_in_a_sentence(text: str):
 
 @pytest.mark.parametrize("text", ['{"n": 1}', ' {"n":1.0}\n', '{"n": -12345678901234567890}'])
 def test_a_valid_answer_has_no_fault(text: str):
-    assert find_fault(text, WANTED) is None
+    assert find_fault(text, ANSWER_FORMAT) is None
 
 
 def test_without_a_schema_any_object_is_valid():
@@ -70,9 +70,9 @@ def test_formats_are_checked():
 
 @pytest.mark.parametrize("pattern", ["^(a+)+$", r"^(?=(a+)+$)(a+)+$", r"(a+)+\1$", "(a|a)*b"])
 def test_every_pattern_is_matched_quickly(pattern: str):
-    wanted = AnswerFormat({"type": "object", "additionalProperties": {"pattern": pattern}})
+    answer_format = AnswerFormat({"type": "object", "additionalProperties": {"pattern": pattern}})
     began_s = time.thread_time()
-    find_fault('{"a": "' + "a" * 50_000 + '!"}', wanted)
+    find_fault('{"a": "' + "a" * 50_000 + '!"}', answer_format)
     assert time.thread_time() - began_s < 1
 
 
@@ -92,11 +92,11 @@ def operation(name: str) -> dict[str, object]:
 def test_a_deep_tree_with_many_alternatives_is_validated_quickly(word: str):
     term = {word: [*(operation(name) for name in "abcdefgh"), {"type": "integer"}]}
     schema = {"type": "object", "properties": {"e": {"$ref": "#/$defs/term"}}, "required": ["e"]}
-    wanted = read_schema(schema | {"$defs": {"term": term}}, "it", True, "text.format")
+    answer_format = read_schema(schema | {"$defs": {"term": term}}, "it", True, "text.format")
     right, wrong = ('{"left":' * 60 + bottom + ', "op": "h"}' * 60 for bottom in ("1", '"x"'))
     began_s = time.thread_time()
-    assert find_fault(f'{{"e": {right}}}', wanted) is None
-    assert "nested too deeply" in str(find_fault(f'{{"e": {wrong}}}', wanted))
-    assert "At" in str(find_fault('{"e": {"op": "a"}}', wanted))
-    assert "required" in str(find_fault("{}", wanted))
+    assert find_fault(f'{{"e": {right}}}', answer_format) is None
+    assert "nested too deeply" in str(find_fault(f'{{"e": {wrong}}}', answer_format))
+    assert "At" in str(find_fault('{"e": {"op": "a"}}', answer_format))
+    assert "required" in str(find_fault("{}", answer_format))
     assert time.thread_time() - began_s < 1

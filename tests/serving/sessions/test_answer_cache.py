@@ -17,7 +17,7 @@ from serving.pool import build_pool
 from serving.sessions.session import RunSpec
 from serving.settings.settings import parse
 from tests.serving.api.keyed import Keyed, keyed
-from tests.serving.api.served import ASK, Json, parsed, said, scripted, served, team
+from tests.serving.api.served import ASK, Json, parsed, scripted, served, streamed_text, team
 from tests.serving.store.stores import replicas
 from tests.states import until
 
@@ -37,7 +37,7 @@ async def ask(it: Keyed, who: str, **body: Any) -> Any:
     return answer
 
 
-async def until_kept(it: Keyed) -> None:
+async def wait_until_stored(it: Keyed) -> None:
     """Wait until every answer is cached, which happens in the background."""
     await until(lambda: it.api.service.sessions.is_idle, "every answer is kept")
 
@@ -61,7 +61,7 @@ async def test_an_equal_request_gets_the_cached_answer_free_of_charge(
             if stream:
                 events = parsed(again.text)
                 summary = events[-2]["podium"]
-                assert said(events) == first.json()["choices"][0]["message"]["content"]
+                assert streamed_text(events) == first.json()["choices"][0]["message"]["content"]
             else:
                 summary = again.json()["podium"]
                 assert again.json()["choices"] == first.json()["choices"]
@@ -159,7 +159,7 @@ async def test_cached_answers_are_per_team_and_hits_are_free(
     async with keyed(store_address, team(**CACHED)) as it:
         await it.directory.set_budget(team_subject(it.ids["search"]), {"day": Decimal(1)})
         first = (await ask(it, "mine")).json()["podium"]
-        await until_kept(it)
+        await wait_until_stored(it)
         for who, is_hit in [
             ("mine", True),
             ("only run", True),
@@ -172,7 +172,7 @@ async def test_cached_answers_are_per_team_and_hits_are_free(
             podium = (await ask(it, who)).json()["podium"]
             assert ("cached_from" in podium) is is_hit, who
             assert (podium["cost_usd"] == 0) is is_hit, who
-            await until_kept(it)
+            await wait_until_stored(it)
         while True:
             day = (await it.ask("admin", "GET", f"/v1/admin/teams/{it.ids['search']}/budget")).json()["day"]
             if Decimal(day["held_usd"]) == 0 and Decimal(day["spent_usd"]) > 0:
@@ -188,7 +188,7 @@ async def test_a_cached_answer_requires_access_to_the_same_workers(
 
         async def is_hit(who: str) -> bool:
             podium = (await ask(it, who)).json()["podium"]
-            await until_kept(it)
+            await wait_until_stored(it)
             return "cached_from" in podium
 
         assert [await is_hit("mine") for _ in range(2)] == [False, True]

@@ -46,8 +46,8 @@ def turn_of(number: int, result: str = "R", thought: str = "signed") -> StepTurn
         FinishReason.TOOL_CALLS,
         native=Native("a", "", {"t": thought}),
     )
-    given = (GivenResult(number, ToolResult(call.id, (Text(result),))),)
-    return StepTurn(reply, (PendingCall(number, call),), given)
+    results = (GivenResult(number, ToolResult(call.id, (Text(result),))),)
+    return StepTurn(reply, (PendingCall(number, call),), results)
 
 
 def run_of(id: str, conversation: Sequence[Message] = (QUESTION,), *turns: StepTurn, **step: Any) -> Record:
@@ -75,9 +75,9 @@ async def test_turns_are_found_by_the_clients_call_ids() -> None:
     turns, record = EarlierTurns(client), run_of(RUNS[0], (QUESTION,), turn_of(0), turn_of(1))
     turns.remember(record)
     messages = await sent_by(client, record)
-    found = await turns.find(messages, MINE)
-    assert list(found) == [call.id for message in messages for call in message.tool_calls]
-    assert list(found.values()) == list(record.plans[0].steps[0].turns)
+    by_call_id = await turns.find(messages, MINE)
+    assert list(by_call_id) == [call.id for message in messages for call in message.tool_calls]
+    assert list(by_call_id.values()) == list(record.plans[0].steps[0].turns)
     assert await turns.find(messages[:1], MINE) == {}
 
 
@@ -89,8 +89,13 @@ async def test_the_ids_of_a_turn_are_in_the_order_of_its_calls() -> None:
     ids = await client.call_ids()
     calls = [ToolCall(ids.sign(CallName(record.id, number)), "read", "{}") for number in (1, 0)]
     results = [Message("tool", (ToolResult(call.id, (Text("R"),)),)) for call in calls]
-    asked = [QUESTION, Message("assistant", (Text("I read."), *calls)), *results, Message.of("user", "And?")]
-    assert list(await turns.find(asked, MINE)) == [call.id for call in reversed(calls)]
+    messages = [
+        QUESTION,
+        Message("assistant", (Text("I read."), *calls)),
+        *results,
+        Message.of("user", "And?"),
+    ]
+    assert list(await turns.find(messages, MINE)) == [call.id for call in reversed(calls)]
 
 
 async def test_turns_of_another_key_or_with_another_beginning_are_not_found() -> None:
@@ -269,9 +274,9 @@ async def test_memory_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     for record in records:
         turns.remember(record)
     newest_first = records[::-1]
-    found = [len(await turns.find(await sent_by(client, each, "R" * 100), MINE)) for each in newest_first]
-    assert 0 < sum(found) <= 6
-    assert found[0] == 1
+    counts = [len(await turns.find(await sent_by(client, each, "R" * 100), MINE)) for each in newest_first]
+    assert 0 < sum(counts) <= 6
+    assert counts[0] == 1
 
 
 async def test_ids_of_other_servers_are_ignored() -> None:

@@ -37,13 +37,13 @@ class Live:
     def write(self, settings: Json | str) -> None:
         self.path.write_text(settings if isinstance(settings, str) else yaml.safe_dump(settings))
 
-    async def until_taken(self) -> None:
+    async def wait_until_applied(self) -> None:
         """Wait until the next change is served."""
         before = self.api.service.pool
         while self.api.service.pool is before:
             await asyncio.sleep(0.01)
 
-    async def until_refused(self) -> str:
+    async def wait_until_rejected(self) -> str:
         while self.api.service.refused is None:
             await asyncio.sleep(0.01)
         return self.api.service.refused
@@ -88,7 +88,7 @@ async def test_a_worker_moves_to_another_server_under_load_without_failures(tmp_
         load_tasks = [asyncio.create_task(load()) for _ in range(8)]
         for server in (new, old, new):
             n_before = len(server.requests)
-            task = asyncio.create_task(it.until_taken())
+            task = asyncio.create_task(it.wait_until_applied())
             it.write(one(server.url))
             await task
             while len(server.requests) < n_before + 20:
@@ -110,7 +110,7 @@ async def test_current_calls_end_with_the_old_settings(tmp_path: Path) -> None:
         while not it.api.service.running:
             await asyncio.sleep(0.01)
         it.write(slow("the new one"))
-        await it.until_taken()
+        await it.wait_until_applied()
         after = await it.api.ok({"model": "w"})
         assert not before.done(), "the new one answers while the old one is still at it"
         assert after["choices"][0]["message"]["content"] == "the new one"
@@ -123,7 +123,7 @@ async def test_a_new_price_applies_to_the_next_request(tmp_path: Path) -> None:
     async with serving(OpenAIWire()) as wire, live(tmp_path, one(wire.url)) as it:
         assert (await it.api.ok({"model": "w"}))["podium"]["cost_usd"] is None
         it.write(one(wire.url, price={"input_usd_per_mtok": 1, "output_usd_per_mtok": 1}))
-        await it.until_taken()
+        await it.wait_until_applied()
         assert (await it.api.ok({"model": "w"}))["podium"]["cost_usd"] == pytest.approx(19e-6)
 
 
@@ -137,7 +137,7 @@ async def test_a_rotated_key_file_is_used_by_the_next_request(tmp_path: Path) ->
         fresh.touch(0o600)
         fresh.write_text("second-key")
         fresh.rename(key)
-        await it.until_taken()
+        await it.wait_until_applied()
         await it.api.ok({"model": "w"})
         assert [request.headers["authorization"] for request in wire.requests] == [
             "Bearer first-key",
@@ -162,14 +162,14 @@ async def test_an_invalid_file_is_rejected_and_the_old_settings_stay(
     async with live(tmp_path, {"workers": [scripted("w", "still here")]}) as it:
         before = it.api.service.pool
         it.write(bad)
-        assert fault in await it.until_refused()
+        assert fault in await it.wait_until_rejected()
         assert fault in (await it.api.http.get("/readyz")).json()["refused_user_config"]
         assert it.api.service.pool is before
         assert (await it.api.ok({"model": "w"}))["choices"][0]["message"]["content"] == "still here"
         with pytest.raises(SettingsError, match=fault):
             await it.settings.reload()
         it.write({"workers": [scripted("w", "better")]})
-        await it.until_taken()
+        await it.wait_until_applied()
         assert "refused_user_config" not in (await it.api.http.get("/readyz")).json()
 
 
@@ -184,14 +184,14 @@ async def test_a_missing_or_incomplete_file_changes_nothing(tmp_path: Path) -> N
             it.write(f"workers: [{'x' * n}")
             await asyncio.sleep(0.01)
         it.write({"workers": [scripted("w", "two")]})
-        await it.until_taken()
+        await it.wait_until_applied()
 
 
 async def test_a_user_configs_patches_stay_when_the_file_changes(tmp_path: Path) -> None:
     async with live(tmp_path, {"workers": [scripted("w", "one"), scripted("v")]}) as it:
         await it.settings.patch({"workers": [{"name": "v", "replies": ["patched"]}]})
         it.write({"workers": [scripted("w", "two"), scripted("v")]})
-        await it.until_taken()
+        await it.wait_until_applied()
         texts = [
             (await it.api.ok({"model": name}))["choices"][0]["message"]["content"] for name in ("w", "v")
         ]
@@ -210,7 +210,7 @@ async def test_a_replica_that_starts_after_an_edit_uses_the_edited_file(tmp_path
             api.service, deployed, lambda new: build_pool(new, NOTHING, {}), source, poll_s=0.02
         )
         it = Live(api, follows, path)
-        task = asyncio.create_task(it.until_taken())
+        task = asyncio.create_task(it.wait_until_applied())
         follows.start()
         await task
         assert (await api.ok({"model": "w"}))["choices"][0]["message"]["content"] == "as edited"

@@ -43,7 +43,7 @@ def naming(id: str, times: int = 1) -> Json:
     return {"messages": [{"role": "user", "content": times * [{"type": "file", "file": {"file_id": id}}]}]}
 
 
-def check_refused(answer: httpx2.Response) -> None:
+def check_rejected(answer: httpx2.Response) -> None:
     assert (answer.status_code, answer.json()["error"]["code"]) == (429, "overloaded")
     assert int(answer.headers["retry-after"]) >= 1
 
@@ -52,7 +52,7 @@ async def test_images_over_the_memory_budget_are_rejected_until_a_run_has_ended(
     async with served(slow_team()) as api:
         first = asyncio.create_task(api.post(SHOWN | {"model": "a"}))
         await until(lambda: len(api.worker("a").calls) == 1)
-        check_refused(await api.post(SHOWN | {"model": "b"}))
+        check_rejected(await api.post(SHOWN | {"model": "b"}))
         assert not api.worker("b").calls, "nobody was called"
         await api.ok({"model": "b"})
         first.cancel()
@@ -74,7 +74,7 @@ async def test_a_stored_file_is_not_read_for_a_rejected_request() -> None:
         body = naming(await upload(api)) | {"model": "a"}
         first = asyncio.create_task(api.post(body))
         await until(lambda: len(api.worker("a").calls) == 1)
-        check_refused(await api.post(body))
+        check_rejected(await api.post(body))
         assert files.n_read == 1
         first.cancel()
 

@@ -17,8 +17,8 @@ from serving.database.address import Address
 from serving.sessions import run_admission as admission_module
 from serving.store.stored_runs import StoredRuns
 from tests.serving.api.served import ASK, Json, scripted, team
-from tests.serving.store.stores import Replica, opened, replicas
-from tests.serving.store.test_once import KEY
+from tests.serving.store.stores import Replica, open_stores, replicas
+from tests.serving.store.test_idempotency import KEY
 from tests.states import until
 
 FLOOD, MODEST = Account("flood"), Account("modest")
@@ -97,7 +97,7 @@ class CountedRuns(StoredRuns):
 
 
 async def test_concurrent_look_ups_of_the_same_events_share_one_query(store_address: Address) -> None:
-    async with opened(store_address) as (store, _):
+    async with open_stores(store_address) as (store, _):
         await store.database()
         runs = CountedRuns(store)
         first = asyncio.create_task(runs.events("wf_1", 0))

@@ -155,8 +155,8 @@ async def test_every_worker_of_a_replaced_pool_is_closed_after_its_last_answer(
 async def test_a_run_continues_whenever_settings_change_during_its_resumption() -> None:
     for n_turns in range(TURNS):
         it = service()
-        asked = await answer_of(it, CHAT, {"messages": MESSAGES, "tools": [TOOL]}, 0, {})
-        message = asked["choices"][0]["message"]
+        first_answer = await answer_of(it, CHAT, {"messages": MESSAGES, "tools": [TOOL]}, 0, {})
+        message = first_answer["choices"][0]["message"]
         result = {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": "42"}
         turns = [*MESSAGES, message, result]
         answer = await answer_of(it, CHAT, {"messages": turns, "tools": [TOOL]}, n_turns, {})

@@ -26,7 +26,7 @@ from serving.store import journal as journal_module
 from serving.store.journal import LATE_FOR_S, LATE_S, WRITTEN_WITHIN_S, RunJournal
 from tests.serving.api.served import ASK, Json, listening, scripted, team
 from tests.serving.store.stores import Replica, replicas
-from tests.serving.store.test_once import ask
+from tests.serving.store.test_idempotency import ask
 from tests.states import until
 
 WORDS = " ".join(f"word{n}" for n in range(40))
@@ -77,11 +77,11 @@ class AwayStore:
     """Database that fails the first write and hangs at the second."""
 
     def __init__(self) -> None:
-        self.asked = 0
+        self.n_writes = 0
 
     async def write(self, *_: object) -> None:
-        self.asked += 1
-        if self.asked > 1:
+        self.n_writes += 1
+        if self.n_writes > 1:
             await asyncio.Event().wait()
         raise StoreUnavailable("It is away.")
 
@@ -97,7 +97,7 @@ async def away_journal(limits: LimitSettings) -> AsyncGenerator[RunJournal]:
     store: Any = AwayStore()
     journal = RunJournal(store, lambda: limits)
     await journal.put(ended("wf_0"))
-    await until(lambda: store.asked == 2, "it is tried again")
+    await until(lambda: store.n_writes == 2, "it is tried again")
     try:
         yield journal
     finally:

@@ -36,7 +36,7 @@ class Replica:
 
 
 @asynccontextmanager
-async def opened(address: Address, **options: Any) -> AsyncGenerator[tuple[ReplicaStore, DatabaseStore]]:
+async def open_stores(address: Address, **options: Any) -> AsyncGenerator[tuple[ReplicaStore, DatabaseStore]]:
     store = ReplicaStore(address, renew_s=60)
     records = DatabaseStore(store, LimitSettings, sweep_s=60, **options)
     try:

@@ -26,8 +26,8 @@ from serving.redaction.slices import finish
 from serving.redaction.texts import map_texts
 from serving.store.content import ContentJournal, kept_part
 from serving.store.retention import DAY_US
-from tests.serving.api.served import ASK, parsed, said, scripted, team
-from tests.serving.store.stores import Replica, opened, replicas
+from tests.serving.api.served import ASK, parsed, scripted, streamed_text, team
+from tests.serving.store.stores import Replica, open_stores, replicas
 from tests.serving.store.test_database_store import EVENTS, begun, tell
 from tests.serving.store.test_retention import NOW_S, NOW_US, shown
 
@@ -64,15 +64,15 @@ async def limited(
 async def everything(router: Replica) -> bytes:
     """Return everything that the store has of runs, once all is written."""
     await router.records._idle.wait()
-    found: list[Any] = []
+    texts: list[Any] = []
     for query in ("SELECT numbers, body FROM run", "SELECT body, NULL FROM run_event"):
         for row in await router.rows(query):
-            found += [zlib.decompress(bytes(each)) for each in row if each is not None]
-    found += [
+            texts += [zlib.decompress(bytes(each)) for each in row if each is not None]
+    texts += [
         f"{text}\n{question}".encode()
         for text, question in await router.rows("SELECT text, question FROM run_text")
     ]
-    return b"\n".join(found)
+    return b"\n".join(texts)
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -84,11 +84,15 @@ async def test_secrets_in_prompts_outputs_and_streams_are_not_stored(
         answer = await router.api.http.post(
             "/v1/chat/completions", json=body, headers=headers | {"idempotency-key": "one"}
         )
-        heard = said(parsed(answer.text)) if stream else answer.json()["choices"][0]["message"]["content"]
+        heard = (
+            streamed_text(parsed(answer.text))
+            if stream
+            else answer.json()["choices"][0]["message"]["content"]
+        )
         assert SECRET in heard  # the client gets the worker's own words
-        kept = await everything(router)
-        assert SECRET.encode() not in kept
-        assert PERSON.encode() in kept
+        content = await everything(router)
+        assert SECRET.encode() not in content
+        assert PERSON.encode() in content
         id = answer.headers["x-podium-workflow-id"]
         record = (await router.api.http.get(f"/v1/workflows/{id}", headers=headers)).text
         events = (await router.api.http.get(f"/v1/workflows/{id}/events", headers=headers)).text
@@ -104,9 +108,9 @@ async def test_personal_data_is_not_stored_if_the_policy_forbids_it(store_addres
         await router.api.http.post(
             "/v1/chat/completions", json=body, headers=headers | {"idempotency-key": "one"}
         )
-        kept = await everything(router)
-        assert PERSON.encode() not in kept
-        assert b"[e-mail address removed]" in kept
+        content = await everything(router)
+        assert PERSON.encode() not in content
+        assert b"[e-mail address removed]" in content
 
 
 async def test_without_stored_content_events_are_still_recorded(
@@ -117,8 +121,8 @@ async def test_without_stored_content_events_are_still_recorded(
         answer = await router.api.http.post("/v1/chat/completions", json=body, headers=headers)
         assert answer.json()["choices"][0]["logprobs"]["content"]
         id = answer.headers["x-podium-workflow-id"]
-        kept = await everything(router)
-        assert not [word for word in (b"My key", b"One", b"three", b"Find a reason") if word in kept]
+        content = await everything(router)
+        assert not [word for word in (b"My key", b"One", b"three", b"Find a reason") if word in content]
         record = (await router.api.http.get(f"/v1/workflows/{id}", headers=headers)).json()
         assert (record["content"], record["status"]) == (False, "finished")
         assert record["usage"]["total_tokens"] > 0
@@ -170,7 +174,7 @@ async def test_texts_are_removed_when_the_teams_or_keys_policy_requires_it(store
         await directory.change_team_policy(owner.id, AccountPolicy(content_days=2))
         _, key = await directory.create_key("app")
         await directory.change_key_policy(key.id, AccountPolicy(content_days=5))
-        async with opened(store_address) as (_, store):
+        async with open_stores(store_address) as (_, store):
             for id, days, account in (
                 ("new", 1, Account("key_x", owner.id)),
                 ("old", 3, Account("key_x", owner.id)),
@@ -192,13 +196,13 @@ def test_the_texts_of_a_run_share_one_limit_of_checked_numbers() -> None:
     """A limit per text would not help, because a request can have 200,000 texts."""
     numbers = [Message.of("user", f"+999 {n:09}") for n in range(MOST_CHECKED + 100)]
     task = Task(tuple(numbers), permit=Permit(hides_personal_data=True))
-    kept = kept_part(RunRecords(replace(begun("wf_1"), task=task))).record.task.conversation
-    assert list(kept[:MOST_CHECKED]) == numbers[:MOST_CHECKED]
-    assert {message.text for message in kept[MOST_CHECKED:]} == {"[telephone number removed]"}
-    told: list[Record] = []
-    journal = ContentJournal(task.permit, lambda record, *_: told.append(record))
+    part = kept_part(RunRecords(replace(begun("wf_1"), task=task))).record.task.conversation
+    assert list(part[:MOST_CHECKED]) == numbers[:MOST_CHECKED]
+    assert {message.text for message in part[MOST_CHECKED:]} == {"[telephone number removed]"}
+    records: list[Record] = []
+    journal = ContentJournal(task.permit, lambda record, *_: records.append(record))
     journal.note(replace(begun("wf_1"), task=task), 1, EVENTS[0])
-    assert told[0].task.conversation == kept
+    assert records[0].task.conversation == part
 
 
 def test_the_lines_of_a_file_share_one_limit_of_checked_numbers() -> None:

@@ -31,13 +31,13 @@ from serving.store.run_filter import RunFilter
 from serving.store.store import StoreListener
 from tests.databases import Postgres
 from tests.serving.api.served import scripted, team
-from tests.serving.store.stores import opened, replicas
+from tests.serving.store.stores import open_stores, replicas
 from tests.states import until
 
 pytestmark = pytest.mark.postgresql
 
 MINE, OTHERS, ALONE = Account("k1", "t1"), Account("k2", "t2"), Account("k3")
-SAID = CallResult("Secret words. \ud800\x00", "a", "m", Usage(10, 20), Decimal("0.5"), FinishReason.STOP)
+RESULT = CallResult("Secret words. \ud800\x00", "a", "m", Usage(10, 20), Decimal("0.5"), FinishReason.STOP)
 
 
 def begun(id: str, created: float = 1.0, account: Account = MINE, owner: str = "") -> Record:
@@ -55,7 +55,7 @@ EVENTS = (
     PlanStarted(0.1, 0, 0, "conductor", "conductor", (Message.of("user", "Plan: Secret?"),)),
     StepPlanned(0.2, 0, 0, Step("a", "Find the secret.", ())),
     StepStarted(0.3, 0, 0, (Message.of("user", "Secret?"),)),
-    StepFinished(0.4, 0, 0, SAID),
+    StepFinished(0.4, 0, 0, RESULT),
     AnswerDelta(0.5, "Secret"),
     AnswerDelta(0.5, " words."),
     RunFinished(0.6, "Secret words.", FinishReason.STOP),
@@ -89,7 +89,7 @@ async def ids(
 
 
 async def test_another_replica_reads_an_unchanged_record(store_address: Address) -> None:
-    async with opened(store_address) as (_, one), opened(store_address) as (_, other):
+    async with open_stores(store_address) as (_, one), open_stores(store_address) as (_, other):
         record = await tell(one, begun("wf_1"))
         assert await one.get("wf_1") == RunRecords(record), "also before it is written"
         await one.aclose()
@@ -99,7 +99,7 @@ async def test_another_replica_reads_an_unchanged_record(store_address: Address)
 
 
 async def test_a_list_loads_no_bodies_and_shows_only_the_question(store_address: Address) -> None:
-    async with opened(store_address) as (_, one), opened(store_address) as (store, other):
+    async with open_stores(store_address) as (_, one), open_stores(store_address) as (store, other):
         await tell(one, begun("wf_1"))
         await one.aclose()
         async with (await store.database()).writing() as connection:
@@ -117,7 +117,7 @@ async def test_a_list_loads_no_bodies_and_shows_only_the_question(store_address:
 async def test_lists_are_paged_by_start_time_and_limited_to_the_callers_team(
     store_address: Address,
 ) -> None:
-    async with opened(store_address) as (_, store):
+    async with open_stores(store_address) as (_, store):
         accounts = {"a": MINE, "b": OTHERS, "c": MINE, "d": ALONE, "e": MINE, "f": MINE}
         for n, (id, account) in enumerate(accounts.items()):
             await tell(store, begun(id, 1.0 + n // 2, account))
@@ -133,7 +133,7 @@ async def test_lists_are_paged_by_start_time_and_limited_to_the_callers_team(
 
 
 async def test_another_replica_reads_events_while_the_run_continues(store_address: Address) -> None:
-    async with opened(store_address) as (_, one), opened(store_address) as (_, other):
+    async with open_stores(store_address) as (_, one), open_stores(store_address) as (_, other):
         record = await tell(one, begun("wf_1"), 4)
         await until_written(other, 4)
         page = await other.events("wf_1", 0)
@@ -166,7 +166,7 @@ async def test_a_lost_run_costs_what_the_ledger_states_even_without_its_last_eve
 ) -> None:
     paid = """INSERT INTO ledger (kind, run_id, key_id, day, month, amount, exact, above_hold, at_us)
         VALUES ('call', 'wf_1', 'k', 1, 1, 700000000000, 1, 0, 1)"""
-    async with opened(store_address) as (dying, one), opened(store_address) as (_, other):
+    async with open_stores(store_address) as (dying, one), open_stores(store_address) as (_, other):
         await tell(one, begun("wf_1"), 4)
         await until_written(other, 4)
         async with (await dying.database()).writing() as connection:
@@ -198,7 +198,7 @@ async def test_a_lost_run_shows_later_charges_of_the_ledger(
     cost_usd: str | None,
     is_bound: bool,
 ) -> None:
-    async with opened(store_address) as (dying, one), opened(store_address) as (_, other):
+    async with open_stores(store_address) as (dying, one), open_stores(store_address) as (_, other):
         account = NO_ACCOUNT if entries is None else MINE
         record = replace(begun("wf_1", account=account), owner=one.owner)
         for event in EVENTS[:n_events]:
@@ -223,7 +223,7 @@ async def test_a_lost_run_shows_later_charges_of_the_ledger(
 
 
 async def test_a_dead_replicas_run_is_lost_and_keeps_its_costs(store_address: Address) -> None:
-    async with opened(store_address) as (dying, one), opened(store_address) as (_, other):
+    async with open_stores(store_address) as (dying, one), open_stores(store_address) as (_, other):
         await tell(one, begun("wf_1"), 4)
         await tell(one, begun("wf_2"))
         await until_written(other, 4)
@@ -236,7 +236,7 @@ async def test_a_dead_replicas_run_is_lost_and_keeps_its_costs(store_address: Ad
         lost = await other.get("wf_1")
         assert lost is not None
         assert (lost.record.status, lost.record.cost_usd) == ("lost", Decimal("0.5"))
-        assert lost.record.steps[0].result == SAID
+        assert lost.record.steps[0].result == RESULT
         listed = {run.record.id: run.record.status for run in (await other.newest(2, ANONYMOUS)).runs}
         assert listed == {"wf_1": "lost", "wf_2": "finished"}
         # it was only frozen, and ends its run after all
@@ -247,7 +247,7 @@ async def test_a_dead_replicas_run_is_lost_and_keeps_its_costs(store_address: Ad
 
 
 async def test_runs_that_wait_for_the_store_can_be_read_locally(postgres: Postgres) -> None:
-    async with opened(await asyncio.to_thread(postgres.make_database)) as (_, store):
+    async with open_stores(await asyncio.to_thread(postgres.make_database)) as (_, store):
         await tell(store, begun("wf_1"))
         await store.aclose()
         await asyncio.to_thread(postgres.stop)
@@ -289,7 +289,7 @@ async def test_two_routers_show_each_others_runs(store_address: Address) -> None
 
 async def test_the_listener_is_notified_once_a_resumable_event_is_written(store_address: Address) -> None:
     heard = RecordingListener()
-    async with opened(store_address, listener=heard) as (store, one):
+    async with open_stores(store_address, listener=heard) as (store, one):
         one.keep("wf_1")
         record = await tell(one, begun("wf_1"), 2)
         await until(lambda: heard.seqs == [1, 2], "the first items are written")
@@ -304,15 +304,15 @@ async def test_the_listener_is_notified_once_a_resumable_event_is_written(store_
 
 async def test_new_runs_are_written_before_events_of_others(store_address: Address) -> None:
     heard = RecordingListener()
-    async with opened(store_address, listener=heard) as (_, one):
-        told = heard.runs
-        known = [await tell(one, begun(f"wf_{n}"), 1) for n in range(20)]
-        await until(lambda: len(told) == len(known), "their beginnings are packed")
-        for record in known:
+    async with open_stores(store_address, listener=heard) as (_, one):
+        run_ids = heard.runs
+        records = [await tell(one, begun(f"wf_{n}"), 1) for n in range(20)]
+        await until(lambda: len(run_ids) == len(records), "their beginnings are packed")
+        for record in records:
             one.note(fold(record, [EVENTS[1]]), 2, EVENTS[1])
         await tell(one, begun("wf_new"), 1)
-        await until(lambda: len(told) == 2 * len(known) + 1, "all of it is packed")
-        assert told[len(known)] == "wf_new"
+        await until(lambda: len(run_ids) == 2 * len(records) + 1, "all of it is packed")
+        assert run_ids[len(records)] == "wf_new"
 
 
 async def test_a_background_run_is_accepted_once_another_replica_could_resume_it(
@@ -337,7 +337,7 @@ async def test_new_runs_are_written_soon_although_the_loop_is_busy(store_address
             time.sleep(0.03)  # noqa: ASYNC251 (as hundreds of streams do)
             await asyncio.sleep(0)
 
-    async with opened(store_address, listener=heard) as (_, one):
+    async with open_stores(store_address, listener=heard) as (_, one):
         await tell(one, begun("wf_first"), 1)
         await one.wait_until_written("wf_first")  # opens the database
         heard.runs.clear()
@@ -356,16 +356,16 @@ async def test_a_runs_end_is_written_although_many_new_runs_arrive(
 ) -> None:
     monkeypatch.setattr(journal, "AT_ONCE", 4)
     heard = RecordingListener()
-    async with opened(store_address, listener=heard) as (_, one):
+    async with open_stores(store_address, listener=heard) as (_, one):
         record = await tell(one, begun("wf_old"), 1)
         await one.wait_until_written("wf_old")
-        told = heard.runs
-        told.clear()
+        run_ids = heard.runs
+        run_ids.clear()
         one.note(fold(record, [EVENTS[1]]), 2, EVENTS[1])
         for n in range(20):
             await tell(one, begun(f"wf_{n}"), 1)
-        await until(lambda: "wf_old" in told, "what goes on is packed")
-        assert told.index("wf_old") < 4
+        await until(lambda: "wf_old" in run_ids, "what goes on is packed")
+        assert run_ids.index("wf_old") < 4
 
 
 @pytest.mark.parametrize("how", ["waits for tools", "is dropped"])
@@ -373,7 +373,7 @@ async def test_waiting_for_a_run_that_left_the_journal_fails_immediately(
     store_address: Address, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     monkeypatch.setattr(journal, "BATCH_S", 60.0)
-    async with opened(store_address) as (_, one):
+    async with open_stores(store_address) as (_, one):
         one.keep("wf_1")
         record = await tell(one, begun("wf_1"), 1)
         waiting = asyncio.create_task(one.wait_until_written("wf_1"))

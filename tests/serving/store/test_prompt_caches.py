@@ -31,7 +31,7 @@ from serving.store.prompt_caches import (
     rows_of,
     tail_of,
 )
-from tests.serving.store.stores import opened
+from tests.serving.store.stores import open_stores
 
 pytestmark = pytest.mark.postgresql
 
@@ -52,7 +52,7 @@ async def read(caches: PromptCaches) -> list[PromptCacheRow]:
 
 
 async def test_another_replica_finds_the_worker_of_the_last_turn(store_address: Address) -> None:
-    async with opened(store_address) as (one, _), opened(store_address) as (other, _):
+    async with open_stores(store_address) as (one, _), open_stores(store_address) as (other, _):
         mine, theirs = PromptCaches(one, patience_s=60), PromptCaches(other, patience_s=60)
         assert await mine.find("c1", "key_1") == []
         first = row()
@@ -68,7 +68,7 @@ async def test_another_replica_finds_the_worker_of_the_last_turn(store_address: 
 
 
 async def test_the_newest_row_wins_in_any_order(store_address: Address) -> None:
-    async with opened(store_address) as (store, _):
+    async with open_stores(store_address) as (store, _):
         caches = PromptCaches(store, patience_s=60)
         newer = row(at_us=9)
         for each in (newer, row(at_us=5)):
@@ -81,7 +81,7 @@ async def test_the_newest_row_wins_in_any_order(store_address: Address) -> None:
 
 
 async def test_an_expired_row_is_ignored_and_then_removed(store_address: Address) -> None:
-    async with opened(store_address) as (store, records):
+    async with open_stores(store_address) as (store, records):
         caches = PromptCaches(store, patience_s=60)
         caches.keep(row(drop_us=now_us() - 1), "key_1")
         caches.keep(row("b"), "key_1")
@@ -92,12 +92,12 @@ async def test_an_expired_row_is_ignored_and_then_removed(store_address: Address
 
 
 async def test_rows_that_may_not_be_stored_stay_in_memory(store_address: Address) -> None:
-    async with opened(store_address) as (store, _):
+    async with open_stores(store_address) as (store, _):
         caches = PromptCaches(store, patience_s=60)
-        kept = row()
-        caches.keep(kept, "key_1", stores=False)
+        cache_row = row()
+        caches.keep(cache_row, "key_1", stores=False)
         await caches.flush()
-        assert await caches.find("c1", "key_1") == [kept]
+        assert await caches.find("c1", "key_1") == [cache_row]
         assert await PromptCaches(store, patience_s=60).find("c1", "key_1") == []
 
 
@@ -105,10 +105,10 @@ async def test_an_unavailable_store_delays_no_turn_and_memory_is_used() -> None:
     store = ReplicaStore(parse_address("postgresql://podium:x@127.0.0.1:1/x"))
     try:
         for caches in (PromptCaches(store, patience_s=60), PromptCaches()):
-            kept = row()
+            cache_row = row()
             async with asyncio.timeout(3 * prompt_caches.PATIENCE_S + 1):
-                caches.keep(kept, "key_1")
-                assert await caches.find("c1", "key_1") == [kept]
+                caches.keep(cache_row, "key_1")
+                assert await caches.find("c1", "key_1") == [cache_row]
     finally:
         await store.aclose()
 
@@ -146,25 +146,33 @@ def run_of(*conversation: Message, lifetime: Any = "", **fields: Any) -> Record:
     return Record("wf_1", task, 1_000.0, plans=(plan,), wall_s=2.5, **({"status": "finished"} | fields))
 
 
-def said(*words: str) -> tuple[Message, ...]:
+def alternating_turns(*words: str) -> tuple[Message, ...]:
     return tuple(Message.of("user" if n % 2 == 0 else "assistant", each) for n, each in enumerate(words))
 
 
 def test_a_runs_row_is_about_the_worker_that_answered() -> None:
-    (made,) = rows_of(run_of(*said("Why?", "Word " * 40, "And now?")), 60)
-    assert (made.worker, made.deployment, made.tokens, made.turns, made.n_messages) == (
+    (cache_row,) = rows_of(run_of(*alternating_turns("Why?", "Word " * 40, "And now?")), 60)
+    assert (
+        cache_row.worker,
+        cache_row.deployment,
+        cache_row.tokens,
+        cache_row.turns,
+        cache_row.n_messages,
+    ) == (
         "b",
         "eu",
         4_000,
         2,
         3,
     )
-    assert made.answer_tokens == (50 + 30) // 2
-    assert (made.written_us, made.drop_us, made.lifetime) == (1_002_500_000, 1_062_500_000, "")
-    assert [made.id] == row_ids(PromptCache(conversation="cv_1"), said("Why?", "Something else."))
-    assert made.tail == tail_of(said("?", "", "And now?"))
-    marked = replace_parts(said("Why?")[0], "1h")
-    runs = (run_of(*said("Why?"), lifetime="5m"), run_of(marked))
+    assert cache_row.answer_tokens == (50 + 30) // 2
+    assert (cache_row.written_us, cache_row.drop_us, cache_row.lifetime) == (1_002_500_000, 1_062_500_000, "")
+    assert [cache_row.id] == row_ids(
+        PromptCache(conversation="cv_1"), alternating_turns("Why?", "Something else.")
+    )
+    assert cache_row.tail == tail_of(alternating_turns("?", "", "And now?"))
+    marked = replace_parts(alternating_turns("Why?")[0], "1h")
+    runs = (run_of(*alternating_turns("Why?"), lifetime="5m"), run_of(marked))
     assert [row.lifetime for each in runs for row in rows_of(each, 60)] == ["5m", "1h"]
 
 
@@ -181,15 +189,15 @@ def test_a_runs_row_is_about_the_worker_that_answered() -> None:
 def test_a_row_is_remembered_as_long_as_its_cache_lasts(
     keep_s: float, cache: PromptCache, expected_s: float
 ) -> None:
-    record = run_of(*said("Why?"))
+    record = run_of(*alternating_turns("Why?"))
     options = WireOptions(prompt_cache=msgspec.structs.replace(cache, conversation="cv_1"))
     task = msgspec.structs.replace(record.task, sampling=Sampling(options=options))
-    (made,) = rows_of(msgspec.structs.replace(record, task=task), keep_s)
-    assert made.drop_us - made.written_us == expected_s * 1_000_000
+    (cache_row,) = rows_of(msgspec.structs.replace(record, task=task), keep_s)
+    assert cache_row.drop_us - cache_row.written_us == expected_s * 1_000_000
 
 
 def test_a_run_has_a_row_for_each_worker_that_has_read_the_conversation() -> None:
-    record = run_of(*said("Why?"), task={"tools": READ})
+    record = run_of(*alternating_turns("Why?"), task={"tools": READ})
     (plan,) = record.plans
     result = CallResult("So.", "c", "m", Usage(5_000, 10), None, FinishReason.STOP)
     first = msgspec.structs.replace(plan.steps[0], result=result, first_token_s=0.5)
@@ -202,7 +210,7 @@ def test_a_run_has_a_row_for_each_worker_that_has_read_the_conversation() -> Non
     assert set(rows) == {"b", "c", "d"}, "a step without tools has another prefix"
     assert [rows["c"].tokens, rows["c"].written_us] == [5_000, 1_000_500_000]
     assert max(rows.values(), key=lambda row: row.written_us).worker == "b", "it gave the answer"
-    assert is_unchanged(rows["c"], said("Why?", "Because.", "And now?"), READ)
+    assert is_unchanged(rows["c"], alternating_turns("Why?", "Because.", "And now?"), READ)
 
 
 def replace_parts(message: Message, cache: Any) -> Message:
@@ -212,24 +220,24 @@ def replace_parts(message: Message, cache: Any) -> Message:
 
 
 def test_a_caches_lifetime_starts_when_the_last_calls_answer_begins() -> None:
-    record = run_of(*said("Why?"))
+    record = run_of(*alternating_turns("Why?"))
     (plan,) = record.plans
     spoke = msgspec.structs.replace(plan.steps[0], first_token_s=0.5)
     calls = (PendingCall(0, ToolCall("t1", "read", "{}")),)
     turn = StepTurn(CallResult("", "b", "m", None, None, FinishReason.TOOL_CALLS), calls, answered_s=40.0)
     for step, at_s in ((spoke, 0.5), (msgspec.structs.replace(spoke, turns=(turn,)), 40.0)):
         plans = (msgspec.structs.replace(plan, steps=(step,)),)
-        (made,) = rows_of(msgspec.structs.replace(record, plans=plans), 60)
-        assert made.written_us == int((1_000 + at_s) * 1e6)
+        (cache_row,) = rows_of(msgspec.structs.replace(record, plans=plans), 60)
+        assert cache_row.written_us == int((1_000 + at_s) * 1e6)
 
 
 def test_the_clients_breakpoints_determine_the_lifetime() -> None:
     for mark, lifetime in (("ephemeral", "5m"), ("5m", "5m"), ("1h", "1h")):
-        marked = run_of(replace_parts(said("Why?")[0], mark), lifetime="1h")
+        marked = run_of(replace_parts(alternating_turns("Why?")[0], mark), lifetime="1h")
         assert lifetime_of(marked.task) == lifetime
     tools = Toolset((Tool("read", cache="1h"),))
-    assert lifetime_of(msgspec.structs.replace(run_of(*said("Why?")).task, tools=tools)) == "1h"
-    assert lifetime_of(run_of(*said("Why?"), lifetime="1h").task) == "1h"
+    assert lifetime_of(msgspec.structs.replace(run_of(*alternating_turns("Why?")).task, tools=tools)) == "1h"
+    assert lifetime_of(run_of(*alternating_turns("Why?"), lifetime="1h").task) == "1h"
 
 
 READ = Toolset((Tool("read", parameters={"type": "object"}),))
@@ -242,7 +250,7 @@ def reading(id: str, text: str) -> tuple[Message, Message]:
 
 
 def test_a_prefix_is_unchanged_only_with_equal_messages_results_and_tools() -> None:
-    before = (*said("Why?"), *reading("t1", "Old."), *said("Go on."))
+    before = (*alternating_turns("Why?"), *reading("t1", "Old."), *alternating_turns("Go on."))
     results = tuple(
         GivenResult(n, ToolResult(f"p{n}", (Text(text),))) for n, text in enumerate(["Two.", "One."])
     )
@@ -252,11 +260,11 @@ def test_a_prefix_is_unchanged_only_with_equal_messages_results_and_tools() -> N
         *reading("t3", "One."),
         *reading("t2", "Two."),
         Message.of("assistant", "So."),
-        *said("And now?"),
+        *alternating_turns("And now?"),
     )
     assert is_unchanged(row, (*before, *later), READ), "in another order, and with other ids"
     assert is_unchanged(row, (*before, *later, *reading("t4", "New.")), READ)
-    cleared = (*said("Why?"), *reading("t1", "[cleared]"), *said("Go on."))
+    cleared = (*alternating_turns("Why?"), *reading("t1", "[cleared]"), *alternating_turns("Go on."))
     assert tail_of(cleared) == row.tail
     for messages, tools in [
         ((*cleared, *later), READ),
@@ -275,12 +283,12 @@ def test_a_prefix_is_unchanged_only_with_equal_messages_results_and_tools() -> N
 ])  # fmt: skip
 def test_runs_without_an_answer_of_a_planned_worker_have_no_row(fields: Any) -> None:
     plans = fields.pop("plans", None) if "plans" in fields else None
-    record = run_of(*said("Why?"), **fields)
+    record = run_of(*alternating_turns("Why?"), **fields)
     assert not rows_of(record if plans is None else msgspec.structs.replace(record, plans=plans), 60)
 
 
 def test_an_answer_without_input_tokens_has_no_row() -> None:
-    record = run_of(*said("Why?"), usage=Usage(output_tokens=30))
+    record = run_of(*alternating_turns("Why?"), usage=Usage(output_tokens=30))
     assert not rows_of(record, 60)
 
 
@@ -290,19 +298,28 @@ def test_an_id_covers_the_conversation_and_its_first_user_message() -> None:
         return id
 
     assert (
-        len({id_of("cv_1", *said("Why?")), id_of("cv_2", *said("Why?")), id_of("cv_1", *said("How?"))}) == 3
+        len(
+            {
+                id_of("cv_1", *alternating_turns("Why?")),
+                id_of("cv_2", *alternating_turns("Why?")),
+                id_of("cv_1", *alternating_turns("How?")),
+            }
+        )
+        == 3
     )
-    assert id_of("cv_1", *said("Why?", "Because.", "Oh?")) == id_of("cv_1", *said("Why?"))
+    assert id_of("cv_1", *alternating_turns("Why?", "Because.", "Oh?")) == id_of(
+        "cv_1", *alternating_turns("Why?")
+    )
     noon = Message.of("system", "It is 12:00.")
-    assert id_of("cv_1", noon, *said("Why?")) == id_of("cv_1", *said("Why?"))
+    assert id_of("cv_1", noon, *alternating_turns("Why?")) == id_of("cv_1", *alternating_turns("Why?"))
 
 
 def test_a_conversations_name_is_an_id() -> None:
     cache = PromptCache(conversation="cv_1", is_named=True)
-    one, other = (row_ids(cache, said(words)) for words in ("Why?", "How?"))
+    one, other = (row_ids(cache, alternating_turns(words)) for words in ("Why?", "How?"))
     assert one[0] != other[0], "the agents of a session"
     assert one[1] == other[1] == "cv_1"
-    record = run_of(*said("Why?"))
+    record = run_of(*alternating_turns("Why?"))
     options = WireOptions(prompt_cache=cache)
     task = msgspec.structs.replace(record.task, sampling=Sampling(options=options))
     assert [row.id for row in rows_of(msgspec.structs.replace(record, task=task), 60)] == one

@@ -15,7 +15,7 @@ from serving.settings.sections import StoreSettings
 from serving.store.database_store import DatabaseStore
 from serving.store.retention import DAY_US, REMOVE, STEP, ContentDays, Retention
 from tests.serving.api.served import team
-from tests.serving.store.stores import opened, replicas
+from tests.serving.store.stores import open_stores, replicas
 from tests.serving.store.test_database_store import begun, tell
 
 pytestmark = pytest.mark.postgresql
@@ -29,21 +29,21 @@ DAYS = {"today": 0, "week": 7, "month": 31, "year": 401}
 async def shown(store: DatabaseStore) -> dict[str, bool]:
     """The runs that are left, and whether their texts are."""
     listed = [run.record.id for run in (await store.newest(100, ANONYMOUS)).runs]
-    found = {id: await store.get(id) for id in listed}
-    return {id: run.has_content and bool(run.record.answer) for id, run in found.items()}
+    runs = {id: await store.get(id) for id in listed}
+    return {id: run.has_content and bool(run.record.answer) for id, run in runs.items()}
 
 
 async def test_texts_are_removed_before_numbers(store_address: Address) -> None:
-    async with opened(store_address) as (_, store):
+    async with open_stores(store_address) as (_, store):
         for id, days in DAYS.items():
             await tell(store, begun(id, NOW_S - days * 86_400))
         await store.aclose()
         assert await store.remove_old(NOW_US) == 3
         assert await shown(store) == {"today": True, "week": True, "month": False}
-        kept = await store.get("month")
-        assert kept is not None
-        assert (kept.record.usage.output_tokens, kept.record.cost_usd is not None) == (20, True)
-        assert "ecret" not in repr(kept)
+        run = await store.get("month")
+        assert run is not None
+        assert (run.record.usage.output_tokens, run.record.cost_usd is not None) == (20, True)
+        assert "ecret" not in repr(run)
         assert await store.remove_old(NOW_US) == 0
 
 
@@ -56,7 +56,7 @@ def test_a_huge_number_of_days_means_forever() -> None:
 
 async def test_with_unlimited_retention_nothing_is_removed(store_address: Address) -> None:
     settings = StoreSettings(content_days=None, numbers_days=None, content_bytes_per_team=None)
-    async with opened(store_address, settings=settings) as (_, store):
+    async with open_stores(store_address, settings=settings) as (_, store):
         for id, days in DAYS.items():
             await tell(store, begun(id, NOW_S - days * 86_400))
         await store.aclose()
@@ -66,12 +66,12 @@ async def test_with_unlimited_retention_nothing_is_removed(store_address: Addres
 
 async def test_a_teams_oldest_texts_are_removed_for_newer_ones(store_address: Address) -> None:
     settings = StoreSettings(content_bytes_per_team=1, content_days=None)
-    async with opened(store_address) as (replica, measured):
+    async with open_stores(store_address) as (replica, measured):
         await tell(measured, begun("measured", NOW_S - 100))
         await measured.aclose()
         one = await body_bytes(replica)
     settings = StoreSettings(content_bytes_per_team=int(2.5 * one), content_days=None)
-    async with opened(store_address, settings=settings) as (_, store):
+    async with open_stores(store_address, settings=settings) as (_, store):
         for n in range(4):
             await tell(store, begun(f"mine{n}", NOW_S + n, Account("k1", "t1")))
             await tell(store, begun(f"ours{n}", NOW_S + n, Account("k2", "t1")))
@@ -79,14 +79,14 @@ async def test_a_teams_oldest_texts_are_removed_for_newer_ones(store_address: Ad
         await tell(store, begun("alone", NOW_S - 50, Account("k4")))
         await store.aclose()
         await store.remove_old(NOW_US + 10 * 1_000_000)
-        left = await shown(store)
-        assert {id for id, has_content in left.items() if has_content} == {
+        remaining = await shown(store)
+        assert {id for id, has_content in remaining.items() if has_content} == {
             "ours3",
             "mine3",
             "theirs",
             "alone",
         }
-        assert len(left) == 11
+        assert len(remaining) == 11
 
 
 async def body_bytes(store: ReplicaStore) -> int:
@@ -97,7 +97,7 @@ async def body_bytes(store: ReplicaStore) -> int:
 async def test_events_are_removed_with_the_complete_record_or_the_lost_runs_texts(
     store_address: Address,
 ) -> None:
-    async with opened(store_address) as (dying, one), opened(store_address) as (_, other):
+    async with open_stores(store_address) as (dying, one), open_stores(store_address) as (_, other):
         await tell(one, begun("lost", now_us() / 1e6), 4)
         await tell(one, begun("whole", now_us() / 1e6))
         while not (await other.events("lost", 0)).items:
@@ -120,7 +120,7 @@ async def test_events_are_removed_with_the_complete_record_or_the_lost_runs_text
 async def test_old_rows_are_removed_in_steps(store_address: Address) -> None:
     columns = "account, name, body_hash, run_id, owner, drop_us"
     rows = ", ".join(f"('k1', 'name{n}', '', 'wf_{n}', 'gone', {n})" for n in range(2 * STEP + 200))
-    async with opened(store_address) as (ledger, store):
+    async with open_stores(store_address) as (ledger, store):
         async with (await ledger.database()).writing() as connection:
             await connection.exec_driver_sql(f"INSERT INTO idempotency ({columns}) VALUES {rows}")
         writer = (await ledger.ledger()).writer

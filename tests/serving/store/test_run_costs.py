@@ -30,7 +30,7 @@ from serving.store.memory_store import MemoryStore
 from serving.store.retention import DAY_US
 from serving.store.run_costs import CostQuery, LedgerSum, RunCostRow, rows_of
 from serving.store.run_filter import RunFilter
-from tests.serving.store.stores import opened
+from tests.serving.store.stores import open_stores
 
 pytestmark = pytest.mark.postgresql
 
@@ -41,8 +41,8 @@ DAY_S = 86_400
 
 
 def call(worker: str, usage: Usage | None = USAGE, price: Price | None = CLAUDE, **facts: Any) -> CallResult:
-    known = price is not None and usage is not None
-    costs = (price.of(usage), price.saved(usage)) if known and price and usage else (None, None)
+    has_cost = price is not None and usage is not None
+    costs = (price.of(usage), price.saved(usage)) if has_cost and price and usage else (None, None)
     return CallResult("Words.", worker, "m", usage, costs[0], FinishReason.STOP, saved_usd=costs[1], **facts)
 
 
@@ -151,8 +151,8 @@ def test_lost_calls_have_no_worker_and_embeddings_have_no_answer() -> None:
 
 
 def test_a_call_closed_before_its_first_token_has_an_unknown_cost() -> None:
-    left = run("wf_1", plan(step(0, None), result=call("conductor")), status="cancelled", answer="")
-    assert [values(row) for row in rows_of(RunRecords(left))][1:] == [("a", "step", 1, 0, 0, 1)]
+    record = run("wf_1", plan(step(0, None), result=call("conductor")), status="cancelled", answer="")
+    assert [values(row) for row in rows_of(RunRecords(record))][1:] == [("a", "step", 1, 0, 0, 1)]
     stopped = run("wf_1", plan(worker="conductor", stopped=True), status="cancelled", answer="")
     assert [values(row) for row in rows_of(RunRecords(stopped))] == [("conductor", "plan", 1, 0, 0, 1)]
     lost = Attempt("b", "", "Its process ended.", outcome="cut")
@@ -183,7 +183,7 @@ async def test_absurd_amounts_are_summed(store_address: Address) -> None:
     absurd = replace(call("a", Usage(2**62, 2**62)), cost_usd=Decimal(10**9), saved_usd=-Decimal(10**9))
     paid = """INSERT INTO ledger (hold_id, kind, run_id, key_id, day, month, amount, exact, above_hold, at_us)
         VALUES ('{0}', 'call', '{0}', 'k1', 5, 0, 9223372036854775807, 1, 0, 1)"""
-    async with opened(store_address) as (replica, store):
+    async with open_stores(store_address) as (replica, store):
         ids = [f"wf_{n}" for n in range(3)]
         for id in ids:
             await store.put(RunRecords(replace(run(id, plan(step(0, absurd))), owner=store.owner)))
@@ -224,15 +224,15 @@ async def test_both_stores_return_equal_sums_limited_to_the_callers_team(
         Caller(Account("k9"), DEFAULT_SCOPES),
     ]
     memory = MemoryStore(LimitSettings)
-    async with opened(store_address) as (_, store):
+    async with open_stores(store_address) as (_, store):
         for record in RUNS:
             await memory.put(RunRecords(record))
             await store.put(RunRecords(replace(record, owner=store.owner)))
         await store.aclose()
         for caller in callers:
-            kept = (await store.costs(query, caller)).groups
-            by_values = {group.values: group for group in kept}
-            assert len(by_values) == len(kept)
+            groups = (await store.costs(query, caller)).groups
+            by_values = {group.values: group for group in groups}
+            assert len(by_values) == len(groups)
             assert by_values == {group.values: group for group in (await memory.costs(query, caller)).groups}
         everything = await store.costs(CostQuery(0, 99, ("model",)), ANONYMOUS)
         (of_mini,) = everything.groups
@@ -250,7 +250,7 @@ async def test_a_waiting_runs_costs_are_recorded_and_later_replaced(store_addres
     record = run("wf_1", plan(step(0, call("b")), replace(waiting, index=1)))
     record = replace(record, status="waiting", answer="", segments=(Segment((0,)),))
     everything = CostQuery(0, 99, ("worker",))
-    async with opened(store_address) as (_, store):
+    async with open_stores(store_address) as (_, store):
         record = replace(record, owner=store.owner)
         await store.suspend(RunRecords(record), 60)
         groups = (await store.costs(everything, ANONYMOUS)).groups
@@ -269,7 +269,7 @@ async def test_a_lost_run_costs_what_the_ledger_states_until_its_owner_reports(
     store_address: Address,
 ) -> None:
     everything = CostQuery(0, 99, ("worker",))
-    async with opened(store_address) as (dying, one), opened(store_address) as (_, other):
+    async with open_stores(store_address) as (dying, one), open_stores(store_address) as (_, other):
         for id, account in (("wf_1", Account("k1", "t1")), ("wf_2", Account())):
             record = replace(run(id, account=account, status="running", answer=""), owner=one.owner)
             record = fold(record, [PlanStarted(0.1, 0, 0, "conductor", "conductor", ())])
@@ -301,7 +301,7 @@ async def test_a_lost_run_keeps_the_rows_from_its_wait_for_tools(store_address: 
     turn = StepTurn(call("a"), (PendingCall(0, ToolCall("c", "clock", "{}")),))
     waiting = replace(step(0, None, turns=(turn,)), status="waiting", worker="a")
     record = run("wf_1", plan(waiting), status="waiting", answer="", segments=(Segment((0,)),))
-    async with opened(store_address) as (dying, one), opened(store_address) as (_, other):
+    async with open_stores(store_address) as (dying, one), open_stores(store_address) as (_, other):
         await one.suspend(RunRecords(replace(record, owner=one.owner)), 60)
         async with (await dying.database()).writing() as connection:
             await connection.exec_driver_sql("UPDATE run SET status = 'running', kept = 0")
@@ -324,13 +324,13 @@ async def until_stored(store: DatabaseStore, *ids: str) -> None:
 
 
 async def test_costs_are_removed_with_their_run(store_address: Address) -> None:
-    async with opened(store_address) as (_, store):
+    async with open_stores(store_address) as (_, store):
         for record in RUNS:
             await store.put(RunRecords(replace(record, owner=store.owner)))
         await store.aclose()
         await store.remove_old(407 * DAY_US)
-        left = await store.costs(CostQuery(0, 99, ("day",)), ANONYMOUS)
-        assert [group.values for group in left.groups] == [(7,)]
+        remaining = await store.costs(CostQuery(0, 99, ("day",)), ANONYMOUS)
+        assert [group.values for group in remaining.groups] == [(7,)]
 
 
 async def test_the_runs_of_a_conversation_can_be_listed(store_address: Address) -> None:
@@ -339,7 +339,7 @@ async def test_the_runs_of_a_conversation_can_be_listed(store_address: Address) 
     mine = run("wf_6", plan(step(0, call("a"))))
     mine = replace(mine, task=replace(mine.task, sampling=sampling))
     memory = MemoryStore(LimitSettings)
-    async with opened(store_address) as (_, store):
+    async with open_stores(store_address) as (_, store):
         for record in (*RUNS, mine):
             await memory.put(RunRecords(record))
             await store.put(RunRecords(replace(record, owner=store.owner)))

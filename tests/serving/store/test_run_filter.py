@@ -30,9 +30,9 @@ POOL = team(
 )
 
 
-async def found(api: Served, **wanted: str | int | float) -> list[str]:
+async def find_runs(api: Served, **filters: str | int | float) -> list[str]:
     """Return the models of the listed runs, newest first."""
-    answer = await api.http.get("/v1/workflows", params=wanted)
+    answer = await api.http.get("/v1/workflows", params=filters)
     assert answer.status_code == 200, answer.text
     assert "Scattering" not in answer.text
     return [run["model"] for run in answer.json()["data"]]
@@ -63,21 +63,21 @@ async def test_runs_are_filtered_by_worker_cost_and_words(store_address: Address
             api = await stack.enter_async_context(served(POOL))
             costs = await ask_all_workers(api)
         assert await questions(api) == [ASK["messages"][-1]] * 3
-        assert await found(api, worker="a") == ["a", "duo"]
-        assert await found(api, worker="b") == ["duo"]
-        assert await found(api, worker="nobody") == []
-        assert await found(api, min_cost_usd=costs["duo"]) == ["duo"]
-        assert await found(api, model="duo") == ["duo"]
-        assert await found(api, model="duo", worker="c") == []
-        assert await found(api, status="finished") == ["a", "duo", "c"]
-        assert await found(api, status="failed") == []
-        assert await found(api, max_cost_usd=0) == ["c"]
-        assert await found(api, min_cost_usd=costs["a"], worker="a", words="SCATTERING") == ["a"]
-        assert await found(api, words="why is the SKY") == ["a", "duo", "c"]
-        assert await found(api, words="ärger") == ["duo"]
-        assert await found(api, words="100% of it_all") == ["a"]
-        assert await found(api, words="100_ of") == []
-        assert await found(api, words="sky", limit=1, worker="a") == ["a"]
+        assert await find_runs(api, worker="a") == ["a", "duo"]
+        assert await find_runs(api, worker="b") == ["duo"]
+        assert await find_runs(api, worker="nobody") == []
+        assert await find_runs(api, min_cost_usd=costs["duo"]) == ["duo"]
+        assert await find_runs(api, model="duo") == ["duo"]
+        assert await find_runs(api, model="duo", worker="c") == []
+        assert await find_runs(api, status="finished") == ["a", "duo", "c"]
+        assert await find_runs(api, status="failed") == []
+        assert await find_runs(api, max_cost_usd=0) == ["c"]
+        assert await find_runs(api, min_cost_usd=costs["a"], worker="a", words="SCATTERING") == ["a"]
+        assert await find_runs(api, words="why is the SKY") == ["a", "duo", "c"]
+        assert await find_runs(api, words="ärger") == ["duo"]
+        assert await find_runs(api, words="100% of it_all") == ["a"]
+        assert await find_runs(api, words="100_ of") == []
+        assert await find_runs(api, words="sky", limit=1, worker="a") == ["a"]
         for name, value in (
             ("words", "ab"),
             ("words", "a\0bc"),
@@ -99,16 +99,16 @@ async def test_one_old_matching_run_is_found_page_by_page(store_address: Address
             async with (await store.database()).reading() as connection:
                 return list(await connection.execute(query))
 
-        wanted, places, found = (
+        run_filter, places, ids = (
             RunFilter(words="question number 7 about"),
             list[Place | None]([None]),
             list[str](),
         )
-        while not found:
-            rows, end = await list_rows(ask, 5, ANONYMOUS, places[-1], wanted, enough_s=0)
-            found += [row.id for row in rows]
+        while not ids:
+            rows, end = await list_rows(ask, 5, ANONYMOUS, places[-1], run_filter, enough_s=0)
+            ids += [row.id for row in rows]
             places.append(end)
-        assert (found, [place[1] if place else None for place in places]) == (
+        assert (ids, [place[1] if place else None for place in places]) == (
             ["wf_7"],
             [None, f"wf_{FIRST_RUNS + 6}", "wf_6", None][: len(places)],
         )
@@ -123,8 +123,8 @@ async def test_the_word_index_is_removed_with_the_texts(store_address: Address) 
         assert await counts(one) == (3, 4, 3)
         await one.records.remove_old(now_us() + 31 * DAY_US)
         assert await counts(one) == (3, 4, 0)
-        assert await found(one.api, worker="b") == ["duo"]
-        assert await found(one.api, words="sky") == []
+        assert await find_runs(one.api, worker="b") == ["duo"]
+        assert await find_runs(one.api, words="sky") == []
         assert await questions(one.api) == []
         await one.records.remove_old(now_us() + 401 * DAY_US)
         assert await counts(one) == (0, 0, 0)

@@ -47,9 +47,9 @@ class Replica:
 
     @property
     def calls(self) -> int:
-        found = next(client for client in self.pool.clients if client.name == "a")
-        assert isinstance(found, ScriptedWorker)
-        return len(found.calls)
+        worker = next(client for client in self.pool.clients if client.name == "a")
+        assert isinstance(worker, ScriptedWorker)
+        return len(worker.calls)
 
     async def ask(self, n: int = 1) -> str:
         answer = ""
@@ -73,15 +73,15 @@ async def replicas(
 ) -> AsyncGenerator[list[Replica]]:
     """Yield routers over one store, each with its own worker `a`. They look at the store only on demand."""
     async with AsyncExitStack() as stack:
-        found: list[Replica] = []
+        routers: list[Replica] = []
         for own in workers:
             health, store = Health(), ReplicaStore(address)
             stack.push_async_callback(store.aclose)
             settings = {"workers": [{"kind": "scripted"} | each for each in (own, INSTEAD)]}
             circuits = SharedCircuits(store, health, patience_s)
             stack.push_async_callback(circuits.aclose)
-            found.append(Replica(build_pool(parse(settings), {}, {}, health), health, store, circuits))
-        yield found
+            routers.append(Replica(build_pool(parse(settings), {}, {}, health), health, store, circuits))
+        yield routers
 
 
 @pytest.fixture
@@ -112,8 +112,8 @@ async def test_a_circuit_opens_and_closes_at_other_routers_within_a_second(
         assert await one.ask() == "Well."
         await until(lambda: other.a.circuit == "closed", "it is told of the end, too", WITHIN_S)
         assert (await other.ask(), other.a.rest_s) == ("Well.", 0.0)
-    said = [record.message for record in caplog.records if "router" in record.message]
-    assert [" ".join(each.split()[:4]) for each in said] == ["Worker a fails at", "Worker a is no"]
+    messages = [record.message for record in caplog.records if "router" in record.message]
+    assert [" ".join(each.split()[:4]) for each in messages] == ["Worker a fails at", "Worker a is no"]
 
 
 async def test_an_only_worker_is_called_although_another_router_opened_its_circuit(address: Address):
@@ -215,8 +215,8 @@ async def test_each_deployment_is_shared_separately(address: Address):
             health["a@east"].fail()
         await one.circuits.look()
         await other.circuits.look()
-        told = {worker.name: own.circuit for worker, own in other.health.workers().items()}
-        assert told == {"a": "closed", "a@east": "open", "a@west": "closed", "b": "closed"}
+        states = {worker.name: own.circuit for worker, own in other.health.workers().items()}
+        assert states == {"a": "closed", "a@east": "open", "a@west": "closed", "b": "closed"}
         for each in (one, other):
             await each.pool.aclose()
 
@@ -285,8 +285,8 @@ async def test_without_the_store_circuits_are_local_and_no_call_fails(
         await until(lambda: other.a.circuit == "closed")
         assert (await other.ask(), other.calls) == ("Well.", 1)
         assert one.a.circuit == "open", "its own"
-    said = [record.message for record in caplog.records if "not shared" in record.message]
-    assert len(said) == 1
+    messages = [record.message for record in caplog.records if "not shared" in record.message]
+    assert len(messages) == 1
 
 
 async def test_a_store_that_was_never_available_changes_nothing(caplog: pytest.LogCaptureFixture):
@@ -305,13 +305,13 @@ async def test_the_list_of_workers_shows_circuits_opened_elsewhere():
         it.service.pool.health["a"].elsewhere = (Opening(now_s, now_s + 60),)
         for _ in range(3):
             it.service.pool.health["b"].fail()
-        told = {each["id"]: each for each in (await it.http.get("/v1/workers")).json()["data"]}
-        assert [(told[id]["circuit"], told[id]["opened_elsewhere"]) for id in "abc"] == [
+        workers = {each["id"]: each for each in (await it.http.get("/v1/workers")).json()["data"]}
+        assert [(workers[id]["circuit"], workers[id]["opened_elsewhere"]) for id in "abc"] == [
             ("open", True),
             ("open", False),
             ("closed", False),
         ]
-        assert told["a"]["failed"] == 0
+        assert workers["a"]["failed"] == 0
         models = {each["id"]: each for each in (await it.http.get("/v1/models")).json()["data"]}
         assert models["a"]["podium"]["circuit"] == "open"
 

@@ -52,7 +52,7 @@ WITHIN_S = 5.0
 STALL_S = 0.2
 TOOLS = Toolset((Tool("look", parameters={"type": "object"}), Tool("add", parameters={"type": "object"})))
 CALL = Call(messages=(Message.of("user", "What is two and two?"),), tools=TOOLS)
-TOLD = Answer(text="It is four, I think.", reasoning="Hm. Two.", reasoning_tokens=2, cached_tokens=3)
+ANSWER = Answer(text="It is four, I think.", reasoning="Hm. Two.", reasoning_tokens=2, cached_tokens=3)
 CALLS = (("look", {"where": "here"}), ("add", {"a": "1"}))
 
 
@@ -67,9 +67,9 @@ class Dialect:
 
     def answers(self) -> list[list[bytes]]:
         """Return three answers as events: text and reasoning, tool calls, and one that ends with an error."""
-        events = self.wire.events(TOLD)
+        events = self.wire.events(ANSWER)
         called = self.signing.events(ANY_REQUEST, 0, CALLS)
-        return [events, called, [*events[:3], self.wire.error_event(TOLD)]]
+        return [events, called, [*events[:3], self.wire.error_event(ANSWER)]]
 
 
 DIALECTS = {

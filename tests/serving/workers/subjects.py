@@ -61,7 +61,7 @@ class Subject:
     worker: Worker
     open_calls: Callable[[], int]
     """Number of calls that the model still works on."""
-    asked: Callable[[], int]
+    n_requests: Callable[[], int]
     """Number of calls that reached the model."""
     price: Price
     """Price in the settings of the worker."""
@@ -141,7 +141,7 @@ class ScriptedEngine:
 
     def __init__(self, behaviour: Behaviour) -> None:
         self._behaviour = behaviour
-        self.asked = 0
+        self.n_requests = 0
         self.open_calls = 0
         self.calls: list[EngineCall] = []
         self.loaded: list[str] = []
@@ -157,7 +157,7 @@ class ScriptedEngine:
     async def generate(
         self, call: EngineCall, waiting: Callable[[str], None] | None = None
     ) -> AsyncGenerator[Chunk]:
-        self.asked += 1
+        self.n_requests += 1
         self.open_calls += 1
         self.calls.append(call)
         try:
@@ -199,7 +199,7 @@ ENGINE_ERRORS: dict[str, WorkerError] = {
 async def vllm(behaviour: Behaviour) -> AsyncIterator[Subject]:
     engine = ScriptedEngine(behaviour)
     worker = VllmWorker("w", MODEL, engine, PRICE)
-    yield Subject(worker, lambda: engine.open_calls, lambda: engine.asked, PRICE)
+    yield Subject(worker, lambda: engine.open_calls, lambda: engine.n_requests, PRICE)
 
 
 SUBJECTS: dict[str, MakeSubject] = {

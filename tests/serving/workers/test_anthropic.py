@@ -321,7 +321,7 @@ def marks_of(request: dict[str, Any]) -> dict[str, Any]:
     return {place: block["cache_control"] for place, block in places.items() if "cache_control" in block}
 
 
-def said(*texts: str) -> tuple[Message, ...]:
+def alternating_turns(*texts: str) -> tuple[Message, ...]:
     return tuple(Message.of("assistant" if at % 2 else "user", text) for at, text in enumerate(texts))
 
 
@@ -342,7 +342,7 @@ MARKED: dict[str, tuple[Call, set[str]]] = {
         {"system 0"},
     ),
     "a later turn that must call a tool": (
-        in_conversation(SYSTEM, *said("One?", "1", "Two?"), tools=FORCED),
+        in_conversation(SYSTEM, *alternating_turns("One?", "1", "Two?"), tools=FORCED),
         {"system 0", "turn 0.0", "turn 2.0"},
     ),
     "tools without a system prompt": (
@@ -350,12 +350,12 @@ MARKED: dict[str, tuple[Call, set[str]]] = {
         {"tool 1", "turn 0.0"},
     ),
     "a later turn": (
-        in_conversation(SYSTEM, *said("One?", "1", "Two?", "2", "Three?")),
+        in_conversation(SYSTEM, *alternating_turns("One?", "1", "Two?", "2", "Three?")),
         {"system 0", "turn 2.0", "turn 4.0"},
     ),
     "a step's assignment after the conversation": (
         in_conversation(
-            SYSTEM, *said("One?", "1"), Message("user", (Text("Two?"), Text("Find both.")))
+            SYSTEM, *alternating_turns("One?", "1"), Message("user", (Text("Two?"), Text("Find both.")))
         ),
         {"system 0", "turn 0.0", "turn 2.0", "turn 2.1"},
     ),
@@ -405,7 +405,7 @@ POOL = [PoolMember("w", Player("w"))]
 
 
 def plan_call(*texts: str, note: str = "", **fields: Any) -> Call:
-    prompt = Prompts(conductor=MANUAL).plan("lines", POOL, 5, said(*texts), note=note)
+    prompt = Prompts(conductor=MANUAL).plan("lines", POOL, 5, alternating_turns(*texts), note=note)
     return in_conversation(*prompt, site=CallSite(operation="plan"), **fields)
 
 
@@ -445,7 +445,7 @@ def test_a_repaired_plan_reads_the_prompt_of_the_rejected_one():
 
 def test_the_clients_cache_marks_are_not_changed():
     question = Message("user", (Text("Why?", cache="1h"), Text("Well?")))
-    request = request_of(in_conversation(SYSTEM, *said("One?", "1"), question, tools=READ))
+    request = request_of(in_conversation(SYSTEM, *alternating_turns("One?", "1"), question, tools=READ))
     assert marks_of(request) == {"turn 2.0": HOUR}
     marked = Toolset((Tool("read", cache="ephemeral"), Tool("write")))
     assert marks_of(request_of(in_conversation(SYSTEM, USER, tools=marked))) == {"tool 0": FIVE_MINUTES}
@@ -491,14 +491,14 @@ def test_marked_turns_are_a_prefix_of_the_next_request():
         newest = f"turn {len(before['messages']) - 1}.0"
         assert newest in marks_of(before).keys() & marks_of(after).keys()
         assert len(marks_of(after)) == 3
-        turns = [unmarked(each["messages"]) for each in (before, after)]
+        turns = [without_breakpoints(each["messages"]) for each in (before, after)]
         assert turns[1][: len(turns[0])] == turns[0]
     assert native.payload == [{"type": "tool_use", "id": "t1", "name": "read", "input": {}}], (
         "it is unchanged"
     )
 
 
-def unmarked(turns: list[Any]) -> list[Any]:
+def without_breakpoints(turns: list[Any]) -> list[Any]:
     return [
         turn
         | {
@@ -529,7 +529,7 @@ def test_cache_marks_last_an_hour_if_the_service_supports_that(
     access = ModelAccess(service=service, region="eu-central-1" if service else None)
     worker._account = replace(worker._account, model=model, access=access)
     request = worker._request(
-        in_conversation(Message.of("system", MANUAL), *said("One?", "1", "Two?"), lifetime="1h")
+        in_conversation(Message.of("system", MANUAL), *alternating_turns("One?", "1", "Two?"), lifetime="1h")
     )
     assert list(marks_of(request).values()) == [mark] * 3
     request = worker._request(in_conversation(Message.of("system", MANUAL), USER, lifetime="5m"))

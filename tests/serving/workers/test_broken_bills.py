@@ -105,7 +105,7 @@ CALLED = {
 FIVE = Usage(12, 5)
 
 
-async def broken(
+async def broken_answer(
     name: str, *events: bytes, cut: bool = True, call: Call = CALL, late_s: float = 0.0, **account: Any
 ) -> tuple[WorkerError, Reply | None]:
     """Return the error of a call whose server sends these events and disconnects, and its reply if it had begun."""
@@ -129,39 +129,39 @@ async def broken(
 
 @pytest.mark.parametrize("name", COUNTED)
 async def test_usage_reported_before_the_first_token_is_billed(name: str):
-    error, _ = await broken(name, COUNTED[name])
+    error, _ = await broken_answer(name, COUNTED[name])
     counted = replace(FIVE, reasoning_tokens=5) if name == "gemini" else FIVE
     assert (error.usage, error.cost_usd, error.billed_at_bound) == (counted, PRICE.of(FIVE), False)
 
 
 @pytest.mark.parametrize("name", ONLY_THE_PROMPT)
 async def test_a_reported_prompt_count_is_billed(name: str):
-    error, _ = await broken(name, ONLY_THE_PROMPT[name])
+    error, _ = await broken_answer(name, ONLY_THE_PROMPT[name])
     assert (error.usage, error.billed_at_bound) == (Usage(12, 0), False)
 
 
 @pytest.mark.parametrize("name", DIALECTS)
 async def test_a_call_without_any_answer_costs_nothing(name: str):
-    error, _ = await broken(name, b": hello\n\n")
+    error, _ = await broken_answer(name, b": hello\n\n")
     assert (error.usage, error.cost_usd, error.billed_at_bound) == (None, None, False)
 
 
 @pytest.mark.parametrize("name", ODD)
 async def test_an_unknown_finish_reason_is_billed_at_the_bound(name: str):
-    error, _ = await broken(name, ODD[name], cut=False)
+    error, _ = await broken_answer(name, ODD[name], cut=False)
     assert error.billed_at_bound
     assert error.usage is None
 
 
 @pytest.mark.parametrize("name", USAGE_AT_THE_END)
 async def test_an_unknown_finish_reason_with_usage_is_billed_as_reported(name: str):
-    error, _ = await broken(name, USAGE_AT_THE_END[name], cut=False)
+    error, _ = await broken_answer(name, USAGE_AT_THE_END[name], cut=False)
     assert (error.usage, error.cost_usd, error.billed_at_bound) == (FIVE, PRICE.of(FIVE), False)
 
 
 @pytest.mark.parametrize("name", DIALECTS)
 async def test_a_call_of_unoffered_tools_is_billed_as_reported(name: str):
-    error, _ = await broken(name, CALLED[name], cut=False, call=replace(CALL, tools=NO_TOOLS))
+    error, _ = await broken_answer(name, CALLED[name], cut=False, call=replace(CALL, tools=NO_TOOLS))
     assert "the request offers none" in error.message
     assert (error.usage, error.cost_usd, error.billed_at_bound) == (FIVE, PRICE.of(FIVE), False)
 
@@ -169,14 +169,14 @@ async def test_a_call_of_unoffered_tools_is_billed_as_reported(name: str):
 @pytest.mark.parametrize("name", DIALECTS)
 async def test_an_error_after_a_tool_call_is_billed_at_the_bound(name: str):
     dialect = DIALECTS[name]
-    error, _ = await broken(name, BEGUN[name] + dialect.wire.error_event(Answer()), cut=False)
+    error, _ = await broken_answer(name, BEGUN[name] + dialect.wire.error_event(Answer()), cut=False)
     assert error.billed_at_bound
 
 
 @pytest.mark.parametrize("name", WORD)
 async def test_after_the_first_token_a_prompt_count_alone_is_not_a_bill(name: str):
     start = () if name != "anthropic" else DIALECTS[name].wire.events(Answer())[:3]
-    _, reply = await broken(name, *start, WORD[name])
+    _, reply = await broken_answer(name, *start, WORD[name])
     assert reply is not None
     reply.bound = Usage(100, 1000)
     reply.close_bill()
@@ -198,7 +198,7 @@ async def test_a_broken_stream_is_billed_for_reported_cache_writes():
         "model": MODEL,
         "usage": usage,
     }
-    _, reply = await broken("anthropic", event("message_start", message=message), WORD["anthropic"])
+    _, reply = await broken_answer("anthropic", event("message_start", message=message), WORD["anthropic"])
     assert reply is not None
     reply.bound = Usage(1100, 1000)
     reply.close_bill()
@@ -221,7 +221,7 @@ async def test_a_broken_stream_is_billed_for_more_than_its_reasoning_summary(nam
         ),
         "openai": chat(reasoning_content=thoughts),
     }
-    _, reply = await broken(name, events[name], accepts=Accepts(default_effort="high"))
+    _, reply = await broken_answer(name, events[name], accepts=Accepts(default_effort="high"))
     assert reply is not None
     reply.bound = Usage(100, 5000)
     reply.close_bill()
@@ -232,12 +232,12 @@ async def test_a_broken_stream_is_billed_for_more_than_its_reasoning_summary(nam
 
 @pytest.mark.parametrize("name", DIALECTS)
 async def test_an_estimate_includes_streamed_arguments_and_time_of_hidden_reasoning(name: str):
-    error, _ = await broken(name, BEGUN[name])
+    error, _ = await broken_answer(name, BEGUN[name])
     streamed = error.streamed_bytes
     assert (error.billed_at_bound, error.sent_bytes) == (True, input_bound(CALL))
     assert streamed is not None
     thinks = Accepts(default_effort="high")
-    error, _ = await broken(name, BEGUN[name], accepts=thinks, late_s=10.0)
+    error, _ = await broken_answer(name, BEGUN[name], accepts=thinks, late_s=10.0)
     least = ESTIMATE_BYTES_PER_TOKEN * 10 * THOUGHT_TOKENS_PER_S
     assert error.billed_at_bound
     assert error.streamed_bytes is not None

@@ -80,7 +80,7 @@ async def test_the_number_of_tool_calls_per_answer_is_limited(dialect: Dialect):
     assert f"more than {MOST_CALLS} tool calls" in reply.notes[0]
 
 
-KEPT = {
+NATIVE_PARTS = {
     "openai": sse({"choices": [{"delta": {"reasoning_details": [{"data": "x" * 1000}]}}]}),
     "responses": b"".join(
         sse({"type": "response.output_item.done", "output_index": n, "item": {"type": "reasoning", "encrypted_content": "x" * 1000}})
@@ -96,7 +96,7 @@ async def test_native_content_of_a_turn_is_limited(name: str, monkeypatch: pytes
     monkeypatch.setattr(output_limit, "MOST_KEPT_BYTES", 50_000)
     dialect = DIALECTS[name]
     first = dialect.wire.events(Answer())[0]
-    answer = Answer(instead=(first, *[KEPT[name]] * 100), stall_after=101)
+    answer = Answer(instead=(first, *[NATIVE_PARTS[name]] * 100), stall_after=101)
     async with asking(dialect, answer) as (worker, _):
         reply = await ask(worker)
     assert reply.finish is FinishReason.LENGTH

@@ -96,8 +96,8 @@ async def test_azure_without_a_key_uses_the_machines_identity(
         requests = await ask(OpenAIWire(), AZURE, n=2)
         assert [request.headers["authorization"] for request in requests] == ["Bearer token-of-entra"] * 2
         assert all("api-key" not in request.headers for request in requests)
-        assert len(entra.asked) == 1, "the token is kept until it expires"
-        assert "cognitiveservices.azure.com" in entra.asked[0]
+        assert len(entra.requests) == 1, "the token is kept until it expires"
+        assert "cognitiveservices.azure.com" in entra.requests[0]
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ async def test_vertex_is_called_in_its_region_with_the_service_accounts_token(
         requests = await ask(wire, worker | place, path=path, n=2)
         assert [request.path for request in requests] == [expected_path] * 2
         assert [request.headers["authorization"] for request in requests] == ["Bearer token-of-google"] * 2
-        assert len(google.asked) == 1, "the token is kept until it expires"
+        assert len(google.requests) == 1, "the token is kept until it expires"
 
 
 def test_unreadable_or_unprotected_credentials_are_rejected(tmp_path: Path) -> None:

@@ -126,7 +126,7 @@ async def test_a_worker_does_not_retry_a_call(make: MakeSubject):
         with pytest.raises(WorkerUnavailable):
             async with subject.worker.open(CALL):
                 pytest.fail("entered")
-        assert subject.asked() == 1
+        assert subject.n_requests() == 1
 
 
 async def test_a_busy_worker_reports_its_retry_after(make: MakeSubject):

@@ -12,7 +12,7 @@ from tests.serving.workers.subjects import MODEL, SECRET
 from tests.wires.server import Answer, serving, sse
 
 START = {"type": "message_start", "message": {"usage": {"input_tokens": 3, "output_tokens": 1}}}
-FOUND = {
+FINDINGS = {
     "a block of no type": ("anthropic", [START, {"type": "content_block_start", "index": 0, "content_block": {}},
         {"type": "message_delta", "delta": {"stop_reason": "tool_use"}, "usage": {"output_tokens": 2}}]),
     "words that are none": ("anthropic", [START, {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": True}}]),
@@ -28,7 +28,7 @@ def test_a_damaged_answer_ends_with_an_answer_or_a_worker_error(dialect: str) ->
     assert fuzz(dialect, examples=100, from_seed=1).total() >= 100
 
 
-@pytest.mark.parametrize(("name", "events"), FOUND.values(), ids=FOUND.keys())
+@pytest.mark.parametrize(("name", "events"), FINDINGS.values(), ids=FINDINGS.keys())
 async def test_earlier_findings_raise_a_worker_error(name: str, events: Sequence[dict[str, object]]) -> None:
     dialect = DIALECTS[name]
     frames = tuple(sse(event, str(event["type"]) if name == "anthropic" else None) for event in events)

@@ -236,7 +236,7 @@ def _call_custom(provider: Provider, request: Any) -> Any:
 
 def test_reasoning_fields_never_replace_message_fields():
     thoughts = {"role": "system", "content": [{"type": "image_url"}], "tool_calls": [{}], "reasoning": "Hm."}
-    said = Message("assistant", (Text("Hi."),), thoughts=thoughts)
-    assert messages_json([said], lambda message: message.text) == [
+    turn = Message("assistant", (Text("Hi."),), thoughts=thoughts)
+    assert messages_json([turn], lambda message: message.text) == [
         {"role": "assistant", "content": "Hi.", "reasoning": "Hm."}
     ]

@@ -208,7 +208,7 @@ async def test_missing_usage_stays_unknown():
 
 
 @pytest.mark.parametrize(
-    ("usage", "told", "cost"),
+    ("usage", "fields", "cost"),
     [
         ({"cost": 0.00123}, {}, Decimal("0.00123")),
         ({"cost": 0}, {}, Decimal(0)),
@@ -217,14 +217,14 @@ async def test_missing_usage_stays_unknown():
         ({"cost": "free"}, {"podium": {"cost_usd": None}}, None),
     ],
 )
-async def test_a_cost_reported_by_the_server_is_read(usage: dict, told: dict, cost: Decimal | None):
+async def test_a_cost_reported_by_the_server_is_read(usage: dict, fields: dict, cost: Decimal | None):
     wire = OpenAIWire()
     *events, done = wire.events(Answer(text="Four."))
     end = {
         "choices": [{"index": 0, "delta": {}, "finish_reason": "stop", "stop_reason": "END"}],
         "model": "m",
         "usage": {"prompt_tokens": 1, "completion_tokens": 2, **usage},
-        **told,
+        **fields,
     }
     async with serving(wire, Answer(instead=(*events, sse(end), done))) as server:
         deltas = await ask(server)

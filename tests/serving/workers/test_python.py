@@ -27,9 +27,9 @@ class Parrot:
         self.name, self._price, self._times = name, price, times
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
-        return open_reply(self.name, "parrot", self._said(call), self._price)
+        return open_reply(self.name, "parrot", self._deltas(call), self._price)
 
-    async def _said(self, call: Call) -> AsyncGenerator[Delta]:
+    async def _deltas(self, call: Call) -> AsyncGenerator[Delta]:
         for _ in range(self._times):
             yield Delta(call.messages[-1].text + " ")
         yield Delta(finish=FinishReason.STOP)
@@ -42,9 +42,9 @@ class ConfigurableWorker:
         self.name, self._price, self._words, self._last = name, price, words, last
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
-        return open_reply(self.name, "liar", self._said(), self._price)
+        return open_reply(self.name, "liar", self._deltas(), self._price)
 
-    async def _said(self) -> AsyncGenerator[Delta]:
+    async def _deltas(self) -> AsyncGenerator[Delta]:
         for _ in range(self._words):
             yield Delta("word ")
         usage = self._last.get("usage")
@@ -94,7 +94,7 @@ def test_a_worker_that_cannot_be_created_is_an_error_with_its_name(worker: dict[
 PRICE = {"input_usd_per_mtok": 1, "output_usd_per_mtok": 10}
 
 
-async def paid(**options: Any) -> tuple[Reply, BudgetLedger]:
+async def call_and_bill(**options: Any) -> tuple[Reply, BudgetLedger]:
     """Call a custom worker with at most 100 output tokens."""
     member = pool(factory=f"{HERE}:ConfigurableWorker", price=PRICE, options=options).members["polly"]
     call, ledger = Call((Message.of("user", "?"),), Sampling(max_output_tokens=100)), BudgetLedger()
@@ -106,7 +106,7 @@ async def paid(**options: Any) -> tuple[Reply, BudgetLedger]:
 
 @pytest.mark.parametrize("usage", [(-5, 7), (5, 10**30), (5, 7, 6), ("many", 1), (1.5, 2)])
 async def test_impossible_usage_is_billed_at_its_bound(usage: tuple[Any, ...]):
-    reply, ledger = await paid(usage=usage)
+    reply, ledger = await call_and_bill(usage=usage)
     bound = input_and_output(reply)
     assert (reply.usage, reply.result.cost_is_bound, len(reply.notes)) == (None, True, 1)
     assert reply.result.cost_usd == ledger.spent_usd == Price(Decimal(1), Decimal(10)).of(bound)
@@ -120,13 +120,13 @@ def input_and_output(reply: Reply) -> Usage:
 
 @pytest.mark.parametrize("cost_usd", ["-1", "NaN", "Infinity", "1e30"])
 async def test_an_impossible_cost_is_ignored(cost_usd: str):
-    reply, ledger = await paid(usage=(5, 7), cost_usd=cost_usd)
+    reply, ledger = await call_and_bill(usage=(5, 7), cost_usd=cost_usd)
     assert reply.result.cost_usd == ledger.spent_usd == Price(Decimal(1), Decimal(10)).of(Usage(5, 7))
     assert len(reply.notes) == 1
 
 
 async def test_a_worker_that_does_not_stop_is_cut_at_its_hold():
-    reply, ledger = await paid(words=10_000)
+    reply, ledger = await call_and_bill(words=10_000)
     assert (len(reply.texts), reply.finish) == (101, FinishReason.LENGTH)
     assert reply.result.cost_usd == ledger.spent_usd
     assert reply.result.cost_is_bound

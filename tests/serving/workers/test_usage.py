@@ -53,7 +53,9 @@ def telling(provider: Provider, tokens: Any, *, of_input: bool) -> Answer:
     return Answer(instead=tuple(events))
 
 
-async def paid(provider: Provider, answer: Answer, price: Price | None = PRICE, call: Call = CALL) -> Paid:
+async def call_and_bill(
+    provider: Provider, answer: Answer, price: Price | None = PRICE, call: Call = CALL
+) -> Paid:
     ledger = BudgetLedger(Budget() if price is None else Budget(max_cost_usd=Decimal(1)))
     async with serving(provider.wire, answer) as server:
         worker = provider.worker(ProviderAccount("w", "m", "sk-test", server.url + provider.path, price))
@@ -70,7 +72,7 @@ async def paid(provider: Provider, answer: Answer, price: Price | None = PRICE, 
 async def test_impossible_usage_is_dropped_with_a_note_and_billed_at_the_bound(
     provider: Provider, of_input: bool, tokens: Any
 ):
-    got = await paid(provider, telling(provider, tokens, of_input=of_input))
+    got = await call_and_bill(provider, telling(provider, tokens, of_input=of_input))
     assert (got.text, got.reply.finish, got.reply.usage) == ("It is four.", FinishReason.STOP, None)
     assert got.cost_usd == got.ledger.spent_usd == BOUND_USD
     assert got.ledger.spent_tokens == input_bound(CALL) + 100
@@ -81,12 +83,12 @@ async def test_impossible_usage_is_dropped_with_a_note_and_billed_at_the_bound(
 
 @pytest.mark.parametrize("tokens", ["9", 9.0, 9])
 async def test_a_token_count_may_have_different_number_formats(provider: Provider, tokens: Any):
-    got = await paid(provider, telling(provider, tokens, of_input=False))
+    got = await call_and_bill(provider, telling(provider, tokens, of_input=False))
     assert (got.reply.usage, got.reply.notes) == (Usage(12, 9), ())
 
 
 async def test_input_tokens_that_a_provider_adds_are_accepted(provider: Provider):
-    got = await paid(provider, Answer(input_tokens=10_000, output_tokens=7))
+    got = await call_and_bill(provider, Answer(input_tokens=10_000, output_tokens=7))
     assert (got.reply.usage, got.reply.notes) == (Usage(10_000, 7), ())
     assert got.cost_usd == got.ledger.spent_usd == PRICE.of(Usage(10_000, 7)), "what was spent was spent"
 
@@ -99,7 +101,7 @@ def beside(events: list[bytes]) -> tuple[bytes, ...]:
 @pytest.mark.parametrize("together", [False, True])
 async def test_usage_far_over_the_limit_is_rejected(provider: Provider, together: bool):
     events = provider.wire.events(Answer(text="It is four.", input_tokens=12, output_tokens=16_000))
-    got = await paid(provider, Answer(instead=beside(events) if together else tuple(events)))
+    got = await call_and_bill(provider, Answer(instead=beside(events) if together else tuple(events)))
     assert (got.text, got.reply.finish, got.reply.usage) == ("It is four.", FinishReason.LENGTH, None)
     assert got.cost_usd == got.ledger.spent_usd == BOUND_USD
     assert ["16000 output tokens" in note for note in got.reply.notes] == [True]
@@ -108,7 +110,7 @@ async def test_usage_far_over_the_limit_is_rejected(provider: Provider, together
 @pytest.mark.parametrize("together", [False, True])
 async def test_usage_slightly_over_the_limit_is_billed_and_noted(provider: Provider, together: bool):
     events = provider.wire.events(Answer(text="It is four.", input_tokens=12, output_tokens=240))
-    got = await paid(provider, Answer(instead=beside(events) if together else tuple(events)))
+    got = await call_and_bill(provider, Answer(instead=beside(events) if together else tuple(events)))
     assert (got.text, got.reply.finish, got.reply.usage) == (
         "It is four.",
         FinishReason.LENGTH,
@@ -121,13 +123,13 @@ async def test_usage_slightly_over_the_limit_is_billed_and_noted(provider: Provi
 @pytest.mark.parametrize("part", ["cached_tokens", "reasoning_tokens"])
 async def test_a_part_larger_than_its_total_is_dropped(part: str):
     """Only OpenAI's wire reports parts within a total. The others report separate counts."""
-    got = await paid(PROVIDERS["openai"], Answer(input_tokens=12, output_tokens=7, **{part: 50}))
+    got = await call_and_bill(PROVIDERS["openai"], Answer(input_tokens=12, output_tokens=7, **{part: 50}))
     assert got.reply.usage == Usage(12, 7)
     assert len(got.reply.notes) == 1
 
 
 async def test_an_unknown_price_stays_unknown(provider: Provider):
-    got = await paid(provider, Answer(output_tokens=-5), price=None)
+    got = await call_and_bill(provider, Answer(output_tokens=-5), price=None)
     assert (got.cost_usd, got.reply.usage) == (None, None)
 
 
@@ -140,7 +142,7 @@ async def test_an_impossible_cost_is_dropped_and_the_price_list_applies(cost: ob
     cost_text = f', "cost": {cost}}}' if where == "usage" else f'}}, "podium": {{"cost_usd": {cost}}}'
     last = f'{{"choices": [{{"delta": {{}}, "finish_reason": "stop"}}], "usage": {{{usage}{cost_text}}}'
     *events, _, _, done = OpenAIWire().events(Answer(text="It is four."))
-    got = await paid(PROVIDERS["openai"], Answer(instead=(*events, sse(last.encode()), done)))
+    got = await call_and_bill(PROVIDERS["openai"], Answer(instead=(*events, sse(last.encode()), done)))
     assert (got.text, got.reply.usage) == ("It is four.", Usage(12, 7))
     assert got.cost_usd == got.ledger.spent_usd == PRICE.of(Usage(12, 7))
     assert ["implausible cost" in note for note in got.reply.notes] == [True]
@@ -163,7 +165,7 @@ async def test_odd_usage_with_the_last_text_does_not_break_the_answer(odd: str):
         f'{{"choices": [{{"index": 0, "delta": {{"content": " four."}}, "finish_reason": "stop"}}], {odd}}}'
     )
     *events, _, _, done = OpenAIWire().events(Answer(text="It is"))
-    got = await paid(PROVIDERS["openai"], Answer(instead=(*events, sse(last.encode()), done)))
+    got = await call_and_bill(PROVIDERS["openai"], Answer(instead=(*events, sse(last.encode()), done)))
     assert (got.text, got.reply.finish) == ("It is four.", FinishReason.STOP)
 
 
@@ -192,12 +194,12 @@ SECOND: dict[str, list[bytes]] = {
 
 @pytest.mark.parametrize("name", SECOND)
 async def test_a_second_choice_is_ignored(name: str):
-    got = await paid(PROVIDERS[name], Answer(instead=tuple(SECOND[name])))
+    got = await call_and_bill(PROVIDERS[name], Answer(instead=tuple(SECOND[name])))
     assert (got.text, got.reply.finish) == ("one two", FinishReason.STOP)
 
 
 async def test_an_answer_over_its_limit_is_cut_and_billed_at_its_bound(provider: Provider):
-    got = await paid(provider, Answer(text="word " * 2000, output_tokens=2000))
+    got = await call_and_bill(provider, Answer(text="word " * 2000, output_tokens=2000))
     assert got.reply.finish == FinishReason.LENGTH
     assert 100 <= len(got.text.split()) <= 160, "a quarter and some beyond the limit, no more"
     assert got.cost_usd == got.ledger.spent_usd == BOUND_USD
@@ -205,13 +207,13 @@ async def test_an_answer_over_its_limit_is_cut_and_billed_at_its_bound(provider:
 
 
 async def test_reasoning_counts_towards_the_limit(provider: Provider):
-    got = await paid(provider, Answer(text="Four.", reasoning="hm " * 2000))
+    got = await call_and_bill(provider, Answer(text="Four.", reasoning="hm " * 2000))
     assert (got.text, got.reply.finish) == ("", FinishReason.LENGTH)
 
 
 async def test_the_limit_applies_to_deltas_of_many_tokens():
     pieces = [{"choices": [{"index": 0, "delta": {"content": "word " * 200}}]}] * 20
-    got = await paid(PROVIDERS["openai"], Answer(instead=tuple(sse(piece) for piece in pieces)))
+    got = await call_and_bill(PROVIDERS["openai"], Answer(instead=tuple(sse(piece) for piece in pieces)))
     assert got.reply.finish == FinishReason.LENGTH
     assert len(got.text.split()) <= 400
 
@@ -219,13 +221,13 @@ async def test_the_limit_applies_to_deltas_of_many_tokens():
 @pytest.mark.parametrize("text", ["四" * 120, "a" * 120, "Donaudampfschifffahrt " * 25, "-" * 400])
 async def test_an_answer_within_its_limit_is_never_truncated(provider: Provider, text: str):
     """100 tokens in several languages, and tokens longer than usual."""
-    got = await paid(provider, Answer(text=text, output_tokens=100))
+    got = await call_and_bill(provider, Answer(text=text, output_tokens=100))
     assert (got.text, got.reply.finish, got.reply.notes) == (text, FinishReason.STOP, ())
 
 
 async def test_a_call_without_reported_usage_is_billed_at_its_bound_and_noted():
     *events, _, done = OpenAIWire().events(Answer(text="It is four."))
-    got = await paid(PROVIDERS["openai"], Answer(instead=(*events, done)))
+    got = await call_and_bill(PROVIDERS["openai"], Answer(instead=(*events, done)))
     assert (got.text, got.reply.finish, got.reply.usage) == ("It is four.", FinishReason.STOP, None)
     assert got.cost_usd == got.ledger.spent_usd == BOUND_USD
     assert got.reply.result.cost_is_bound
@@ -234,12 +236,12 @@ async def test_a_call_without_reported_usage_is_billed_at_its_bound_and_noted():
 
 async def test_a_free_call_needs_no_bound():
     *events, _, done = OpenAIWire().events(Answer(text="It is four."))
-    got = await paid(PROVIDERS["openai"], Answer(instead=(*events, done)), price=FREE)
+    got = await call_and_bill(PROVIDERS["openai"], Answer(instead=(*events, done)), price=FREE)
     assert (got.cost_usd, got.reply.result.cost_is_bound, got.reply.notes) == (0, False, ())
 
 
 async def test_usage_too_small_for_the_text_is_rejected(provider: Provider):
-    got = await paid(provider, Answer(text="word " * 90, output_tokens=20))
+    got = await call_and_bill(provider, Answer(text="word " * 90, output_tokens=20))
     assert (len(got.text.split()), got.reply.usage) == (90, None)
     assert got.cost_usd == got.ledger.spent_usd == BOUND_USD
     assert ["too few output tokens for the text" in note for note in got.reply.notes] == [True]
@@ -250,7 +252,7 @@ async def test_accepted_usage_is_billed_if_the_bound_is_lower():
     worded = OpenAIWire().events(Answer(text="It is four."))
     believed = sse({"choices": [], "usage": {"prompt_tokens": 10_000, "completion_tokens": 1}})
     lie = sse({"choices": [], "usage": {"prompt_tokens": 10_000, "completion_tokens": -5}})
-    got = await paid(
+    got = await call_and_bill(
         PROVIDERS["openai"], Answer(instead=(worded[0], believed, *worded[1:-2], lie, worded[-1]))
     )
     assert got.reply.result.cost_is_bound
@@ -260,13 +262,13 @@ async def test_accepted_usage_is_billed_if_the_bound_is_lower():
 async def test_cache_writes_are_read_if_the_api_reports_them():
     usage = {"cache_written": 30, "cache_written_1h": 20}
     answer = Answer(input_tokens=100, output_tokens=7, cached_tokens=50, extra=usage)
-    assert (await paid(PROVIDERS["openai"], answer)).reply.usage == Usage(100, 7, 50, 0, 30)
-    assert (await paid(PROVIDERS["anthropic"], answer)).reply.usage == Usage(100, 7, 50, 0, 30, 20)
+    assert (await call_and_bill(PROVIDERS["openai"], answer)).reply.usage == Usage(100, 7, 50, 0, 30)
+    assert (await call_and_bill(PROVIDERS["anthropic"], answer)).reply.usage == Usage(100, 7, 50, 0, 30, 20)
 
 
 async def test_more_cache_writes_than_input_tokens_are_rejected():
     answer = Answer(input_tokens=12, output_tokens=7, extra={"cache_written": 13})
-    got = await paid(PROVIDERS["openai"], answer)
+    got = await call_and_bill(PROVIDERS["openai"], answer)
     assert (got.reply.usage, got.cost_usd) == (None, BOUND_USD)
 
 
@@ -282,11 +284,11 @@ def ending(usage: str, podium: str = "null") -> Answer:
 async def test_reasoning_tokens_counted_separately_are_billed():
     """xAI counts reasoning separately, as `total_tokens` shows."""
     thought = '"completion_tokens_details": {"reasoning_tokens": 50}'
-    beside = await paid(
+    beside = await call_and_bill(
         PROVIDERS["openai"],
         ending(f'{{"prompt_tokens": 12, "completion_tokens": 7, "total_tokens": 69, {thought}}}'),
     )
-    inside = await paid(
+    inside = await call_and_bill(
         PROVIDERS["openai"],
         ending(f'{{"prompt_tokens": 12, "completion_tokens": 57, "total_tokens": 69, {thought}}}'),
     )
@@ -295,16 +297,18 @@ async def test_reasoning_tokens_counted_separately_are_billed():
 
 async def test_a_brokers_fee_alone_does_not_lower_the_bill():
     usage = '{"prompt_tokens": 12, "completion_tokens": 7, "cost": 0.000001, "is_byok": true}'
-    got = await paid(PROVIDERS["openai"], ending(usage))
+    got = await call_and_bill(PROVIDERS["openai"], ending(usage))
     assert got.cost_usd == PRICE.of(Usage(12, 7))
 
 
 async def test_a_cost_with_rejected_usage_is_rejected():
-    got = await paid(PROVIDERS["openai"], ending('{"prompt_tokens": 12, "completion_tokens": -7, "cost": 0}'))
+    got = await call_and_bill(
+        PROVIDERS["openai"], ending('{"prompt_tokens": 12, "completion_tokens": -7, "cost": 0}')
+    )
     assert (got.cost_usd, got.reply.result.cost_is_bound) == (BOUND_USD, True)
 
 
 async def test_a_bound_reported_by_another_podium_stays_a_bound():
     usage = '{"prompt_tokens": 12, "completion_tokens": 7}'
-    got = await paid(PROVIDERS["openai"], ending(usage, '{"cost_usd": 0.5, "cost_is_bound": true}'))
+    got = await call_and_bill(PROVIDERS["openai"], ending(usage, '{"cost_usd": 0.5, "cost_is_bound": true}'))
     assert (got.cost_usd, got.reply.result.cost_is_bound) == (Decimal("0.5"), True)

@@ -158,11 +158,11 @@ def test_every_fact_has_a_sentence_and_required_words():
 
 
 def test_no_two_facts_answer_the_same_question_differently():
-    seen: dict[object, str] = {}
+    kinds: dict[object, str] = {}
     for fact in almanac().facts:
         if fact.kinds in (("yes",), ("no",)):
             key = frozenset(fact.required) if not fact.is_ordered else fact.required
-            assert seen.setdefault(key, fact.kinds[0]) == fact.kinds[0], fact
+            assert kinds.setdefault(key, fact.kinds[0]) == fact.kinds[0], fact
 
 
 def test_no_disputed_member_is_in_a_group():

@@ -140,15 +140,15 @@ def test_no_input_raises_an_unexpected_error():
 
 
 @given(st.integers(-(10**12), 10**12), st.integers(-(10**12), 10**12), st.sampled_from("+-*"))
-def test_results_match_python_arithmetic(left: int, right: int, sign: str):
-    value = {"+": left + right, "-": left - right, "*": left * right}[sign]
-    assert compute(f"{left} {sign} ({right})")[0] == value
+def test_results_match_python_arithmetic(first: int, second: int, sign: str):
+    value = {"+": first + second, "-": first - second, "*": first * second}[sign]
+    assert compute(f"{first} {sign} ({second})")[0] == value
 
 
 @given(st.fractions(max_denominator=1000), st.fractions(max_denominator=1000).filter(bool))
-def test_a_quotient_times_its_divisor_is_the_dividend(left: Fraction, right: Fraction):
-    text = f"({left.numerator}/{left.denominator}) / ({right.numerator}/{right.denominator})"
-    assert compute(text)[0] * right == left
+def test_a_quotient_times_its_divisor_is_the_dividend(dividend: Fraction, divisor: Fraction):
+    text = f"({dividend.numerator}/{dividend.denominator}) / ({divisor.numerator}/{divisor.denominator})"
+    assert compute(text)[0] * divisor == dividend
 
 
 @given(st.integers(-(10**14), 10**14))

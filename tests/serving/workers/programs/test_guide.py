@@ -197,8 +197,8 @@ async def test_an_ambiguous_follow_up_is_not_answered_by_a_program(
 
 
 def with_worker(settings: Settings, **worker: Any) -> Settings:
-    made = settings.model_dump(mode="json", exclude_unset=True)
-    return parse(made | {"workers": [*made["workers"], worker]})
+    fields = settings.model_dump(mode="json", exclude_unset=True)
+    return parse(fields | {"workers": [*fields["workers"], worker]})
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from tests.serving.workers.programs.test_changed_phrasings import PROGRAMS
 TEXT = Path(__file__).with_name("kinds.txt").read_text(encoding="utf-8")
 KINDS = {kind.partition("\n")[0]: kind.splitlines()[1:] for kind in TEXT.split("# ")[2:]}
 WINTER = Calendar("calendar", clock=lambda: datetime(2026, 1, 15, 12, tzinfo=UTC))
-ASKED = [WINTER if isinstance(each, Calendar) else each for each in PROGRAMS]
+WORKERS = [WINTER if isinstance(each, Calendar) else each for each in PROGRAMS]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -20,7 +20,7 @@ def test_every_phrasing_of_a_kind_is_answered_or_rejected_as_expected(kind: str)
     wrong: dict[str, list[str]] = {}
     for line in KINDS[kind]:
         question, _, answer = line.partition(" => ")
-        replies = [reply for each in ASKED if not (reply := say(each, question)).startswith("refused: ")]
+        replies = [reply for each in WORKERS if not (reply := say(each, question)).startswith("refused: ")]
         expected = answer.replace("||", "|")
         is_right = (
             not replies if answer == "refused" else replies and all(expected in each for each in replies)

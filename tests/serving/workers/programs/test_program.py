@@ -47,7 +47,7 @@ async def answer(call: Call) -> Reply:
     return reply
 
 
-def asked(*texts: str, **more: object) -> Call:
+def call_of(*texts: str, **more: object) -> Call:
     roles = ("user", "assistant")
     return Call(tuple(Message.of(roles[n % 2], text) for n, text in enumerate(texts)), **more)  # pyright: ignore
 
@@ -60,7 +60,7 @@ async def refusal(call: Call) -> str:
 
 
 async def test_the_last_message_of_the_user_is_answered():
-    reply = await answer(asked("Hello!", "Hi, how can I help?", "what is 2 + 3?"))
+    reply = await answer(call_of("Hello!", "Hi, how can I help?", "what is 2 + 3?"))
     assert ("".join(reply.texts), reply.finish, reply.model) == (
         "2 + 3 = 5.",
         FinishReason.STOP,
@@ -69,7 +69,7 @@ async def test_the_last_message_of_the_user_is_answered():
 
 
 async def test_a_rejection_names_the_program_and_the_reason():
-    message = await refusal(asked("Who wrote Hamlet?"))
+    message = await refusal(call_of("Who wrote Hamlet?"))
     assert message == (
         "calculator is a program that answers only questions about arithmetic, percentages, comparisons of numbers and algebra. "
         "The question contains no calculation that the program can read."
@@ -79,9 +79,9 @@ async def test_a_rejection_names_the_program_and_the_reason():
 @pytest.mark.parametrize(
     "call",
     [
-        asked("2 + 3", "5"),
-        asked("2 + 3", answer_format=AnswerFormat()),
-        asked("2 + 3", site=CallSite(operation="embeddings")),
+        call_of("2 + 3", "5"),
+        call_of("2 + 3", answer_format=AnswerFormat()),
+        call_of("2 + 3", site=CallSite(operation="embeddings")),
         Call(()),
     ],
     ids=["no question", "a schema", "embeddings", "no message"],
@@ -96,8 +96,8 @@ QUESTION = (Message.of("user", "Tell me a story about 15% of 80."),)
 
 def prompt(question: tuple[Message, ...], step: Step, *outputs: str) -> Call:
     plan = [*(Step("writer", "Think.") for _ in outputs), step]
-    made = work(MEMBER, question, step, plan, dict(enumerate(outputs)))
-    return Call(made.messages, mark_key=made.mark_key)
+    instructions = work(MEMBER, question, step, plan, dict(enumerate(outputs)))
+    return Call(instructions.messages, mark_key=instructions.mark_key)
 
 
 async def test_the_subtask_is_answered_if_the_users_question_is_not_understood():
@@ -125,9 +125,9 @@ async def test_a_message_of_several_parts_is_one_text():
 
 
 async def test_length_limits_and_stop_sequences_apply():
-    cut = await answer(asked("what is 2 + 3?", sampling=Sampling(max_output_tokens=2)))
+    cut = await answer(call_of("what is 2 + 3?", sampling=Sampling(max_output_tokens=2)))
     assert ("".join(cut.texts), cut.finish) == ("2 +", FinishReason.LENGTH)
-    stopped = await answer(asked("what is 2 + 3?", sampling=Sampling(stop=("=",))))
+    stopped = await answer(call_of("what is 2 + 3?", sampling=Sampling(stop=("=",))))
     assert ("".join(stopped.texts), stopped.finish) == ("2 + 3 ", FinishReason.STOP)
 
 
@@ -164,7 +164,7 @@ async def test_a_rejected_question_is_recorded_and_the_fallback_answers():
     )  # fmt: skip
     pool = build_pool(settings, {}, engines={})
     assert pool.provenance == {"calculator": "program", "writer": "scripted"}
-    async with pool.members["calculator"].worker.open(asked("Tell me a story.")) as reply:
+    async with pool.members["calculator"].worker.open(call_of("Tell me a story.")) as reply:
         async for _ in reply:
             pass
     (attempt,) = reply.attempts
@@ -185,7 +185,7 @@ async def test_an_answer_is_billed_only_for_its_words(question: str):
         parse({"workers": [{"name": name, "kind": "python", "factory": factory, "price": price}]}), {}, {}
     )
     ledger = BudgetLedger(Budget(max_tokens=3000))
-    async with open_call(pool.members[name], asked(question), ledger) as reply:
+    async with open_call(pool.members[name], call_of(question), ledger) as reply:
         async for _ in reply:
             pass
     usage = reply.result.usage
@@ -209,9 +209,9 @@ async def test_a_program_that_rejected_a_question_may_answer_a_later_step():
     )
     terms = Terms(refusals=Refusals())
     with pytest.raises(QuestionRejected):
-        async with calculator.open(asked("Tell me a story.", terms=terms)):
+        async with calculator.open(call_of("Tell me a story.", terms=terms)):
             pass
-    async with calculator.open(asked("What is 2 + 3?", terms=terms)) as reply:
+    async with calculator.open(call_of("What is 2 + 3?", terms=terms)) as reply:
         assert "".join([delta.text async for delta in reply]) == "2 + 3 = 5."
 
 
@@ -244,7 +244,7 @@ async def test_the_log_shows_no_error_for_a_rejected_question(caplog: pytest.Log
 
 
 async def test_programs_run_in_a_separate_process():
-    async with Place("place").open(asked("Where?")) as reply:
+    async with Place("place").open(call_of("Where?")) as reply:
         async for _ in reply:
             pass
     assert int("".join(reply.texts)) != os.getpid()

@@ -62,8 +62,8 @@ def test_no_input_raises_an_unexpected_error():
 
 @given(st.lists(st.integers(-(10**9), 10**9), min_size=2, max_size=30))
 def test_numbers_are_sorted_as_python_sorts_them(numbers: list[int]):
-    asked = f"sort these numbers: {', '.join(map(str, numbers))}"
-    assert say(TOOLS, asked) == ", ".join(map(str, sorted(numbers)))
+    question = f"sort these numbers: {', '.join(map(str, numbers))}"
+    assert say(TOOLS, question) == ", ".join(map(str, sorted(numbers)))
 
 
 @given(st.lists(st.lists(CELLS, min_size=2, max_size=2), min_size=1, max_size=6))

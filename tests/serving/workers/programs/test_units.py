@@ -80,12 +80,12 @@ def test_a_conversion_round_trips(source: str, target: str, amount: Fraction):
 
 
 @pytest.mark.parametrize(
-    "asked", ["100 usd to eur", "convert 100 USD into euros", "how many euros are 100 usd"]
+    "question", ["100 usd to eur", "convert 100 USD into euros", "how many euros are 100 usd"]
 )
-def test_currencies_are_converted_at_a_rate_with_its_date(asked: str):
+def test_currencies_are_converted_at_a_rate_with_its_date(question: str):
     date, rates = exchange_rates()
     amount = f"{float(round(100 / rates['USD'], 2)):,.2f} EUR"
     assert (
-        say(CONVERTER, asked)
+        say(CONVERTER, question)
         == f"100 USD is {amount}, at the European Central Bank's reference rate of {date}."
     )

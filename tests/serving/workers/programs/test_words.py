@@ -165,8 +165,8 @@ def test_the_first_opposite_is_the_most_common_one(word: str, opposite: str):
 
 
 def test_the_senses_are_complete():
-    known = senses()
-    assert 20_000 < len(known) < 30_000
+    words = senses()
+    assert 20_000 < len(words) < 30_000
     assert all(
-        sense.definition and sense.part_of_speech in "nvar" for each in known.values() for sense in each
+        sense.definition and sense.part_of_speech in "nvar" for each in words.values() for sense in each
     )

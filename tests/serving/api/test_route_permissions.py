@@ -28,7 +28,7 @@ from tests.serving.api.served import ASK, Json, scripted, served, team
 
 WHO = (None, "wrong", "other team", "only run", "only read", "mine", "admin")
 CHAT = "/v1/chat/completions"
-ASKED: Json = {"model": "mini", "input": "Why is the sky blue?"}
+REQUEST: Json = {"model": "mini", "input": "Why is the sky blue?"}
 
 
 FILE, WORK = f"file-{'0' * 32}", f"batch_{'0' * 32}"
@@ -68,10 +68,10 @@ TABLE = (
     AccessCase("POST", "/v1/messages", RUNS, ASK | {"max_tokens": 50}),
     AccessCase("POST", "/v1/messages", RUNS, ASK | {"max_tokens": 50, "stream": True}),
     AccessCase("POST", "/v1/messages/count_tokens", RUNS, ASK),
-    AccessCase("POST", "/v1/responses", RUNS, ASKED),
-    AccessCase("POST", "/v1/responses", RUNS, ASKED | {"stream": True}),
-    AccessCase("POST", "/v1/responses/input_tokens", RUNS, ASKED),
-    AccessCase("POST", "/v1/responses/compact", RUNS, ASKED),
+    AccessCase("POST", "/v1/responses", RUNS, REQUEST),
+    AccessCase("POST", "/v1/responses", RUNS, REQUEST | {"stream": True}),
+    AccessCase("POST", "/v1/responses/input_tokens", RUNS, REQUEST),
+    AccessCase("POST", "/v1/responses/compact", RUNS, REQUEST),
     AccessCase("GET", "/v1/responses/{response_id}", OF_MY_TEAM),
     AccessCase("GET", "/v1/responses/{response_id}/input_items", OF_MY_TEAM),
     AccessCase("POST", "/v1/responses/{response_id}/cancel", OF_MY_TEAM_TO_READ_AND_RUN, {}),
@@ -82,7 +82,7 @@ TABLE = (
     AccessCase("POST", "/v1/conversations/{conversation_id}/items", TO_ADD, {"items": []}),
     AccessCase("GET", "/v1/conversations/{conversation_id}/items", OF_MY_TEAM),
     AccessCase("GET", "/v1/conversations/{conversation_id}/items/{item_id}", OF_MY_TEAM),
-    AccessCase("POST", "/v1/responses", TO_ADD, ASKED | {"conversation": CONVERSATION}),
+    AccessCase("POST", "/v1/responses", TO_ADD, REQUEST | {"conversation": CONVERSATION}),
     AccessCase("DELETE", "/v1/conversations/{conversation_id}/items/{item_id}", OF_MY_TEAM_TO_READ_AND_RUN),
     AccessCase("DELETE", "/v1/conversations/{conversation_id}", OF_MY_TEAM_TO_READ_AND_RUN),
     AccessCase("POST", "/v1/plans", RUNS, ASK),
@@ -192,7 +192,7 @@ async def add_conversation(it: Keyed, id: str) -> str:
 
 
 async def add_response(it: Keyed) -> str:
-    return (await it.ask("mine", "POST", "/v1/responses", ASKED)).json()["id"]
+    return (await it.ask("mine", "POST", "/v1/responses", REQUEST)).json()["id"]
 
 
 async def add_new(it: Keyed, names: dict[str, str], n: int) -> None:

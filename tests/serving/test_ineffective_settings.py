@@ -53,8 +53,8 @@ async def test_hedging_needs_a_minimum_number_of_slots(n_slots: int):
 
 
 def test_skipping_the_answering_step_is_reported_with_its_place():
-    skipped, kept = {"worker": "a", "on_failure": "skip"}, {"worker": "a", "access": "all"}
-    (line,) = messages_for(scripted("a"), workflows={"fine": [skipped, kept], "duo": [kept, skipped]})
+    skipped, plain = {"worker": "a", "on_failure": "skip"}, {"worker": "a", "access": "all"}
+    (line,) = messages_for(scripted("a"), workflows={"fine": [skipped, plain], "duo": [plain, skipped]})
     assert "workflows.duo[1].on_failure" in line, line
     assert "Add `fallbacks` to the worker a, or remove `on_failure` from the step." in line, line
 

@@ -41,5 +41,5 @@ def test_the_consoles_examples_are_answered():
     replies = {text: [say(each, text) for each in PROGRAMS] for text in json.loads(examples)}
     assert len(replies) == 3
     assert [
-        text for text, said in replies.items() if all(each.startswith("refused: ") for each in said)
+        text for text, answers in replies.items() if all(each.startswith("refused: ") for each in answers)
     ] == []

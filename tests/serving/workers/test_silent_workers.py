@@ -49,7 +49,7 @@ async def test_an_engine_without_a_first_token_is_closed_and_a_fallback_is_calle
     engine = ScriptedEngine(SILENT)
     own = pool(engine, first_token_timeout_s=SHORT_S, fallbacks=["b"])
     text, reply = await ask(own)
-    assert (text, engine.asked, engine.open_calls) == ("Instead.", 1, 0)
+    assert (text, engine.n_requests, engine.open_calls) == ("Instead.", 1, 0)
     assert [(each.worker, each.error) for each in reply.attempts] == [("a", "WorkerUnavailable")]
     assert own.health["a"].failures_in_a_row == 1
 
@@ -60,7 +60,7 @@ async def test_an_only_engine_is_retried():
         WorkerUnavailable, match="a could not answer: The engine sent no output within the time limit"
     ) as caught:
         await ask(pool(engine, first_token_timeout_s=SHORT_S, retry={"attempts": 2, "first_wait_s": 0.001}))
-    assert (engine.asked, engine.open_calls, caught.value.worker) == (2, 0, "a")
+    assert (engine.n_requests, engine.open_calls, caught.value.worker) == (2, 0, "a")
     assert "first_token_timeout_s" in caught.value.detail
 
 
@@ -274,9 +274,9 @@ class Slow:
         self.name, self._price, self._pauses_s = name, price, (first_s, second_s)
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
-        return open_reply(self.name, "slow", self._said(), self._price)
+        return open_reply(self.name, "slow", self._deltas(), self._price)
 
-    async def _said(self) -> AsyncGenerator[Delta]:
+    async def _deltas(self) -> AsyncGenerator[Delta]:
         Slow.n_open += 1
         try:
             for pause_s in self._pauses_s:

@@ -7,7 +7,7 @@ import pytest
 
 from serving.database.address import Address
 from tests.serving.api.served import Json, plan, scripted, served, step, team
-from tests.serving.api.test_watching import text_of, watch
+from tests.serving.api.test_live_events import text_of, watch
 from tests.serving.store.stores import replicas
 from tests.states import until
 from tests.wires.anthropic import AnthropicWire

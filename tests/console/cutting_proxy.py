@@ -49,10 +49,10 @@ class Cutter:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         there, back = await asyncio.open_connection("127.0.0.1", self.upstream)
         self._writers |= {writer, back}
-        asked = bytearray()
+        request = bytearray()
         tasks = [
-            asyncio.create_task(self._pass(reader, back, asked, None)),
-            asyncio.create_task(self._pass(there, writer, bytearray(), asked)),
+            asyncio.create_task(self._pass(reader, back, request, None)),
+            asyncio.create_task(self._pass(there, writer, bytearray(), request)),
         ]
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in tasks:
@@ -62,13 +62,13 @@ class Cutter:
             each.close()
 
     async def _pass(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, past: bytearray, asked: bytearray | None
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, past: bytearray, request: bytearray | None
     ) -> None:  # fmt: skip
         with suppress(ConnectionError):
             while data := await reader.read(65_536):
                 past += data
                 writer.write(data)
                 await writer.drain()
-                if asked is not None and not self.n_cut and self.path in asked and self.cut_after in past:
+                if request is not None and not self.n_cut and self.path in request and self.cut_after in past:
                     self.n_cut += 1
                     return

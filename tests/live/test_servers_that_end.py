@@ -52,10 +52,10 @@ async def test_the_named_worker_plans_and_the_cheapest_gets_the_question(
     assert "step 1 gpt-fast: answer the question" in printed
     assert "Answer Hello!" in printed
     assert all(shown in printed.lower() for shown in ("cost", "trace"))
-    asked = [request.body for request in upstream.requests]
-    assert [body["model"] for body in asked] == ["gpt-6.1-sol", "gpt-6-luna"]
-    assert asked[1]["messages"][-1]["content"] == "hi"
-    assert asked[1]["max_completion_tokens"] == 16384, "its worker's own limit: thoughts count too"
+    bodies = [request.body for request in upstream.requests]
+    assert [body["model"] for body in bodies] == ["gpt-6.1-sol", "gpt-6-luna"]
+    assert bodies[1]["messages"][-1]["content"] == "hi"
+    assert bodies[1]["max_completion_tokens"] == 16384, "its worker's own limit: thoughts count too"
 
 
 def test_a_failed_start_leaves_rays_logs_without_secrets(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ from serving.settings.sections import StoreSettings
 from serving.store.signing_secrets import ROTATE_S, rotate_secret
 from tests.serving.api.calling_team import calling_team
 from tests.serving.api.served import served
-from tests.serving.store.stores import opened, replicas
-from tests.serving.store.test_waiting_runs import PATH, suspend, suspended_rows, text_of
+from tests.serving.store.stores import open_stores, replicas
+from tests.serving.store.test_suspended_runs import PATH, suspend, suspended_rows, text_of
 
 pytestmark = pytest.mark.postgresql
 
@@ -64,7 +64,9 @@ async def test_the_oldest_waiting_runs_of_a_team_expire_first(
         for id, team_id in owners:
             await one.change("UPDATE run SET team_id = :team_id WHERE id = :id", id=id, team_id=team_id)
         ((size,),) = await one.rows("SELECT max(length(body)) FROM suspended_run")
-        async with opened(store_address, settings=StoreSettings(waiting_bytes_per_team=size * 5 // 2)) as (
+        async with open_stores(
+            store_address, settings=StoreSettings(waiting_bytes_per_team=size * 5 // 2)
+        ) as (
             _,
             store,
         ):

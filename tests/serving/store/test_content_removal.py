@@ -58,12 +58,12 @@ def hints_that_stay(kind: type[Value]) -> dict[str, Any]:
 
 
 def reachable(*kinds: type[Value]) -> set[type[Value]]:
-    known, new = set[type[Value]](), set(kinds)
+    classes, new = set[type[Value]](), set(kinds)
     while new:
-        known |= new
+        classes |= new
         inside = (each for kind in new for hint in hints_that_stay(kind).values() for each in parts(hint))
-        new = {each for each in inside if isinstance(each, type) and issubclass(each, Value)} - known
-    return known
+        new = {each for each in inside if isinstance(each, type) and issubclass(each, Value)} - classes
+    return classes
 
 
 KINDS = reachable(Record, *get_args(Event))

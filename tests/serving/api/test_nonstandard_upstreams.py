@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.serving.api.served import PRICE, Json, Served, plan, scripted, served, step, team
-from tests.serving.workers import test_sloppy_answers as sloppy
+from tests.serving.workers import test_nonstandard_answers as sloppy
 from tests.serving.workers.fuzz_streams import DIALECTS
 from tests.wires.openai import OpenAIWire
 from tests.wires.server import Answer, Request, serving
@@ -25,7 +25,7 @@ ROWS = {
     "gemini": sloppy.GEMINI,
 }
 WIRES = list(KINDS)
-ASKED = [{"role": "user", "content": "What is the weather in Rome, and what time is it?"}]
+QUESTION = [{"role": "user", "content": "What is the weather in Rome, and what time is it?"}]
 NAMES = ("get_weather", "get_time")
 CHAT_TOOLS: Any = [
     {"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": {}}}}
@@ -36,9 +36,9 @@ ITEM_TOOLS: Any = [
     {"type": "function", "name": name, "parameters": {"type": "object", "properties": {}}, "strict": False}
     for name in NAMES
 ]
-Said = tuple[str, list[tuple[str, Any]], str | None]
+Reply = tuple[str, list[tuple[str, Any]], str | None]
 """Words, calls, and finish reason."""
-Ask = Callable[[Served, str, bool, bool], Awaitable[Said]]
+Ask = Callable[[Served, str, bool, bool], Awaitable[Reply]]
 
 
 def remote(wire: str, url: str, **settings: Any) -> Json:
@@ -48,8 +48,8 @@ def remote(wire: str, url: str, **settings: Any) -> Json:
     return worker_settings | KINDS[wire] | settings
 
 
-async def chat(api: Served, model: str, stream: bool, tools: bool) -> Said:
-    fields: Json = {"model": model, "messages": ASKED} | ({"tools": CHAT_TOOLS} if tools else {})
+async def chat(api: Served, model: str, stream: bool, tools: bool) -> Reply:
+    fields: Json = {"model": model, "messages": QUESTION} | ({"tools": CHAT_TOOLS} if tools else {})
     async with api.sdk as sdk:
         if stream:
             async with sdk.chat.completions.stream(**fields) as events:
@@ -63,8 +63,8 @@ async def chat(api: Served, model: str, stream: bool, tools: bool) -> Said:
     return choice.message.content or "", calls, choice.finish_reason
 
 
-async def messages(api: Served, model: str, stream: bool, tools: bool) -> Said:
-    fields: Json = {"model": model, "max_tokens": 200, "messages": ASKED}
+async def messages(api: Served, model: str, stream: bool, tools: bool) -> Reply:
+    fields: Json = {"model": model, "max_tokens": 200, "messages": QUESTION}
     fields |= {"tools": OWN_TOOLS} if tools else {}
     async with api.anthropic() as sdk:
         if stream:
@@ -77,8 +77,10 @@ async def messages(api: Served, model: str, stream: bool, tools: bool) -> Said:
     return words, calls, {"end_turn": "stop", "tool_use": "tool_calls"}.get(answer.stop_reason)
 
 
-async def responses(api: Served, model: str, stream: bool, tools: bool) -> Said:
-    fields: Json = {"model": model, "input": ASKED[0]["content"]} | ({"tools": ITEM_TOOLS} if tools else {})
+async def responses(api: Served, model: str, stream: bool, tools: bool) -> Reply:
+    fields: Json = {"model": model, "input": QUESTION[0]["content"]} | (
+        {"tools": ITEM_TOOLS} if tools else {}
+    )
     async with api.sdk as sdk:
         if stream:
             async with sdk.responses.stream(**fields) as events:
@@ -104,11 +106,11 @@ def whole_team(*workers: Json) -> Json:
 @pytest.mark.parametrize("name", WIRES)
 async def test_text_and_tool_calls_reach_every_client(name: str, client: str, stream: bool):
     """The worst answers of each wire, by the worker's name and through a model."""
-    wanted = ("a character in halves", "a lone half at the end", "parallel calls under one index", "whole JSON", "whole JSON with calls",
+    names = ("a character in halves", "a lone half at the end", "parallel calls under one index", "whole JSON", "whole JSON with calls",
               "calls under 'end_turn'", "calls under 'TOOL_CALLS'", "words, `tool_calls` and no call", "words, `tool_use` and no call",
               "finish_reason '' on the running chunks", "content as parts", "arguments in halves", "STOP before the first word",
               "a list of chunks as JSON", "words with the end alone", "events without names")  # fmt: skip
-    rows = {each: row for each, row in ROWS[name].items() if each in wanted}
+    rows = {each: row for each, row in ROWS[name].items() if each in names}
     assert len(rows) >= 4
     async with serving(DIALECTS[name].wire) as upstream, served(whole_team(remote(name, upstream.url), scripted("b"))) as api:  # fmt: skip
         for what, row in rows.items():

@@ -18,7 +18,7 @@ from serving.database.address import Address, sqlite_address
 from tests.databases import Postgres
 from tests.serving.api.keyed import Keyed, keyed
 from tests.serving.api.served import ASK, scripted, team
-from tests.serving.api.test_who_pays import DEAR, spent_usd
+from tests.serving.api.test_run_charges import DEAR, spent_usd
 
 COST_USD = Decimal("0.121")
 """Cost of one answer of `dear`."""

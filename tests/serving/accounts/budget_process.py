@@ -1,5 +1,7 @@
-"""A router process that draws on a shared budget. `python -m tests.serving.accounts.drawing` reads one line of JSON
-from standard input and prints a line for each hold.
+"""Run a router process that draws on a shared budget.
+
+`python -m tests.serving.accounts.budget_process` reads one line of JSON from standard input and prints a line for each
+hold.
 """
 
 import asyncio

@@ -21,10 +21,10 @@ CHAT = "/v1/chat/completions"
 DEAR = scripted("dear", "A long answer. " * 40, price={"input_usd_per_mtok": 0, "output_usd_per_mtok": 1000}, max_output_tokens=400)  # fmt: skip
 
 
-async def spent_usd(it: Keyed, whose: str, id: str) -> Decimal:
+async def spent_usd(it: Keyed, kind: str, id: str) -> Decimal:
     """Return what was spent today, once no hold is left. Bills are written in the background."""
     while True:
-        day = (await it.ask("admin", "GET", f"/v1/admin/{whose}/{id}/budget")).json()["day"]
+        day = (await it.ask("admin", "GET", f"/v1/admin/{kind}/{id}/budget")).json()["day"]
         if Decimal(day["held_usd"]) == 0:
             return Decimal(day["spent_usd"])
         await asyncio.sleep(0.05)

@@ -30,12 +30,12 @@ class Obedient:
         has_results = any(message.tool_results for message in call.messages)
         if call.tools.offered and not has_results:
             tool = call.tools.offered[0]
-            made = ToolCall("own-0", tool.name, json.dumps(fitting(tool.parameters or {})))
-            yield Delta(tool_calls=(made,), finish=FinishReason.TOOL_CALLS, usage=Usage(10, 5))
+            tool_call = ToolCall("own-0", tool.name, json.dumps(fitting(tool.parameters or {})))
+            yield Delta(tool_calls=(tool_call,), finish=FinishReason.TOOL_CALLS, usage=Usage(10, 5))
             return
-        wanted = schema_in(call)
-        said = json.dumps(fitting(wanted)) if wanted else "1 2 3 4 5: hello, red."
-        for word in said.split(" "):
+        schema = schema_in(call)
+        text = json.dumps(fitting(schema)) if schema else "1 2 3 4 5: hello, red."
+        for word in text.split(" "):
             yield Delta(f"{word} ")
         yield Delta(finish=FinishReason.STOP, usage=Usage(10, 5))
 

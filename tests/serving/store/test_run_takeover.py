@@ -16,10 +16,10 @@ from conductor.run.events import CallQueued
 from serving.database.address import Address
 from serving.sessions.following import ASK_S
 from serving.store.idempotency import Claim
-from tests.serving.api.served import ASK, PRICE, parsed, said, scripted, team
+from tests.serving.api.served import ASK, PRICE, parsed, scripted, streamed_text, team
 from tests.serving.sessions.test_following import events_of
 from tests.serving.store.stores import Replica, replicas
-from tests.serving.store.test_once import ask, calls, until_ended
+from tests.serving.store.test_idempotency import ask, calls, until_ended
 from tests.states import until
 
 pytestmark = pytest.mark.postgresql
@@ -64,8 +64,8 @@ async def router_process(address: Address) -> AsyncGenerator[tuple[subprocess.Po
         where = address.dsn or f"sqlite:///{address.path}"
         process.stdin.write(json.dumps({"address": where, "settings": settings(HALTING)}) + "\n")
         process.stdin.flush()
-        told = json.loads(await asyncio.to_thread(process.stdout.readline))
-        yield process, told["url"], told["owner"]
+        details = json.loads(await asyncio.to_thread(process.stdout.readline))
+        yield process, details["url"], details["owner"]
     finally:
         process.kill()
         await asyncio.to_thread(process.wait)
@@ -132,16 +132,18 @@ async def test_another_router_finishes_a_killed_routers_run_without_lost_text(
         assert await other.records.sweep() == 0
         assert await other.records.take_over() == 1
         answer = await joined
-        assert said(parsed(answer.text)) == WORDS
+        assert streamed_text(parsed(answer.text)) == WORDS
         assert answer.headers["x-podium-workflow-id"] == id
         record = await until_ended(other.api, id)
         assert (record["status"], record["answer"], record["unmetered_calls"]) == ("finished", WORDS, 1)
         assert [step["output"] for step in record["steps"]] == ["A reason.", WORDS]
         assert [attempt["outcome"] for attempt in record["steps"][1]["attempts"]] == ["cut"]
         assert calls(other) == 1, "the plan and the finished step are not asked for again"
-        told = [event for _, event in events_of((await whole).text)]
-        assert "resumed" in [event["type"] for event in told]
-        assert "".join(event["text"] for event in told if event["type"] == "answer") == WORDS, "no word twice"
+        events = [event for _, event in events_of((await whole).text)]
+        assert "resumed" in [event["type"] for event in events]
+        assert "".join(event["text"] for event in events if event["type"] == "answer") == WORDS, (
+            "no word twice"
+        )
         assert await other.records.take_over() == 0
 
 
@@ -173,19 +175,19 @@ async def test_a_run_found_by_two_sweeps_is_continued_once(
             await one.api.service.aclose()
             await first
             await one.store.aclose()
-        find_seq, held = other.records.newest_seq, asyncio.Event()
+        find_seq, first_sweep = other.records.newest_seq, asyncio.Event()
 
         async def find_seq_late(id: str) -> int:
             seq = await find_seq(id)
             # Delays the first sweep, while the second finds, continues and ends the run.
-            if not held.is_set():
-                held.set()
+            if not first_sweep.is_set():
+                first_sweep.set()
                 await asyncio.sleep(5)
             return seq
 
         other.records.newest_seq = find_seq_late  # pyright: ignore[reportAttributeAccessIssue]
         sweeps = asyncio.gather(other.records.take_over(), other.records.take_over())
-        await held.wait()
+        await first_sweep.wait()
         assert sum(await sweeps) == 1
         await until_ended(other.api, id)
         assert calls(other) == 1
@@ -201,9 +203,9 @@ async def test_a_follower_of_a_run_is_notified_of_its_new_answer(store_address: 
             await one.store.aclose()
         assert await other.records.take_over() == 1
         for after in (0, newest):
-            told = events_of((await other.api.http.get(f"/v1/workflows/{id}/events?after={after}")).text)
-            (again,) = [n for n, (_, event) in enumerate(told) if event["type"] == "answer_restarted"]
-            said_again = [event["text"] for _, event in told[again:] if event["type"].startswith("answer")]
+            events = events_of((await other.api.http.get(f"/v1/workflows/{id}/events?after={after}")).text)
+            (again,) = [n for n, (_, event) in enumerate(events) if event["type"] == "answer_restarted"]
+            said_again = [event["text"] for _, event in events[again:] if event["type"].startswith("answer")]
             assert "".join(said_again) == "Something else."
 
 

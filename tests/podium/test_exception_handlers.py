@@ -34,7 +34,7 @@ def catchers(path: Path) -> Iterator[ast.ExceptHandler]:
 def test_files_that_catch_all_exceptions_are_listed_in_the_architecture_page() -> None:
     page = (ROOT / "docs" / "architecture.md").read_text()
     (errors,) = re.findall(r"^\* \*\*Errors\.\*\*.*?(?=^\* )", page, re.MULTILINE | re.DOTALL)
-    found = {
+    files = {
         str(path.relative_to(ROOT))
         for package in sorted(OURS)
         for path in (ROOT / package).rglob("*.py")
@@ -42,4 +42,4 @@ def test_files_that_catch_all_exceptions_are_listed_in_the_architecture_page() -
     }
     handler = {"serving/api/app.py"}
     """FastAPI catches through a handler for `Exception`."""
-    assert set(re.findall(r"`(\w[\w/]*\.py)`", errors)) - {"conductor/errors.py"} == found | handler
+    assert set(re.findall(r"`(\w[\w/]*\.py)`", errors)) - {"conductor/errors.py"} == files | handler

@@ -17,12 +17,12 @@ from tests.serving.store.stores import Replica, replicas
 from tests.states import until
 
 WORDS = "one two three four five six seven eight"
-TOLD = [{"role": "user", "content": "Count."}]
+QUESTION = [{"role": "user", "content": "Count."}]
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
 BODIES: dict[str, Json] = {
-    "/v1/messages": {"model": "mini", "max_tokens": 99, "messages": TOLD},
+    "/v1/messages": {"model": "mini", "max_tokens": 99, "messages": QUESTION},
     "/v1/responses": {"model": "mini", "input": "Count."},
-    "/v1/chat/completions": {"model": "mini", "messages": TOLD, "tools": [TOOL]},
+    "/v1/chat/completions": {"model": "mini", "messages": QUESTION, "tools": [TOOL]},
 }
 
 
@@ -87,7 +87,7 @@ async def ask_with_sdks(api: Served) -> list[int]:
         anthropic.AsyncAnthropic(base_url=api.url, api_key="none") as claude,
     ):
         assert sdk.max_retries == claude.max_retries == 2
-        messages: Any = TOLD
+        messages: Any = QUESTION
         for stream in (False, True):
             for ask in (
                 sdk.chat.completions.create(model="mini", messages=messages, stream=stream),
@@ -204,7 +204,7 @@ async def test_a_run_continues_without_its_client_only_if_configured(store_addre
 async def test_a_plain_chat_is_cancelled_with_its_client_and_its_failure_is_final(
     store_address: Address,
 ) -> None:
-    body: Json = {"model": "mini", "messages": TOLD, "stream": True}
+    body: Json = {"model": "mini", "messages": QUESTION, "stream": True}
     broken: Json = {"text": WORDS, "fail_after_tokens": 2}
     async with replicas(store_address, two_steps(WORDS, broken, broken), n=1) as (one,):
         async with one.api.http.stream("POST", "/v1/chat/completions", json=body) as answer:

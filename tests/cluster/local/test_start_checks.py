@@ -43,19 +43,19 @@ def test_invalid_settings_are_rejected_with_their_fault(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "reason"),
     [
         ("claude", ", because its API key is not set. Set ANTHROPIC_API_KEY."),
         ("clod", ". No worker has this name."),
     ],
 )
 def test_an_unsuitable_conductor_is_rejected_with_the_remedy(
-    name: str, told: str, monkeypatch: pytest.MonkeyPatch
+    name: str, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-1")
     with pytest.raises(SettingsError) as refused:
         check(HOST, [APP, f"settings={ROOT}/cluster/api.yaml", f"conductor={name}"])
-    expected = f"'{name}' cannot be the conductor{told} These workers can be the conductor: gpt (API key: OPENAI_API_KEY), gpt-fast"
+    expected = f"'{name}' cannot be the conductor{reason} These workers can be the conductor: gpt (API key: OPENAI_API_KEY), gpt-fast"
     assert expected in refused.value.message
 
 
@@ -73,8 +73,8 @@ def test_a_store_with_another_schema_version_is_rejected(store: Path) -> None:
 
 
 def test_a_port_in_use_is_reported_with_its_process_and_the_remedy() -> None:
-    with socket.create_server((HOST, 0)) as taken:
-        port = taken.getsockname()[1]
+    with socket.create_server((HOST, 0)) as listener:
+        port = listener.getsockname()[1]
         with pytest.raises(ServeError, match=rf"(?s)pid {os.getpid()} .*PORT={port + 1}"):
             Server(port=port).__enter__()
 

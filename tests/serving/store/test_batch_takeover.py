@@ -9,7 +9,7 @@ import pytest
 from serving.database.address import Address
 from tests.serving.api.test_batches import begin, end, line, rows
 from tests.serving.store.stores import replicas
-from tests.serving.store.test_taking_over import WORDS, expire_lease, router_process, settings
+from tests.serving.store.test_run_takeover import WORDS, expire_lease, router_process, settings
 
 pytestmark = [pytest.mark.postgresql, pytest.mark.real_time]
 
@@ -44,8 +44,8 @@ async def test_every_line_of_a_killed_routers_batch_runs_once(store_address: Add
         runs = Counter(row["response"]["request_id"] for row in answers.values())
         assert set(runs.values()) == {1}
         assert {row.id for row in await other.rows("SELECT id FROM run")} == set(runs)
-        said = json.dumps(list(answers.values()))
-        assert said.count(WORDS) == N_HALTED + N_WAITING
+        text = json.dumps(list(answers.values()))
+        assert text.count(WORDS) == N_HALTED + N_WAITING
         assert (len(other.api.worker("a").calls), len(other.api.worker("b").calls)) == (
             0,
             N_HALTED + N_WAITING,

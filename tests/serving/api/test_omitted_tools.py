@@ -16,11 +16,11 @@ FLAT_TOOLS: list[Json] = [{"type": "function", "name": "get_weather", "parameter
 CLAUDE_TOOLS: list[Json] = [{"name": "get_weather", "input_schema": SCHEMA}]
 NAMED = {"type": "function", "function": {"name": "get_weather"}}
 ALLOWED = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [NAMED]}}
-ASKED: list[Json] = [{"role": "user", "content": "Weather in Rome?"}]
+QUESTION: list[Json] = [{"role": "user", "content": "Weather in Rome?"}]
 CHAT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/responses"
 DIALECTS: dict[str, Json] = {
-    CHAT: {"messages": ASKED, "tools": CHAT_TOOLS},
-    MESSAGES: {"messages": ASKED, "tools": CLAUDE_TOOLS, "max_tokens": 99},
+    CHAT: {"messages": QUESTION, "tools": CHAT_TOOLS},
+    MESSAGES: {"messages": QUESTION, "tools": CLAUDE_TOOLS, "max_tokens": 99},
     RESPONSES: {"input": "Weather in Rome?", "tools": FLAT_TOOLS},
 }
 FORCED: list[tuple[str, object]] = [
@@ -94,7 +94,7 @@ async def test_a_step_whose_worker_calls_no_tools_is_noted() -> None:
 )
 async def test_a_request_without_callable_tools_leaves_no_note(tools: Json) -> None:
     async with served(mixed_team()) as api:
-        await api.ok({"model": "plain", "messages": ASKED} | tools)
+        await api.ok({"model": "plain", "messages": QUESTION} | tools)
         record = await api.newest()
     assert "left_out" not in record
     assert "calls_tools" not in json.dumps(record["steps"])
@@ -123,7 +123,7 @@ async def test_a_forced_call_is_planned_for_a_worker_that_can_make_it(plans: lis
 async def test_without_a_plan_a_worker_that_calls_tools_answers() -> None:
     async with served(mixed_team("no plan", conductor={"worker": "conductor", "fallback": "plain"})) as api:
         assert "get_weather" in (await api.post(DIALECTS[CHAT])).text
-        assert "Sunny." in (await api.post({"messages": ASKED})).text, "where there are no tools"
+        assert "Sunny." in (await api.post({"messages": QUESTION})).text, "where there are no tools"
 
 
 async def test_the_models_list_shows_tool_support() -> None:

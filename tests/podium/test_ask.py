@@ -66,8 +66,8 @@ async def podium(capsys: pytest.CaptureFixture[str], *arguments: str) -> Command
 async def test_the_answer_goes_to_stdout_and_plan_and_cost_to_stderr(api: Served, capsys: Any) -> None:
     ended = await podium(capsys, "ask", "Why", "blue?", "--url", api.url)
     assert (ended.code, ended.out) == (0, "Blue [bold]light[/bold].\n")
-    for said in ("conductor writes a plan", "step 1  a: Find a reason.", "step 2  b (reads 1): Conclude.", "step 1 done", "$0.0000", "2 steps"):  # fmt: skip
-        assert said in ended.err, said
+    for line in ("conductor writes a plan", "step 1  a: Find a reason.", "step 2  b (reads 1): Conclude.", "step 1 done", "$0.0000", "2 steps"):  # fmt: skip
+        assert line in ended.err, line
     id = (await api.newest())["id"]
     assert f"{api.url}/console/#/runs/{id}" in ended.err
     quiet = await podium(capsys, "ask", "Why?", "--quiet", "--model", "duo", "--url", api.url)
@@ -107,13 +107,13 @@ async def test_runs_are_listed_filtered_and_shown_as_a_tree(api: Served, capsys:
 
     shown = await podium(capsys, "show", run["id"], "--words", "--url", api.url)
     assert shown.code == 0
-    for said in ("mini", "plan 1: conductor by conductor", "1 a", "2 b reads 1", "Find a reason.", "Blue [bold]light[/bold]."):  # fmt: skip
-        assert said in shown.out, said
+    for line in ("mini", "plan 1: conductor by conductor", "1 a", "2 b reads 1", "Find a reason.", "Blue [bold]light[/bold]."):  # fmt: skip
+        assert line in shown.out, line
     assert "\x1b" not in shown.out, "what a model says does not command the terminal"
     assert "\x07" not in shown.out
     prompts = await podium(capsys, "show", run["id"], "--prompts", "--url", api.url)
-    for said in ("started 20", "critical path", ": Why is", "user: ", "Find a reason.", " from "):
-        assert said in prompts.out, said
+    for line in ("started 20", "critical path", ": Why is", "user: ", "Find a reason.", " from "):
+        assert line in prompts.out, line
     assert json.loads((await podium(capsys, "show", "--json", "--url", api.url)).out)["model"] == "duo"
     absent = await podium(capsys, "show", "wf_absent", "--url", api.url)
     assert (absent.code, "not found" in absent.err) == (1, True)
@@ -125,7 +125,7 @@ FILTERED = {"text": "Blue", "finish": "content_filter"}
 
 @pytest.mark.parametrize("model", ["mini", "b"])
 @pytest.mark.parametrize(
-    ("reply", "said", "status"),
+    ("reply", "note", "status"),
     [
         (CUT, "The answer was cut off at the token limit", "finished, cut off"),
         (FILTERED, "content filter", "finished, cut off by a content filter"),
@@ -133,14 +133,14 @@ FILTERED = {"text": "Blue", "finish": "content_filter"}
     ],
 )
 async def test_a_truncated_answer_is_marked_as_cut_off(
-    model: str, reply: Any, said: str, status: str, capsys: Any
+    model: str, reply: Any, note: str, status: str, capsys: Any
 ) -> None:
     async with served(team(plan(step("b")), workers=[scripted("a"), scripted("b", reply)])) as api:
         where = ("--url", api.url)
         answered = [await podium(capsys, "ask", "Why?", "--model", model, *more, *where) for more in ((), ("--quiet",), ("--json",))]  # fmt: skip
         shown, listed = await podium(capsys, "show", *where), await podium(capsys, "runs", *where)
     for ended in (*answered, shown):
-        assert (said and said in ended.err) or (not said and "cut off" not in ended.err)
+        assert (note and note in ended.err) or (not note and "cut off" not in ended.err)
     assert f"{status}  " in shown.out
     assert f"{status.replace('finished', 'done')}  " in shown.out
     assert f"{status}  " in listed.out
@@ -209,9 +209,9 @@ def test_control_characters_in_an_error_are_removed(capsys: Any) -> None:
         raise ClientError("It said \x1b]0;title\x07\x9b2J\u202eand failed.")
 
     assert program([]) == 1
-    told = capsys.readouterr().err
-    assert told.startswith("podium show: It said \N{REPLACEMENT CHARACTER}]0;title")
-    assert not {"\x1b", "\x07", "\x9b", "\u202e"} & set(told)
+    stderr = capsys.readouterr().err
+    assert stderr.startswith("podium show: It said \N{REPLACEMENT CHARACTER}]0;title")
+    assert not {"\x1b", "\x07", "\x9b", "\u202e"} & set(stderr)
 
 
 @pytest.mark.parametrize("key", ["pk_sec\nret", "pk_secré"])
@@ -221,8 +221,8 @@ async def test_an_invalid_key_is_not_printed(
     monkeypatch.setenv("PODIUM_API_KEY", key)
     refused = await podium(capsys, "models", "--url", api.url)
     assert (refused.code, "PODIUM_API_KEY" in refused.err, "sec" in refused.err) == (4, True, False)
-    seen = await podium(capsys, "doctor", "--url", api.url)
-    assert (seen.code, "PODIUM_API_KEY" in seen.out, "sec" in seen.out + seen.err) == (1, True, False)
+    result = await podium(capsys, "doctor", "--url", api.url)
+    assert (result.code, "PODIUM_API_KEY" in result.out, "sec" in result.out + result.err) == (1, True, False)
 
 
 async def test_models_are_listed(api: Served, capsys: Any) -> None:
@@ -252,9 +252,9 @@ async def test_an_unreachable_server_exits_3_and_a_wrong_option_2(capsys: Any) -
     assert (ended.code, ended.out) == (3, "")
     assert "Cannot connect to http://127.0.0.1:9" in ended.err
     for wrong in (["ask"], ["ask", "x", "--url", "localhost"], ["runs", "--status", "odd"], ["ask", "x", "--max-cost", "-1"]):  # fmt: skip
-        with pytest.raises(SystemExit) as left:
+        with pytest.raises(SystemExit) as exit_info:
             main(wrong)
-        assert left.value.code == 2
+        assert exit_info.value.code == 2
 
 
 async def test_ctrl_c_cancels_the_run_on_the_server() -> None:
@@ -295,10 +295,10 @@ async def test_a_plan_is_shown_with_its_maximum_cost_and_can_be_run(
     ended = await podium(capsys, "ask", "Why?", "--plan", str(file), "--json", "--url", api.url)
     assert [each["worker"] for each in json.loads(ended.out)["podium"]["steps"]] == ["a"]
     file.write_text("3")
-    for path, said in ((file, "is not a plan"), (tmp_path / "absent", "No such file")):
+    for path, message in ((file, "is not a plan"), (tmp_path / "absent", "No such file")):
         ended = await podium(capsys, "ask", "Why?", "--plan", str(path), "--url", api.url)
         assert (ended.code, ended.out) == (2, "")
-        assert said in ended.err
+        assert message in ended.err
 
 
 async def test_an_administrator_can_list_budgets_of_teams_and_keys(
@@ -441,11 +441,11 @@ async def test_an_incomplete_answer_is_an_error_even_if_the_connection_closes_cl
 
 
 async def test_json_output_escapes_control_characters_and_round_trips(capsys: Any) -> None:
-    said = "\x1b]0;title\x07 \x9b31m \u202eevil\u2066 größer 日本"
-    async with served(team(workers=[scripted("a", said)], workflows={})) as api:
+    text = "\x1b]0;title\x07 \x9b31m \u202eevil\u2066 größer 日本"
+    async with served(team(workers=[scripted("a", text)], workflows={})) as api:
         await api.ok({"model": "a"})
         shown = await podium(capsys, "show", "--json", "--url", api.url)
-    assert json.loads(shown.out)["answer"] == said
+    assert json.loads(shown.out)["answer"] == text
     assert "größer 日本" in shown.out
     assert not set(shown.out) & set("\x1b\x07\x9b\u202e\u2066")
 

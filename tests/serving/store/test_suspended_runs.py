@@ -28,15 +28,17 @@ SECRET = "sk-proj-" + "a1B2c3D4" * 5
 
 async def suspend(api: Served, text: str = "Hello", model: str = "mini") -> Json:
     """Start a run that waits for a tool, and return the request with its result."""
-    asked: Json = ASK | TOOLS | {"messages": [{"role": "user", "content": text}], "model": model}
-    return with_results(asked, await api.ok(asked))
+    body: Json = ASK | TOOLS | {"messages": [{"role": "user", "content": text}], "model": model}
+    return with_results(body, await api.ok(body))
 
 
-def with_results(asked: Json, answer: Json) -> Json:
+def with_results(request: Json, answer: Json) -> Json:
     """Return the request with results for the calls of `answer`."""
-    said = answer["choices"][0]["message"]
-    results = [{"role": "tool", "tool_call_id": call["id"], "content": "noon"} for call in said["tool_calls"]]
-    return asked | {"messages": [*asked["messages"], said, *results]}
+    message = answer["choices"][0]["message"]
+    results = [
+        {"role": "tool", "tool_call_id": call["id"], "content": "noon"} for call in message["tool_calls"]
+    ]
+    return request | {"messages": [*request["messages"], message, *results]}
 
 
 def text_of(answer: httpx2.Response) -> Any:
@@ -112,18 +114,18 @@ async def test_partial_results_cost_nothing_and_a_repeated_turn_reports_its_own_
     async with replicas(store_address, settings, n=1) as (one,):
         both = await suspend(one.api, model="a")
         some = both | {"messages": both["messages"][:-1]}
-        told: list[tuple[int, int]] = []
+        tokens: list[tuple[int, int]] = []
 
         async def tell(request: Json) -> Json:
             answer = await one.api.ok(request)
-            told.append((answer["usage"]["prompt_tokens"], answer["usage"]["completion_tokens"]))
+            tokens.append((answer["usage"]["prompt_tokens"], answer["usage"]["completion_tokens"]))
             return answer
 
         await tell(some)
         then = with_results(both, await tell(both))
         await tell(then)
         await tell(both)
-        assert told == [(0, 0), (10, 2), (10, 3), (10, 2)]
+        assert tokens == [(0, 0), (10, 2), (10, 3), (10, 2)]
 
 
 class SlowCaller(ToolCaller):
@@ -137,7 +139,7 @@ class SlowCaller(ToolCaller):
 
 
 def slow_team() -> Json:
-    factory = "tests.serving.store.test_waiting_runs:SlowCaller"
+    factory = "tests.serving.store.test_suspended_runs:SlowCaller"
     return team(workers=[{"name": "a", "kind": "python", "factory": factory}], workflows={})
 
 
@@ -200,16 +202,16 @@ async def test_partial_results_without_tools_return_the_remaining_calls() -> Non
     async with served(settings) as api:
         whole = await suspend(api, model="a")
         some = {"model": "a", "messages": whole["messages"][:-1]}
-        (left,) = (await api.ok(some))["choices"][0]["message"]["tool_calls"]
-        assert left["id"] == whole["messages"][-1]["tool_call_id"]
+        (last_call,) = (await api.ok(some))["choices"][0]["message"]["tool_calls"]
+        assert last_call["id"] == whole["messages"][-1]["tool_call_id"]
 
 
 async def test_a_run_does_not_continue_if_its_policy_now_forbids_storing_or_tools(
     tmp_path: Path,
 ) -> None:
     async with keyed(tmp_path, calling_team()) as it:
-        asked: Json = ASK | TOOLS
-        answer = with_results(asked, (await it.ask("mine", "POST", PATH, asked)).json())
+        body: Json = ASK | TOOLS
+        answer = with_results(body, (await it.ask("mine", "POST", PATH, body)).json())
         await limit(it, "keys", "mine", store_content=False)
         refused = await it.ask("mine", "POST", PATH, answer)
         assert refused.status_code == 403, refused.text

@@ -36,7 +36,7 @@ REFUSED: dict[str, tuple[Json, str]] = {
     ),
     "words that were spoken": (talk({"role": "assistant", "audio": {"id": "audio_1"}}), "messages[1].audio"),
 }  # fmt: skip
-TAKEN: dict[str, Json] = {
+NO_EFFECT: dict[str, Json] = {
     "nulls": dict.fromkeys(
         ("tools", "tool_choice", "functions", "function_call", "response_format", "logprobs", "top_logprobs", "logit_bias",
          "frequency_penalty", "presence_penalty", "verbosity", "modalities", "audio", "web_search_options", "moderation", "n",
@@ -81,7 +81,7 @@ async def test_an_unsupported_field_that_affects_the_answer_is_rejected_by_name(
 
 async def test_an_unsupported_value_without_effect_is_accepted() -> None:
     async with served(team()) as api:
-        for name, body in TAKEN.items():
+        for name, body in NO_EFFECT.items():
             answer = await api.post(body)
             assert answer.status_code == 200, (name, answer.text)
             assert answer.json()["choices"][0]["message"]["content"] == "Blue light scatters most."
