@@ -256,7 +256,8 @@ def json_in_steps(value: Any, redact: Redactor, repack: Repack | None = None) ->
                 if changed != each:
                     node[key], has_changed = changed, True
             elif isinstance(each, list | dict):
-                pending.append((each, place_of(place, key, each)))
+                inner = cast(Any, each)
+                pending.append((inner, place_of(place, key, inner)))
             n_values += 1
             if not n_values % STEP_VALUES:
                 yield
