@@ -229,9 +229,11 @@ def values_in(value: Any) -> Iterator[object]:
 
 
 def cache_marks(messages: Iterable[Message], tools: Iterable["Tool"]) -> Iterator[str]:
-    """Yield the cache marks that the client has set on tools and messages."""
+    """Yield the cache marks that the client has set on tools and messages, in the order in which they end a prefix."""
     yield from (tool.cache for tool in tools if tool.cache)
-    yield from (part.cache for message in messages for part in message.all_parts if part.cache)
+    for part in (part for message in messages for part in message.parts):
+        inside = part.parts if isinstance(part, ToolResult) else ()
+        yield from (each.cache for each in (*inside, part) if each.cache)
 
 
 def without_cache_marks(messages: Iterable[Message]) -> tuple[Message, ...]:

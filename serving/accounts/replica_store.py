@@ -1,20 +1,22 @@
 """Connections of one router replica to the store: its database connections, its writer and its lease."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+import sqlite3
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import Executable, Row
 
 from serving.accounts.hold_statements import RENEW_S
 from serving.accounts.ledger_store import LedgerStore, new_owner
 from serving.database.address import Address
-from serving.database.database import CONNECT_S, POOL_SIZE, Database
+from serving.database.database import CONNECT_S, POOL_SIZE, Database, open_sqlite_reader
 from serving.database.migrate import open_database
-from serving.database.outages import connections_in_use
+from serving.database.outages import connections_in_use, mapped_errors
 from serving.database.writer import Item, Operation, Result
 
+T = TypeVar("T")
 MOST_READS = POOL_SIZE - 1
 """Maximum number of queries for stored texts and lists at the same time. One connection is left for budgets and
 changes.
@@ -64,6 +66,20 @@ class ReplicaStore:
         database = await self.database()
         async with self._read_place(), database.reading() as connection:
             return list(await connection.execute(query))
+
+    async def read_sqlite(self, read: Callable[[sqlite3.Connection], T]) -> T | None:
+        """Run `read` in a thread, in a transaction of the SQLite file. Return None if the file does not exist."""
+        if self._database is None and not self.address.may_hold_something:
+            return None
+        await self.database()
+
+        def read_in_thread() -> T:
+            with open_sqlite_reader(self.address.path) as connection:
+                return read(connection)
+
+        async with self._read_place():
+            with mapped_errors(self.address):
+                return await asyncio.to_thread(read_in_thread)
 
     @asynccontextmanager
     async def _read_place(self) -> AsyncGenerator[None]:

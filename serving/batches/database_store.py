@@ -4,6 +4,7 @@ One replica works on a batch and owns it. If this replica's lease expires, anoth
 batch.
 """
 
+import sqlite3
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
@@ -85,6 +86,8 @@ class DatabaseBatchStore:
         return rows[0].body if rows else None
 
     async def piece(self, id: str, begin: int, n_bytes: int) -> bytes | None:
+        if self._store.address.kind == "sqlite":
+            return await self._store.read_sqlite(lambda connection: _piece(connection, id, begin, n_bytes))
         piece = func.substr(stored_file.c.body, begin + 1, n_bytes, type_=LargeBinary).label("piece")
         rows = await self._store.read(
             select(piece).where(stored_file.c.id == id, stored_file.c.drop_us > now_us())
@@ -205,6 +208,17 @@ class DatabaseBatchStore:
     async def drop_results(self, batch_id: str) -> None:
         async with (await self._store.database()).writing() as connection:
             await connection.execute(delete(batch_line).where(batch_line.c.batch_id == batch_id))
+
+
+def _piece(connection: sqlite3.Connection, id: str, begin: int, n_bytes: int) -> bytes | None:
+    """Return a piece of a file. SQLite's `substr` would load the whole file."""
+    query = "SELECT rowid FROM stored_file WHERE id = ? AND drop_us > ?"
+    row = connection.execute(query, (id, now_us())).fetchone()
+    if row is None:
+        return None
+    with connection.blobopen("stored_file", "body", row[0], readonly=True) as content:
+        content.seek(min(begin, len(content)))
+        return content.read(n_bytes)
 
 
 def _join(kind: str, of_file: ColumnElement[bool]) -> ScalarSelect[bytes]:

@@ -8,7 +8,7 @@ Writes during a request use `writer.py` instead.
 import contextlib
 import logging
 import sqlite3
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Protocol, Self, cast
@@ -151,6 +151,17 @@ def make_sqlite_writer(path: Path) -> Engine:
     engine = create_engine("sqlite://", creator=connect, poolclass=NullPool, hide_parameters=True)
     event.listen(engine, "begin", _begin_sqlite)
     return engine.execution_options(podium_writes=True)
+
+
+@contextlib.contextmanager
+def open_sqlite_reader(path: Path) -> Generator[sqlite3.Connection]:
+    """Open a transaction for reading in the SQLite file at `path`. Use it in one thread only."""
+    uri, timeout_s = f"{path.as_uri()}?mode=ro", BUSY_MS / 1000
+    with contextlib.closing(
+        sqlite3.connect(uri, uri=True, timeout=timeout_s, factory=SqliteConnection)
+    ) as connection:
+        connection.execute("BEGIN")
+        yield connection
 
 
 def make_folder(path: Path) -> None:

@@ -48,8 +48,13 @@ _ESCAPED_BEGINNING = re.compile(
 """Prefix of a key directly after an escape sequence of JSON or a URL, such as `\\n` or `%20`. The sequence
 ends with a letter or digit, so `_BEGINNING` does not match there."""
 _ALNUM = frozenset("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
-_PICTURE = re.compile(r"data:[\w/+.-]{1,100};base64,", re.ASCII)
-_BASE64_RUN = re.compile(r"[0-9A-Za-z+/]*={0,2}", re.ASCII)
+MEDIA_TYPE = re.compile(
+    r"image/(?:png|jpe?g|gif|webp)|application/(?:pdf|json|xml)|text/(?:plain|markdown|csv|html|xml)",
+    re.IGNORECASE,
+)
+"""Types of the files that requests contain as base64."""
+_PICTURE = re.compile(rf"data:(?:{MEDIA_TYPE.pattern});base64,", re.IGNORECASE)
+_BASE64, _URL_BASE64 = re.compile(r"[0-9A-Za-z+/]+"), re.compile(r"[0-9A-Za-z_-]+")
 _BEFORE_COLON = re.compile(r"\d{5,16}(?:(?=tob(?![0-9A-Za-z]))|(?![0-9A-Za-z]))")
 """Id of a Telegram bot, reversed. In URLs, `bot` may precede the id."""
 _BOT = re.compile(r"[\w-]{33,36}(?![\w-])", re.ASCII)
@@ -117,14 +122,27 @@ def secrets_in_steps(text: str) -> Steps[str]:
 
 
 def is_picture(text: str) -> Steps[bool]:
-    """Return whether `text` is a base64 file, which is not searched for keys."""
+    """Return whether `text` is a base64 file in a URL, which is not searched for keys."""
     begin = _PICTURE.match(text) if text.startswith("data:") else None
-    if begin is None:
+    return begin is not None and (yield from _is_base64(text, begin.end(), _BASE64))
+
+
+def is_encoded(text: str) -> Steps[bool]:
+    """Return whether `text` is base64, in one of its two alphabets, and not a key in that alphabet."""
+    return (yield from _is_base64(text, 0, _BASE64)) or (yield from _is_base64(text, 0, _URL_BASE64))
+
+
+def _is_base64(text: str, at: int, alphabet: re.Pattern[str]) -> Steps[bool]:
+    key = _BEGINNING.match(text, at)
+    if key is not None and _READERS[key[1]].match(text, key.end()):
         return False
-    at = begin.end()
-    while at < len(text):
-        run = _BASE64_RUN.match(text, at, at + 10 * STEP_CHARS)
-        if run is None or run.end() == at:
+    padding = 2 if text.endswith("==") else text.endswith("=")
+    end = len(text) - padding
+    if (end - at) % 4 == 1 or (padding and (len(text) - at) % 4):
+        return False
+    while at < end:
+        run = alphabet.match(text, at, min(end, at + 10 * STEP_CHARS))
+        if run is None:
             return False
         at = run.end()
         yield

@@ -17,13 +17,15 @@ from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get
 import msgspec
 from msgspec.structs import astuple, replace
 
+from conductor.model.messages import Message, Native
 from conductor.model.reply import CallResult
 from conductor.model.terms import Permit
 from conductor.model.value import Value
 from conductor.run.record import Account
+from serving.redaction.opaque import is_opaque_field, place_of
 from serving.redaction.personal import PersonalDataRedactor
 from serving.redaction.secrets import LEAST_CHARS as LEAST_SECRET_CHARS
-from serving.redaction.secrets import Redactor, redact_secrets, secrets_in_steps
+from serving.redaction.secrets import Redactor, is_encoded, redact_secrets, secrets_in_steps
 from serving.redaction.slices import Steps, finish, in_turns
 
 T = TypeVar("T")
@@ -39,23 +41,10 @@ LONG_CHARS = 1_000
 prompt of a step contains the question."""
 GAP_CHARS = 4_000
 """Maximum number of characters between two known texts that the same prompt quotes."""
-OPAQUE: Mapping[str, str] = {
-    "base64": "data",
-    "compaction": "encrypted_content",
-    "compaction_summary": "encrypted_content",
-    "reasoning": "encrypted_content",
-    "reasoning.encrypted": "data",
-    "reasoning.text": "signature",
-    "redacted_thinking": "data",
-    "thinking": "signature",
-}
-"""JSON fields with encoded content, by the `type` of their object: signatures, encrypted thoughts, pictures and packed
-conversations. They are lost if one character changes, and may contain by chance what looks like a secret."""
-GEMINI_SIGNATURE = "thought_signature"
-"""A field of the same kind in objects without a `type`."""
-_OPAQUE_NAMES = {*OPAQUE.values(), GEMINI_SIGNATURE}
-Repack = Callable[[str], Steps[str]]
-"""Redacts the texts inside opaque content, if this server packed it. Returns other content unchanged."""
+_OF_PROVIDERS: Mapping[type[Value], str] = {Native: "payload", Message: "thoughts"}
+"""Fields with JSON of a provider."""
+Repack = Callable[[str], Steps[str | None]]
+"""Redacts the texts inside opaque content. Returns None for content that this server did not pack."""
 Key = tuple[int | str, bool]
 """The `id()` of a value, or a long text itself, with whether personal data is redacted."""
 _ready = dict[Key, "_Ready"]()
@@ -244,37 +233,31 @@ def _redact_all(texts: dict[str, str], redact: Redactor) -> Steps[None]:
         yield
 
 
-def is_opaque(fields: Any, name: int | str) -> bool:
-    """Return whether the field `name` of a JSON object has encoded content, which must not be searched."""
-    if name not in _OPAQUE_NAMES:
-        return False
-    kind = fields.get("type")
-    return name == GEMINI_SIGNATURE or (isinstance(kind, str) and OPAQUE.get(kind) == name)
-
-
 def json_in_steps(value: Any, redact: Redactor, repack: Repack | None = None) -> Steps[tuple[Any, bool]]:
     """Redact parsed JSON of any depth in place, in short steps. Return it, and whether anything changed.
 
-    Opaque content is passed to `repack`, or left unchanged.
+    Opaque content is passed to `repack`, or left unchanged if it is base64.
     """
     if isinstance(value, str):
         changed = yield from steps_of(redact, value)
         return changed, changed != value
-    pending: list[Any] = [value] if isinstance(value, list | dict) else []
+    pending: list[tuple[Any, str | None]] = [(value, "")] if isinstance(value, list | dict) else []
     has_changed, n_values = False, 0
     while pending:
-        node: Any = pending.pop()
+        node, place = pending.pop()
         names = dict[str, str]()
         items = cast(Iterable[tuple[Any, Any]], node.items() if isinstance(node, dict) else enumerate(node))
         for key, each in tuple(items):
             if isinstance(key, str):
                 names[key] = yield from steps_of(redact, key)
             if isinstance(each, str):
-                changed = yield from _text_in_steps(node, key, redact, repack)
+                is_opaque = is_opaque_field(node, key, place)
+                changed = yield from _text_in_steps(each, redact, repack, is_opaque=is_opaque)
                 if changed != each:
                     node[key], has_changed = changed, True
             elif isinstance(each, list | dict):
-                pending.append(cast(Any, each))
+                inner = cast(Any, each)
+                pending.append((inner, place_of(place, key, inner)))
             n_values += 1
             if not n_values % STEP_VALUES:
                 yield
@@ -287,11 +270,13 @@ def json_in_steps(value: Any, redact: Redactor, repack: Repack | None = None) ->
     return cast(Any, value), has_changed
 
 
-def _text_in_steps(node: Any, key: int | str, redact: Redactor, repack: Repack | None) -> Steps[str]:
-    text: str = node[key]
-    if not is_opaque(node, key):
-        return (yield from steps_of(redact, text))
-    return (yield from repack(text)) if repack else text
+def _text_in_steps(text: str, redact: Redactor, repack: Repack | None, *, is_opaque: bool) -> Steps[str]:
+    if is_opaque:
+        if repack and (repacked := (yield from repack(text))) is not None:
+            return repacked
+        if (yield from is_encoded(text)):
+            return text
+    return (yield from steps_of(redact, text))
 
 
 def with_names(values: Mapping[str, Any], change: Change) -> dict[str, Any]:
@@ -319,11 +304,9 @@ def _mapper(kind: type[Any]) -> Mapper | None:
         return lambda value, change: change(value)
     if kind is tuple:
         return _map_tuple
-    if kind is list:  # of JSON
-        return lambda values, change: [map_texts(each, change) for each in values]
     if issubclass(kind, Value):
         return _fields_mapper(kind)
-    return _map_mapping if issubclass(kind, Mapping) else None
+    return _map_json if issubclass(kind, list | Mapping) else None
 
 
 def _map_tuple(items: tuple[Any, ...], change: Change) -> tuple[Any, ...]:
@@ -333,12 +316,21 @@ def _map_tuple(items: tuple[Any, ...], change: Change) -> tuple[Any, ...]:
     return items if all(a is b for a, b in zip(mapped, items, strict=True)) else mapped
 
 
-def _map_mapping(values: Mapping[str, Any], change: Change) -> Mapping[str, Any]:
-    changed = {
-        name: each if is_opaque(values, name) else map_texts(each, change) for name, each in values.items()
-    }
+def _map_json(value: Any, change: Change, place: str | None = None) -> Any:
+    if isinstance(value, list):
+        return [_map_json(each, change, place) for each in cast(list[Any], value)]
+    if not isinstance(value, Mapping):
+        return map_texts(value, change)
+    fields, changed = cast(Mapping[str, Any], value), dict[str, Any]()
+    for name, each in fields.items():
+        keeps = isinstance(each, str) and is_opaque_field(fields, name, place) and finish(is_encoded(each))
+        changed[name] = each if keeps else _map_json(each, change, place_of(place, name, each))
     mapped = with_names(changed, change)
-    return mapped if mapped != values else values
+    return mapped if mapped != fields else fields
+
+
+def _map_providers(value: Any, change: Change) -> Any:
+    return _map_json(value, change, "")
 
 
 def _fields_mapper(kind: type[Value]) -> Mapper | None:
@@ -346,6 +338,7 @@ def _fields_mapper(kind: type[Value]) -> Mapper | None:
     names = [name for name in kind.__struct_fields__ if _may_hold_text(hints[name])]
     if not names:
         return None
+    of_provider = _OF_PROVIDERS.get(kind)
 
     def map_fields(value: Any, change: Change) -> Any:
         least_chars = LEAST_SECRET_CHARS if change is redact_secrets else 1
@@ -360,10 +353,11 @@ def _fields_mapper(kind: type[Value]) -> Mapper | None:
                     continue
                 mapped = map_texts(content, change) if _ready else change(content)
             else:
-                mapper = _mapper(content_type)
+                mapper = _map_providers if name == of_provider else _mapper(content_type)
                 if mapper is None:
                     continue
-                mapped = map_texts(content, change) if _ready else mapper(content, change)
+                is_reused = _ready and mapper is not _map_providers
+                mapped = map_texts(content, change) if is_reused else mapper(content, change)
             if mapped is not content:
                 changed[name] = mapped
         if kind is CallResult and "output" in changed:

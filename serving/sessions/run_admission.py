@@ -197,6 +197,15 @@ class RunAdmission:
                 yield info
 
     @asynccontextmanager
+    async def loading_orphan(self, id: str) -> AsyncGenerator[None]:
+        """Do as `loading` does, for a run that another router had admitted. Raise Overloaded also for a small
+        record if the memory is used up, because it is compressed.
+        """
+        self.memory.check(NO_ACCOUNT, SMALL_BYTES + 1, "interactive")
+        async with self.loading(id, NO_ACCOUNT):
+            yield
+
+    @asynccontextmanager
     async def check_rate(self, caller: Caller) -> AsyncGenerator[None]:
         """Check the caller's rate limits before the block, which loads what a request refers to. If the block
         fails, the request is counted. Otherwise it is counted later, with all of its tokens.

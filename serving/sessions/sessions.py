@@ -125,8 +125,8 @@ class Sessions(SessionRegistry):
 
     def take_over(self, records: RunRecords, paid_usd: Decimal) -> None:
         """Continue a run of a replica that has ended. Its calls have cost `paid_usd` in the ledger."""
-        id = records.record.id
-        self.spawn(id, self._take_over(records, paid_usd), f"run {id} continued")
+        id, leases = records.record.id, self.admission.admit_orphan(records.record)
+        self.spawn(id, self._take_over(records, paid_usd, leases), f"run {id} continued")
 
     def linger(self, run: Run, answering: asyncio.Task[None]) -> bool:
         """Continue the response for a disconnected client for a while, so that a retry can join. Return False
@@ -187,6 +187,9 @@ class Sessions(SessionRegistry):
         await self.store.aclose()
         await self.admission.rates.aclose()
 
+    def loading_orphan(self, id: str) -> AbstractAsyncContextManager[object]:
+        return self.admission.loading_orphan(id)
+
     def on_orphan(self, records: RunRecords, paid_usd: Decimal) -> None:
         if not self._is_leaving:
             self.take_over(records, paid_usd)
@@ -243,11 +246,11 @@ class Sessions(SessionRegistry):
             leases.close()
             raise
 
-    async def _take_over(self, records: RunRecords, paid_usd: Decimal) -> None:
+    async def _take_over(self, records: RunRecords, paid_usd: Decimal, leases: ExitStack) -> None:
         record = records.record
         if record.status == "waiting":  # its replica ended before it stored the tool results
-            return await self._wait_on(records)
-        leases = self.admission.admit_orphan(record)
+            with leases:
+                return await self._wait_on(records)
         try:  # narrow first, because the current policies also apply to the record of a failure
             policies = await self._executor.find_policies(record.account)
             records = self._narrow(records, policies)

@@ -14,7 +14,7 @@ from asyncio import to_thread
 from collections.abc import Callable
 from contextlib import suppress
 
-from conductor.errors import StoreUnavailable
+from conductor.errors import Overloaded, StoreUnavailable
 from conductor.run.codec import UnreadableRecord
 from conductor.run.events import Event
 from conductor.run.record import Record, RunRecords
@@ -33,7 +33,15 @@ from serving.store.retention import REMOVE, REMOVE_TEXTS, Retention
 from serving.store.rows import load_records, pack_records, storable
 from serving.store.run_filter import ANY_RUN, RunFilter
 from serving.store.signing_secrets import READ_SECRETS, SECRETS_S
-from serving.store.statements import CANCEL_RUN, LEAVE_RUN, LOSE_DEAD, TAKE_OVER, WATCH_RUN, TakeOver
+from serving.store.statements import (
+    CANCEL_RUN,
+    DEFER_RUN,
+    LEAVE_RUN,
+    LOSE_DEAD,
+    TAKE_OVER,
+    WATCH_RUN,
+    TakeOver,
+)
 from serving.store.store import Place, RunInfo, RunPage, StoreListener
 from serving.store.stored_runs import StoredRuns
 from serving.store.suspended import DROP_SUSPENDED, EXPIRE, TAKE_SUSPENDED, Take
@@ -224,24 +232,35 @@ class DatabaseStore(RunJournal, StoredRuns):
             return await self._take_orphans()
 
     async def _take_orphans(self) -> int:
-        n_taken = 0
+        n_taken = n_deferred = 0
         for id in await self._store.write(TAKE_OVER, TakeOver(self.owner, MOST_AT_ONCE)):
-            if self._is_here(id):
-                continue
-            records = await self._get_readable(id)
-            if (
-                records is None
-            ):  # another replica may be able to read it. After a few attempts, the run is marked as lost.
+            try:
+                n_taken += await self._take_orphan(id)
+            except Overloaded:  # a later sweep takes it over, here or on a replica with more memory
+                await self._store.write(DEFER_RUN, id)
+                n_deferred += 1
+            except UnreadableRecord as exc:  # another replica may be able to read it
+                logger.error("Cannot read run %s: %s", id, exc)
                 await self._store.write(LEAVE_RUN, id)
-                continue
-            newest, paid_usd = await self.newest_seq(id), await self.paid_usd(id)
-            if not self._is_here(id):
-                n_taken += 1
-                self.keep(id, newest)
-                self._listener.on_orphan(records, paid_usd)
-        if n_taken:
-            logger.warning("Continuing %d runs of stopped routers", n_taken)
+        if n_taken or n_deferred:
+            message = (
+                "Continuing %d runs of stopped routers; %d more wait for memory (limits.max_running_bytes)"
+            )
+            logger.warning(message, n_taken, n_deferred)
         return n_taken
+
+    async def _take_orphan(self, id: str) -> bool:
+        """Load a run of an ended replica, and continue it unless it is here. Return whether it is continued."""
+        if self._is_here(id):
+            return False
+        async with self._listener.loading_orphan(id):
+            records = await self.get(id)
+            newest, paid_usd = await self.newest_seq(id), await self.paid_usd(id)
+            if records is None or self._is_here(id):
+                return False
+            self.keep(id, newest)
+            self._listener.on_orphan(records, paid_usd)
+        return True
 
     def _is_here(self, id: str) -> bool:
         """Return whether this replica handles the run, so that it must not be taken over.

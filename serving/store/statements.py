@@ -80,9 +80,8 @@ ORPHANS = (
     .correlate(None)
 )
 TAKE = update(run).where(run.c.id.in_(ORPHANS)).values(owner=bindparam("taker"), takes=run.c.takes + 1)
-MINE = select(run.c.id).where(
-    run.c.owner == bindparam("taker"), run.c.ended_us.is_(None), run.c.kept == 1, run.c.status != "waiting"
-)
+IS_MINE = (run.c.owner == bindparam("taker")) & run.c.ended_us.is_(None)
+MINE = select(run.c.id).where(IS_MINE, run.c.kept == 1, run.c.status != "waiting").order_by(run.c.made_us)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,9 +195,17 @@ def _take(connection: Connection, items: Sequence[TakeOver]) -> list[list[str]]:
     return [ids] * len(items)
 
 
-def _leave(connection: Connection, ids: Sequence[str]) -> list[None]:
-    connection.execute(update(run).where(run.c.id.in_(ids), run.c.ended_us.is_(None)).values(owner=""))
-    return [None] * len(ids)
+def _leave(name: str, counted: int) -> Operation[str, None]:
+    """Return the operation that gives up the ownership of a run, so that another replica can take the run over.
+    `counted` is the change of its `takes`.
+    """
+    leaves = update(run).values(owner="", takes=run.c.takes + counted)
+
+    def leave(connection: Connection, ids: Sequence[str]) -> list[None]:
+        connection.execute(leaves.where(run.c.id.in_(ids), run.c.ended_us.is_(None)))
+        return [None] * len(ids)
+
+    return Operation(name, leave)
 
 
 WRITE: Operation[RunWrite, Written] = Operation("run", write_runs)
@@ -228,6 +235,7 @@ A kept run is marked only if it started before the given time, or was taken over
 """
 TAKE_OVER: Operation[TakeOver, list[str]] = Operation("takeover of runs", _take)
 """Takes dead replicas' kept runs, and returns all active kept ones that this replica owns."""
-LEAVE_RUN: Operation[str, None] = Operation("release of a run", _leave)
-"""Operation that gives up the ownership of a run that this replica cannot continue. Another replica can then take
-the run over."""
+LEAVE_RUN = _leave("release of a run", 0)
+"""Operation for a run that this replica cannot continue. After a few attempts, the run is marked as lost."""
+DEFER_RUN = _leave("deferral of a run", -1)
+"""Operation for a run that this replica cannot continue yet. The attempt does not count."""

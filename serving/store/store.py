@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Protocol, Self
@@ -89,6 +90,10 @@ class StoreListener:
 
     def on_taken_over(self, id: str) -> None:
         """Called when another replica has taken over a run that runs here, because this replica seemed dead."""
+
+    def loading_orphan(self, id: str) -> AbstractAsyncContextManager[object]:
+        """Hold the memory to load a run of a replica that ended, or raise Overloaded if there is none."""
+        return nullcontext()
 
     def on_orphan(self, records: RunRecords, paid_usd: Decimal) -> None:
         """Called when this replica has to continue a run of one that ended. `paid_usd` sums its calls of

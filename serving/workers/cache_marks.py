@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import dropwhile
 from typing import Any, cast
 
 from conductor.model.call import Call
@@ -45,13 +46,24 @@ def has_marks(request: Json) -> bool:
 
 
 def limit_marks(request: Json) -> None:
-    """Remove cache marks beyond the limit of Anthropic's API: first the oldest ones in the messages, and then those on
-    tools and system prompt.
+    """Make cache marks acceptable to Anthropic's API.
+
+    * Remove marks beyond the API's limit: first the oldest ones in the messages, and then those on tools and system prompt.
+    * Shorten each lifetime to that of the marks before. A field that makes Anthropic set a mark is the last one.
     """
     heads, turns = _blocks_with_marks(request)
     spare = MOST_MARKS - _is_automatic(request)
     for block in [*turns, *heads][: max(0, len(turns) + len(heads) - spare)]:
         del block["cache_control"]
+    in_order = [*heads, *turns, request, request.get("extra_body", {})]
+    marked = [block for block in in_order if "cache_control" in block]
+    for block in dropwhile(_lasts_an_hour, marked):
+        if _lasts_an_hour(block):
+            block.update(cache_control("5m"))
+
+
+def _lasts_an_hour(block: Json) -> bool:
+    return block["cache_control"] == cache_control("1h")["cache_control"]
 
 
 def _is_automatic(request: Json) -> bool:

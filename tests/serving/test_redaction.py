@@ -5,13 +5,14 @@ import json
 import logging
 import time
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from conductor.model.failure import Failure
-from conductor.model.messages import Message, Tool, Toolset
+from conductor.model.messages import Message, Native, Tool, Toolset
 from conductor.model.operation import TokenLogprob
 from conductor.model.reply import CallResult
 from conductor.plan.plan import Plan, Step
@@ -19,6 +20,7 @@ from conductor.run.record import Account, Record
 from conductor.run.task import Task
 from serving.accounts.keys import ApiKey
 from serving.redaction import personal, secrets, texts
+from serving.redaction.opaque import OPAQUE
 from serving.redaction.personal import MOST_CHECKED, NUMBERS_A_PHONE, PersonalDataRedactor
 from serving.redaction.secrets import (
     REMOVED,
@@ -29,7 +31,7 @@ from serving.redaction.secrets import (
     secrets_in_steps,
 )
 from serving.redaction.slices import Steps, finish, in_turns, turn
-from serving.redaction.texts import OPAQUE, json_in_steps, map_texts, redact_ahead
+from serving.redaction.texts import json_in_steps, map_texts, redact_ahead
 from serving.telemetry.logs import FIELDS, JsonLines
 
 PEM = "-----BEGIN RSA PRIVATE KEY-----\nMIIEow\nIBAAKC\n-----END RSA PRIVATE KEY-----"
@@ -471,13 +473,54 @@ def test_words_after_basic_and_bearer_are_not_changed() -> None:
 
 def test_encoded_content_is_not_searched() -> None:
     secret, phone = f"AAA_{SECRETS[1]}", "AAA+14155552671/AAAA"
-    opaque = [{"type": kind, name: secret} for kind, name in OPAQUE.items()]
-    opaque.append({"text": "Hi.", "thought_signature": secret})
-    assert finish(json_in_steps({"x": opaque}, redact_secrets)) == ({"x": opaque}, False)
-    assert map_texts({"x": opaque}, PersonalDataRedactor()) == {"x": opaque}
-    for text in ({"type": "text", "signature": secret}, {"type": ["thinking"], "signature": secret}):
-        assert secret not in repr(map_texts(text, redact_secrets))
-        assert secret not in repr(finish(json_in_steps(text, redact_secrets)))
+    for value in opaque_values(secret):
+        assert redacted(value) == value
+        assert map_texts(Native("w", "", value), PersonalDataRedactor()) == Native("w", "", value)
+    details = [{"type": "reasoning.encrypted", "data": secret}]
+    message = Message("assistant", (), thoughts={"reasoning_details": details})
+    assert map_texts(message, PersonalDataRedactor()).thoughts == message.thoughts
     assert PersonalDataRedactor()(phone) != phone
     picture = f"data:image/png;base64,{phone}"
     assert PersonalDataRedactor()(picture) == picture
+
+
+def opaque_values(text: str) -> list[Any]:
+    """Return each kind of encoded content with this text, in each place."""
+    objects: list[tuple[dict[str, str], tuple[str, ...]]] = [
+        ({"type": kind, "media_type": "image/png", name: text}, places)
+        for kind, (name, places) in OPAQUE.items()
+    ]
+    objects.append(({"text": "Hi.", "thought_signature": text}, ("parts", "google")))
+    return [{place: [value]} if place else [value] for value, places in objects for place in places]
+
+
+def redacted(value: Any) -> Any:
+    """Return a copy of JSON without secrets."""
+    return finish(json_in_steps(json.loads(json.dumps(value)), redact_secrets))[0]
+
+
+def test_what_only_looks_like_encoded_content_is_searched() -> None:
+    secret = f"AAA_{SECRETS[1]}"
+    looks: list[Any] = [
+        *({"metadata": value} for value in opaque_values(secret)),
+        *(
+            {"content": [{"type": "tool_use", "input": {"content": value}}]}
+            for value in opaque_values(secret)
+        ),
+        *opaque_values(f"My key is {SECRETS[1]}."),
+        *opaque_values(SECRETS[1]),
+        *opaque_values(SECRETS[4]),
+        {"source": {"type": "base64", "data": secret}},
+        {"source": {"type": "base64", "media_type": "text/secret", "data": secret}},
+        {"source": {"type": "thinking", "signature": secret}},
+        {"content": [{"type": "base64", "media_type": "image/png", "data": secret}]},
+        {"content": [{"type": "text", "signature": secret}, {"type": ["thinking"], "signature": secret}]},
+        {"url": f"data:image/png;base64,{SECRETS[4]}"},
+        {"url": f"data:text/secret;base64,AAA/{SECRETS[4]}"},
+    ]
+    for value in looks:
+        for change in (redacted(value), map_texts(Native("w", "", value), redact_secrets)):
+            assert SECRETS[1] not in repr(change)
+            assert SECRETS[4] not in repr(change)
+    tool = Tool("f", parameters={"content": opaque_values(secret)})
+    assert SECRETS[1] not in repr(map_texts(tool, redact_secrets)), "a client chooses it"

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Coroutine, Iterable, Sequence
+from itertools import dropwhile
 from typing import Annotated, Any, Literal, TypeVar, cast
 
 from fastapi import Request, Response
@@ -245,11 +246,20 @@ class MarkFields(LenientModel):
 
 
 def check_marks(messages: Iterable[Message], tools: Iterable[Tool]) -> None:
-    """Check that a request has at most as many `cache_control` as Anthropic's API accepts. The text is Anthropic's."""
-    n_marks = sum(mark in ANTHROPIC_MARKS for mark in cache_marks(messages, tools))
-    if n_marks > MOST_MARKS:
-        message = f"A maximum of {MOST_MARKS} blocks with cache_control may be provided. Found {n_marks}."
+    """Check that the `cache_control` in a request are as Anthropic's API accepts them: not too many, and none has a
+    longer lifetime than one before it. The API reads system messages before the others.
+    """
+    in_order = sorted(messages, key=lambda message: message.role != "system")
+    marks = [mark for mark in cache_marks(in_order, tools) if mark in ANTHROPIC_MARKS]
+    if len(marks) > MOST_MARKS:
+        message = f"A maximum of {MOST_MARKS} blocks with cache_control may be provided. Found {len(marks)}."  # as Anthropic's
         raise BadTask(message, param="cache_control")
+    if "1h" in dropwhile(lambda mark: mark == "1h", marks):
+        message = (
+            "cache_control.ttl: '1h' must not come after '5m', which is the default. The order is tools, system messages, "
+            "other messages. Use '1h' for the earlier blocks too, or '5m' for the later ones."
+        )
+        raise BadTask(message, param="cache_control.ttl")
 
 
 class CacheOptions(LenientModel):

@@ -561,9 +561,33 @@ async def test_a_piece_of_a_file_in_a_database_can_be_read(tmp_path: Path) -> No
         assert await store.piece("file-1", 0, 1000) == body[:1000]
         assert await store.piece("file-1", 10_000, 1000) == body[10_000:]
         assert await store.piece("file-1", len(body), 1000) == b""
+        assert await store.piece("file-1", len(body) + 1, 1000) == b""
         assert await store.piece("file-2", 0, 1000) is None
+        await store.add_file(
+            StoredFile("file-3", NO_ACCOUNT, "user_data", "a", len(body), now_us(), now_us() - 1), body
+        )
+        assert await store.piece("file-3", 0, 1000) is None, "it has expired"
     finally:
         await own.aclose()
+
+
+async def test_a_piece_of_a_file_is_read_without_the_rest(tmp_path: Path) -> None:
+    own, size = ReplicaStore(make_file(tmp_path / "podium.db")), 20_000_000
+    try:
+        store = DatabaseBatchStore(own)
+        await store.add_file(
+            StoredFile("file-1", NO_ACCOUNT, "user_data", "a", size, now_us(), 2**60), bytes(size)
+        )
+        read_bytes = bytes_read()
+        assert await store.piece("file-1", 0, 1000) == bytes(1000)
+        assert bytes_read() - read_bytes < size / 10
+    finally:
+        await own.aclose()
+
+
+def bytes_read() -> int:
+    """Return the number of bytes that this process has read from files, cached ones included."""
+    return int(Path("/proc/self/io").read_text().split()[1])
 
 
 @pytest.mark.parametrize(

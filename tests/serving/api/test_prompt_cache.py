@@ -195,6 +195,43 @@ async def test_a_request_with_more_than_four_marks_is_rejected_as_by_anthropic(p
     assert (error["message"], error["param"]) == (TOO_MANY, "cache_control")
 
 
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/messages/count_tokens", "/v1/chat/completions"])
+async def test_a_request_with_an_hours_mark_after_a_shorter_one_is_rejected_with_the_field(path: str):
+    async with serving(ANTHROPIC.wire) as upstream, served(ours(ANTHROPIC, upstream.url)) as api:
+        for first, then, status in ((FIVE_MINUTES, HOUR, 400), (STATED, HOUR, 400), (HOUR, STATED, 200)):
+            words = [text("One.", **first), text("Two.", **then)]
+            body = {"model": "a", "max_tokens": 9, "messages": [{"role": "user", "content": words}]}
+            answer = await api.http.post(path, json=body)
+            assert answer.status_code == status, answer.text
+            if status == 400:
+                assert answer.json()["error"]["param"] == "cache_control.ttl"
+
+
+async def test_marks_are_in_the_order_of_the_prompt_wherever_the_client_writes_them():
+    turns = [
+        {"role": "user", "content": [text("One.", **FIVE_MINUTES)]},
+        {"role": "system", "content": [text("Be terse.", **HOUR)]},
+    ]
+    async with serving(ANTHROPIC.wire) as upstream, served(ours(ANTHROPIC, upstream.url)) as api:
+        answer = await api.http.post("/v1/chat/completions", json={"model": "a", "messages": turns})
+        assert answer.status_code == 200, answer.text
+        lifetimes = [mark for _, mark in marks(upstream.body)]
+        answer = await api.http.post("/v1/chat/completions", json={"model": "a", "messages": turns[::-1]})
+        assert answer.status_code == 200, answer.text
+    assert lifetimes == [HOUR["cache_control"], FIVE_MINUTES["cache_control"]]
+
+
+async def test_openais_breakpoints_for_a_claude_model_last_no_longer_than_those_before():
+    short, long = ({"prompt_cache_breakpoint": {"mode": "explicit", "ttl": ttl}} for ttl in ("30m", "12h"))
+    parts = [{"type": "input_text", "text": "x", **mark} for mark in (long, short, long)]
+    async with serving(ANTHROPIC.wire) as upstream, served(ours(ANTHROPIC, upstream.url)) as api:
+        body = {"model": "a", "input": [{"role": "user", "content": parts}]}
+        answer = await api.http.post("/v1/responses", json=body)
+        assert answer.status_code == 200, answer.text
+        lifetimes = [mark.get("ttl", "5m") for _, mark in marks(upstream.body)]
+    assert lifetimes == ["1h", "5m", "5m"]
+
+
 async def test_a_cache_mark_on_the_request_counts_unless_its_last_block_has_one():
     async with serving(ANTHROPIC.wire) as upstream, served(ours(ANTHROPIC, upstream.url)) as api:
         words = [text(str(number), **FIVE_MINUTES) for number in range(4)]

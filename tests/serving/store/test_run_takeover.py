@@ -2,10 +2,12 @@
 
 import asyncio
 import json
+import random
 import subprocess
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
@@ -265,6 +267,30 @@ async def test_a_background_run_that_keeps_killing_its_routers_is_given_up(store
         assert await one.records.sweep() == 1
         assert (await one.rows("SELECT status FROM run WHERE id = :id", id=id))[0][0] == "lost"
         await one.api.service.sessions.cancel(id)
+
+
+@pytest.mark.parametrize("words", [random.Random(1).randbytes(50_000).hex(), "x" * 100_000])
+async def test_runs_for_which_there_is_no_memory_are_taken_over_later(
+    words: str, store_address: Address
+) -> None:
+    small = settings(HALTING) | {"limits": {"first_byte_s": 0, "max_running_bytes": 150_000}}
+    async with replicas(store_address, small, n=1) as (other,):
+        body = {"messages": [{"role": "user", "content": words}]}
+        async with replicas(store_address, settings(HALTING), n=1) as (one,):
+            ids = [(await one.api.post(body, background=True)).json()["id"] for _ in range(3)]
+            for id in ids:
+                await until_it_halts(one, id)
+            await one.api.service.aclose()
+            await one.store.aclose()
+        sessions = other.api.service.sessions
+        for id in ids:
+            for n_taken in (1, 0, 0, 0):  # more attempts than a run that stops its replicas gets
+                assert await other.records.take_over() == n_taken
+            await until(partial(sessions.find, id))
+            await sessions.cancel(id)
+            await other.api.quiet()
+            await until(lambda: not other.records.n_unwritten)
+        assert await other.rows("SELECT DISTINCT takes, status FROM run") == [(1, "cancelled")]
 
 
 async def test_an_unreadable_run_is_given_up_and_blocks_no_other(

@@ -475,6 +475,15 @@ def test_at_most_four_cache_marks_are_sent_and_tools_and_system_have_priority():
     )
 
 
+def test_automatic_caching_of_the_settings_lasts_no_longer_than_the_clients_marks():
+    automatic = {"cache_control": HOUR}
+    for cache, expected in (("5m", {"type": "ephemeral", "ttl": "5m"}), ("1h", HOUR)):
+        question = Message("user", (Text("Why?", cache=cache), Text("Well?")))
+        request = request_of(in_conversation(question), extra_body=automatic)
+        assert request["extra_body"]["cache_control"] == expected
+    assert automatic == {"cache_control": HOUR}, "the settings are unchanged"
+
+
 def test_marked_turns_are_a_prefix_of_the_next_request():
     call = ToolCall("t1", "read", "{}")
     native = Native("w", ProviderAccount("w", "claude-9", "sk-ant-test").origin.account, [{"type": "tool_use", "id": "t1", "name": "read", "input": {}}])  # fmt: skip

@@ -85,10 +85,10 @@ def repacker(redact: Redactor, max_item_bytes: int, whole: BodyBound) -> Repack:
     """
     left_bytes = whole.max_bytes
 
-    def repack(content: str) -> Steps[str]:
+    def repack(content: str) -> Steps[str | None]:
         nonlocal left_bytes
         if not content.startswith(PACKED_MARK):
-            return content
+            return None
         try:
             data = yield from _unpack_in_steps(content, max_item_bytes)
             PartCount(max_item_bytes).add_unpacked(data)
