@@ -290,23 +290,30 @@ def estimate(
 
 
 def estimate_answer(
-    bound: Usage, n_bytes: int, thought_bytes: int, unseen_s: float, meter: Meter | None
+    bound: Usage,
+    n_bytes: int,
+    thought_bytes: int,
+    unseen_s: float,
+    meter: Meter | None,
+    prompt: Usage | None = None,
 ) -> tuple[Usage, str]:
     """Return the estimated usage of a call whose stream broke, and a note for the record that explains it.
 
     `unseen_s` is the time until the first token. `thought_bytes` is the size of the reasoning, `n_bytes` that
-    of the rest.
+    of the rest. `prompt` is the probable usage of the prompt, which counts until the server has reported it.
     """
     note = f"The usage is estimated from the bytes sent and streamed: one token per {ESTIMATE_BYTES_PER_TOKEN} bytes (about twice the tokens of normal prose), plus {ESTIMATE_SLACK_TOKENS} tokens."
     if meter is None:
-        return estimate(bound, n_bytes + thought_bytes), note
+        return estimate(bound, n_bytes + thought_bytes, prompt), note
     if meter.summarizes_thoughts:
         thought_bytes *= ESTIMATE_SUMMARY_FACTOR
     if meter.hides_thoughts and not thought_bytes:
         thought_bytes = unseen_bytes(unseen_s)
         note += f" The model may have reasoned for {unseen_s:.1f} s without streaming, which counts as {THOUGHT_TOKENS_PER_S} tokens per second."
     n_bytes = max(n_bytes + thought_bytes, meter.streamed_bytes)
-    return estimate(bound, n_bytes, meter.reported_usage, meter.sent_bytes), note
+    if prompt and prompt.cached_input_tokens and meter.reported_usage is None:
+        note += f" The prompt counts as {prompt.input_tokens:,} tokens, of which the provider has probably cached {prompt.cached_input_tokens:,}."
+    return estimate(bound, n_bytes, meter.reported_usage or prompt, meter.sent_bytes), note
 
 
 def unseen_bytes(time_s: float) -> int:
