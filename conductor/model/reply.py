@@ -329,7 +329,9 @@ class Reply:
             native=self.native,
             logprobs=tuple(self.logprobs),
             stop_sequence=self.stop_sequence,
-            saved_usd=None if self.price is None or self.usage is None else self.price.saved(self.usage),
+            saved_usd=None
+            if self.price is None or self.usage is None
+            else self.price.saved(self.usage, cost_usd),
         )
 
 

@@ -149,15 +149,16 @@ class Price(Rates):
             + usage.reasoning_tokens * rates.reasoning
         ) / MILLION
 
-    def saved(self, usage: Usage) -> Decimal:
-        """Return what the provider's cache saved: the cost of the same tokens without a cache, minus their cost.
+    def saved(self, usage: Usage, cost_usd: Decimal | None = None) -> Decimal:
+        """Return what the provider's cache saved: the price of the same tokens without a cache, minus their cost.
 
-        It is negative if cache writes cost more than cache reads saved.
+        It is negative if cache writes cost more than cache reads saved. `cost_usd` is the cost if it is not the price of
+        `usage`.
         """
-        if not usage.cached_input_tokens and not usage.cache_write_tokens:
+        if self == FREE or not (usage.cached_input_tokens or usage.cache_write_tokens):
             return Decimal(0)
         uncached = replace(usage, cached_input_tokens=0, cache_write_tokens=0, cache_write_1h_tokens=0)
-        return self.of(uncached) - self.of(usage)
+        return self.of(uncached) - (self.of(usage) if cost_usd is None else cost_usd)
 
     def rates_for(self, input_tokens: int) -> Rates:
         """Return the rates that apply to a prompt of this length."""
