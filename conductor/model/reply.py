@@ -17,6 +17,7 @@ from conductor.model.characters import byte_size, whole
 from conductor.model.failure import Attempt
 from conductor.model.messages import Native, ToolCall
 from conductor.model.operation import TokenLogprob
+from conductor.model.terms import Callee, LikelyPrompt
 from conductor.model.usage import FREE, Meter, Price, Usage, cost_of, dearer, estimate_answer, unseen_bytes
 from conductor.model.value import Value
 
@@ -131,6 +132,8 @@ class Reply:
     attempts: tuple[Attempt, ...] = ()
     bound: Usage | None = None
     """Most that the call can use, if known."""
+    likely_prompt: LikelyPrompt | None = None
+    """Function that estimates the prompt of a broken answer whose server has not reported it. None: by its bytes."""
     estimated: Usage | None = None
     """Estimated usage after the stream has broken. It is billed instead of `bound`."""
     meter: Meter | None = None
@@ -256,7 +259,10 @@ class Reply:
             return "The call is billed at its upper bound."
         calls = (part for call in self.tool_calls for part in (call.name, call.arguments))
         n_bytes, thought_bytes = _n_bytes([*self.texts, *calls]), _n_bytes(self.thoughts)
-        self.estimated, note = estimate_answer(self.bound, n_bytes, thought_bytes, self.unseen_s, self.meter)
+        prompt = self.likely_prompt(Callee(self.worker, self.deployment)) if self.likely_prompt else None
+        self.estimated, note = estimate_answer(
+            self.bound, n_bytes, thought_bytes, self.unseen_s, self.meter, prompt
+        )
         return note
 
     def charge_part(self, error: WorkerError, text: str) -> None:
@@ -323,7 +329,9 @@ class Reply:
             native=self.native,
             logprobs=tuple(self.logprobs),
             stop_sequence=self.stop_sequence,
-            saved_usd=None if self.price is None or self.usage is None else self.price.saved(self.usage),
+            saved_usd=None
+            if self.price is None or self.usage is None
+            else self.price.saved(self.usage, cost_usd),
         )
 
 

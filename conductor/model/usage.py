@@ -149,15 +149,16 @@ class Price(Rates):
             + usage.reasoning_tokens * rates.reasoning
         ) / MILLION
 
-    def saved(self, usage: Usage) -> Decimal:
-        """Return what the provider's cache saved: the cost of the same tokens without a cache, minus their cost.
+    def saved(self, usage: Usage, cost_usd: Decimal | None = None) -> Decimal:
+        """Return what the provider's cache saved: the price of the same tokens without a cache, minus their cost.
 
-        It is negative if cache writes cost more than cache reads saved.
+        It is negative if cache writes cost more than cache reads saved. `cost_usd` is the cost if it is not the price of
+        `usage`.
         """
-        if not usage.cached_input_tokens and not usage.cache_write_tokens:
+        if self == FREE or not (usage.cached_input_tokens or usage.cache_write_tokens):
             return Decimal(0)
         uncached = replace(usage, cached_input_tokens=0, cache_write_tokens=0, cache_write_1h_tokens=0)
-        return self.of(uncached) - self.of(usage)
+        return self.of(uncached) - (self.of(usage) if cost_usd is None else cost_usd)
 
     def rates_for(self, input_tokens: int) -> Rates:
         """Return the rates that apply to a prompt of this length."""
@@ -290,23 +291,30 @@ def estimate(
 
 
 def estimate_answer(
-    bound: Usage, n_bytes: int, thought_bytes: int, unseen_s: float, meter: Meter | None
+    bound: Usage,
+    n_bytes: int,
+    thought_bytes: int,
+    unseen_s: float,
+    meter: Meter | None,
+    prompt: Usage | None = None,
 ) -> tuple[Usage, str]:
     """Return the estimated usage of a call whose stream broke, and a note for the record that explains it.
 
     `unseen_s` is the time until the first token. `thought_bytes` is the size of the reasoning, `n_bytes` that
-    of the rest.
+    of the rest. `prompt` is the probable usage of the prompt, which counts until the server has reported it.
     """
     note = f"The usage is estimated from the bytes sent and streamed: one token per {ESTIMATE_BYTES_PER_TOKEN} bytes (about twice the tokens of normal prose), plus {ESTIMATE_SLACK_TOKENS} tokens."
     if meter is None:
-        return estimate(bound, n_bytes + thought_bytes), note
+        return estimate(bound, n_bytes + thought_bytes, prompt), note
     if meter.summarizes_thoughts:
         thought_bytes *= ESTIMATE_SUMMARY_FACTOR
     if meter.hides_thoughts and not thought_bytes:
         thought_bytes = unseen_bytes(unseen_s)
         note += f" The model may have reasoned for {unseen_s:.1f} s without streaming, which counts as {THOUGHT_TOKENS_PER_S} tokens per second."
     n_bytes = max(n_bytes + thought_bytes, meter.streamed_bytes)
-    return estimate(bound, n_bytes, meter.reported_usage, meter.sent_bytes), note
+    if prompt and prompt.cached_input_tokens and meter.reported_usage is None:
+        note += f" The prompt counts as {prompt.input_tokens:,} tokens, of which the provider has probably cached {prompt.cached_input_tokens:,}."
+    return estimate(bound, n_bytes, meter.reported_usage or prompt, meter.sent_bytes), note
 
 
 def unseen_bytes(time_s: float) -> int:

@@ -55,11 +55,16 @@ class _HeldCall:
     sent_at_s: float = 0.0
     """Time at which it was last sent, by `time.monotonic`."""
 
+    @property
+    def is_open(self) -> bool:
+        """True if the hold of the current attempt is not settled."""
+        return self.hold is not None and not self.hold.settled
+
 
 class CallHolds:
     """Holds of one call. Implements `Holds`.
 
-    With `likely_prompt`, a call that is closed before its first token is billed at an estimate instead of its bound.
+    With `likely_prompt`, a call that ends before its server has reported the prompt is billed at an estimate.
     """
 
     def __init__(
@@ -94,33 +99,33 @@ class CallHolds:
         for branch in filter(None, (self._first, self._second)):
             if branch.waits or (branch is self._second and branch.callee is None):
                 await self._release(branch)
-            elif branch.callee is not None and (price := branch.callee.price) is not None:
-                cost_usd = price.most(self._bound_of(branch))
-                is_open = branch.hold is not None and not branch.hold.settled
-                if self._likely_prompt is not None and is_open:
-                    prompt = self._likely_prompt(branch.callee)
-                    cost_usd = self._estimate_closed(branch, branch.callee, price, prompt)
-                await self._settle(branch.hold, cost_usd, None, is_bound=price != FREE)
+            elif branch.is_open and branch.callee is not None and (price := branch.callee.price) is not None:
+                took_s = time.monotonic() - branch.sent_at_s
+                message = f"The call was closed after {took_s:.2f} s, before its first token."
+                closed = self._attempt_of_closed(branch, price, took_s, message)
+                if self._likely_prompt is not None:
+                    self._note(replace(closed, outcome="cut", hedge=branch is self._second))
+                await self._settle(branch.hold, closed.cost_usd, None, is_bound=closed.cost_is_bound)
         await self._exit_stack.aclose()
 
-    def _estimate_closed(self, branch: _HeldCall, callee: Callee, price: Price, prompt: Usage) -> Decimal:
-        """Return the estimated cost of a call that was closed before its first token, and record the call."""
-        took_s, bound = time.monotonic() - branch.sent_at_s, self._bound_of(branch)
-        cost_usd = min(price.of(estimate(bound, unseen_bytes(took_s), prompt)), price.most(bound))
-        message = f"The call was closed after {took_s:.2f} s, before its first token."
-        attempt = Attempt(
+    def _attempt_of_closed(
+        self, branch: _HeldCall, price: Price | None, took_s: float, message: str
+    ) -> Attempt:
+        """Return the attempt of a call that was closed before its first token. Without a price, it costs nothing."""
+        bound, callee = self._bound_of(branch), branch.callee or Callee(self._member.name)
+        cost_usd = price.most(bound) if price is not None else None
+        if price is not None and self._likely_prompt is not None:
+            likely = estimate(bound, unseen_bytes(took_s), self._likely_prompt(callee))
+            cost_usd = min(price.of(likely), price.most(bound))
+        return Attempt(
             callee.worker,
             "",
             message,
-            outcome="cut",
             took_s=took_s,
             cost_usd=cost_usd,
-            cost_is_bound=price != FREE,
+            cost_is_bound=price not in (None, FREE),
             deployment=callee.deployment,
-            hedge=branch is self._second,
         )
-        self._note(attempt)
-        return cost_usd
 
     @property
     def bound(self) -> Usage:
@@ -215,21 +220,13 @@ class CallHolds:
             self._observer.on_failed(attempt)
 
     def _attempt_of_loser(self, loser: _HeldCall, took_s: float) -> Attempt:
-        """Return the attempt of a call that lost the race. It is billed at its bound if it was running."""
-        price, callee = self._price_of(loser), loser.callee or Callee(self._member.name)
-        is_billed = price is not None and price != FREE and loser.hold is not None and not loser.waits
+        """Return the attempt of a call that lost the race. It is billed as a closed call if it was running."""
+        price = self._price_of(loser)
+        is_billed = price != FREE and loser.hold is not None and not loser.waits
         what = "The call was still queued" if loser.waits else "The call had returned nothing"
         message = f"{what} after {took_s:.2f} s, and another call for the same answer was faster."
-        return Attempt(
-            callee.worker,
-            "",
-            message,
-            outcome="lost_race",
-            took_s=took_s,
-            cost_usd=price.most(self._bound_of(loser)) if price is not None and is_billed else None,
-            cost_is_bound=is_billed,
-            deployment=callee.deployment,
-        )
+        closed = self._attempt_of_closed(loser, price if is_billed else None, took_s, message)
+        return replace(closed, outcome="lost_race")
 
     async def fail(self, error: WorkerError) -> None:
         """Settle a call that failed without an answer. It costs what its server reported, usually nothing."""
@@ -277,11 +274,12 @@ class CallHolds:
         """Return `error` as a failure. If the call is probably billed, its cost is the most that it can be."""
         price = self._price_of(branch)
         if error.billed_at_bound and price is not None and price != FREE:
-            bound, n_bytes = self._bound_of(branch), error.streamed_bytes
+            bound, n_bytes, callee = self._bound_of(branch), error.streamed_bytes, branch.callee
+            prompt = self._likely_prompt(callee) if self._likely_prompt and callee else None
             took = (
                 price.most(bound)
                 if n_bytes is None
-                else price.of(estimate(bound, n_bytes, sent_bytes=error.sent_bytes))
+                else price.of(estimate(bound, n_bytes, prompt, error.sent_bytes))
             )
             error.cost_usd = max(took, error.cost_usd or Decimal(0))
         return Failure.of(error)
@@ -348,6 +346,7 @@ async def open_call(
       same cost.
     - A call that is closed before its first token costs its bound. With `likely_prompt`, it costs an estimate, which
       the record shows as an attempt.
+    - `likely_prompt` also estimates the prompt of a call that is closed later, if its server has not reported it.
 
     Raises:
         BudgetExceeded: the budget does not allow the call, or another attempt.
@@ -366,7 +365,7 @@ async def open_call(
         reply: Reply | None = None
         try:
             async with member.worker.open(call) as reply:
-                reply.bound = holds.bound
+                reply.bound, reply.likely_prompt = holds.bound, likely_prompt
                 yield reply
         except WorkerError as exc:
             exc.step = call.site.step

@@ -9,10 +9,13 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Literal
 
+from conductor.model.call import Call
+from conductor.model.characters import byte_size
 from conductor.model.terms import Callee
 from conductor.model.usage import ESTIMATE_BYTES_PER_TOKEN, MILLION, Rates, Usage
 from conductor.model.worker import PoolMember
 from conductor.plan.plan import Plan, Step
+from conductor.run.call_bound import sent_bytes
 
 Course = Literal["stay", "speculate", "ask"]
 """How a follow-up turn is answered.
@@ -232,8 +235,8 @@ def course(pool: Pool, follow_up: FollowUp, *, has_limits: bool, fits_conductor:
     return "speculate", "The worker of the last answer was called while the conductor decided."
 
 
-def likely_prompt(follow_up: FollowUp | None, n_bytes: int, callee: Callee) -> Usage:
-    """Return the probable usage of a prompt of `n_bytes` that was sent to `callee`.
+def likely_prompt(follow_up: FollowUp | None, call: Call, callee: Callee) -> Usage:
+    """Return the probable usage of the prompt of `call`, which was sent to `callee`.
 
     Its cached tokens are those that the cache of the conversation's deployment is known to have. Any other deployment or
     worker writes the whole prompt to its cache. Without known tokens, the prompt counts as one token per two bytes, which
@@ -241,12 +244,13 @@ def likely_prompt(follow_up: FollowUp | None, n_bytes: int, callee: Callee) -> U
     """
     cached = follow_up.cached(follow_up.worker) if follow_up else 0
     if follow_up is None or not cached:
-        return Usage(-(-n_bytes // ESTIMATE_BYTES_PER_TOKEN))
+        return Usage(-(-sent_bytes(call) // ESTIMATE_BYTES_PER_TOKEN))
     if (callee.worker, callee.deployment) != follow_up.home:
         cached = 0
-    new = follow_up.prompt_tokens - cached
+    prefix_tokens = -(-byte_size(call.prefix) // ESTIMATE_BYTES_PER_TOKEN)
+    new = follow_up.prompt_tokens - cached + prefix_tokens
     new_1h = new if follow_up.writes_hour else 0
-    return Usage(follow_up.prompt_tokens, 0, cached, cache_write_tokens=new, cache_write_1h_tokens=new_1h)
+    return Usage(cached + new, 0, cached, cache_write_tokens=new, cache_write_1h_tokens=new_1h)
 
 
 def _is_alone(pool: Pool, follow_up: FollowUp) -> bool:

@@ -21,7 +21,6 @@ from conductor.model.reply import CallResult, Reply
 from conductor.plan.plan import Plan, Step
 from conductor.plan.prompt_parts import EchoFilter, fit, omission_notes
 from conductor.plan.prompts import OUTPUT, WorkerPrompt, describe_failure
-from conductor.run.call_bound import sent_bytes
 from conductor.run.call_holds import open_call
 from conductor.run.continuing import Breaks, Shown, may_continue, may_restart, outlasts_silence
 from conductor.run.events import (
@@ -254,7 +253,7 @@ class PlanRun:
         """Make the call and publish its text as it streams."""
         member = self._context.pool[step.worker]
         source, follow_up = self._context.log.record.plans[self._index].source, self._context.follow_up
-        likely = partial(likely_prompt, follow_up, sent_bytes(call)) if source == "conversation" else None
+        likely = partial(likely_prompt, follow_up, call) if source == "conversation" else None
         async with open_call(member, call, self._context.ledger, likely) as reply:
             self._replies[index] = reply
             reply.notes += omission_notes(self._context.task.conversation, member)

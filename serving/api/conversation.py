@@ -35,6 +35,7 @@ from serving.store.prompt_caches import (
     head_of,
     is_unchanged,
     lifetime_of,
+    n_messages_read,
     row_ids,
     tail_of,
 )
@@ -101,8 +102,8 @@ class History:
         messages = with_stable_system(request.conversation)
         if not self.rows or not is_unchanged(self.rows[0], messages, request.tools):
             return None
-        last = max((index for index, each in enumerate(messages) if each.role == "assistant"), default=0)
-        new = dataclasses.replace(request, conversation=tuple(messages[last:]), tools=NO_TOOLS)
+        unread = tuple(messages[n_messages_read(self.rows[0], messages) :])
+        new = dataclasses.replace(request, conversation=unread, tools=NO_TOOLS)
         return self.rows[0].tokens + new.input_token_estimate
 
     def apply(self, resolved: ResolvedTask, request: ApiRequest) -> ResolvedTask:

@@ -55,7 +55,7 @@ class PromptCacheRow:
         deployment: deployment that answered, or "" if the worker has only one.
         n_messages: number of messages of the conversation in the prompt.
         tail: hash of the last user message among them.
-        prefix: hash of these messages, of the tool results that followed in the run, and of the tools. See
+        prefix: hash of these messages, of the tool results that followed them in the last call, and of the tools. See
             `is_unchanged`.
         tokens: input tokens of the last call, as the provider reported them.
         cached_tokens: those of them that were read from a cache or written to it, as the provider reported them.
@@ -236,9 +236,10 @@ def lifetime_of(task: Task) -> str:
 
 
 def _results_of(record: Record) -> list[ToolResult]:
-    """Return the tool results that the client has sent to a run, in their order."""
-    replies = [segment.given for segment in record.segments if segment.given]
-    return [each.result for reply in replies for each in reply.results]
+    """Return the tool results in the prompt of the answering step's last call."""
+    plan = record.answering_plan
+    turns = plan.steps[-1].turns if plan else ()
+    return [each.result for turn in turns if turn.is_answered for each in turn.results]
 
 
 def _prefix_of(messages: Iterable[Message], results: Iterable[ToolResult], tools: Toolset) -> str:
@@ -269,6 +270,18 @@ def is_unchanged(row: PromptCacheRow, messages: Sequence[Message], tools: Toolse
         return False
     later = [result for message in messages[row.n_messages :] for result in message.tool_results]
     return _prefix_of(messages[: row.n_messages], later[: int(n_results)], tools) == row.prefix
+
+
+def n_messages_read(row: PromptCacheRow, messages: Sequence[Message]) -> int:
+    """Return how many of `messages` the row's `tokens` count. The messages are unchanged (see `is_unchanged`).
+
+    They do not count later turns that have left no row, such as those that another model or application answered.
+    """
+    n_results, n_messages = int(row.prefix.partition(" ")[0]), row.n_messages
+    while n_results > 0:
+        n_results -= len(messages[n_messages].tool_results)
+        n_messages += n_results >= 0
+    return n_messages
 
 
 COLUMNS = [field.name for field in fields(PromptCacheRow)]

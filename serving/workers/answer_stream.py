@@ -7,7 +7,7 @@ are checked against the content of the answer.
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractContextManager, aclosing
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
@@ -16,6 +16,7 @@ from conductor.model.call import Call
 from conductor.model.messages import ToolCall
 from conductor.model.reply import Delta, FinishReason
 from conductor.model.usage import Usage
+from serving.workers.cache_marks import are_for_an_hour
 from serving.workers.http_errors import ErrorMapper
 from serving.workers.output_limit import OutputMeter
 from serving.workers.own_turns import Origin
@@ -80,6 +81,10 @@ class AnswerReader(ABC, Generic[EventT]):
         self.timer = provider.account.timer(provider.faults, call)
         self.last = Delta()
         self.has_words = self.has_calls = self.is_done = False
+
+    def note_marks(self, request: dict[str, Any]) -> None:
+        """Note the lifetime of the cache marks in the request that is sent. It determines the price of cache writes."""
+        self._check.writes_hour = are_for_an_hour(request)
 
     @abstractmethod
     def read(self, event: EventT) -> tuple[list[Delta], bool]:

@@ -44,7 +44,6 @@ from serving.workers.http_guard import AS_IT_IS, bound_response
 from serving.workers.output_limit import OutputMeter, open_metered
 from serving.workers.picture_urls import split_data_url
 from serving.workers.provider_account import NO_KEY, ProviderAccount
-from serving.workers.stall_timer import StallTimer
 from serving.workers.wire_tools import WireTools
 
 DEFAULT_MAX_TOKENS = 4096
@@ -80,10 +79,13 @@ class AnthropicWorker:
 
     def _deltas(self, call: Call, meter: OutputMeter) -> AsyncGenerator[Delta]:
         answer = AnthropicAnswer(call, meter, self._provider)
-        return answer.deltas(self._client.base_url.host, self._events(call, answer.timer))
+        return answer.deltas(self._client.base_url.host, self._events(call, answer))
 
-    async def _events(self, call: Call, timer: StallTimer) -> AsyncGenerator[tuple[RawMessageStreamEvent]]:
-        request = self._request(call)
+    async def _events(
+        self, call: Call, answer: AnthropicAnswer
+    ) -> AsyncGenerator[tuple[RawMessageStreamEvent]]:
+        request, timer = self._request(call), answer.timer
+        answer.note_marks(request)
         with self._map_errors():
             stream = cast(
                 anthropic.AsyncStream[RawMessageStreamEvent], await self._client.messages.create(**request)

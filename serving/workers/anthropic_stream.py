@@ -81,24 +81,27 @@ def usage_of(
     def count(name: str, of: object = reported) -> int | None:
         return check.count(name, getattr(of, name, None))
 
-    uncached, read, cache_write = (
+    uncached, read, total = (
         count(name) for name in ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
     )
-    cache_write_1h = count("ephemeral_1h_input_tokens", getattr(reported, "cache_creation", None))
+    split: object = getattr(reported, "cache_creation", None)
+    short, hour = (count(f"ephemeral_{each}_input_tokens", split) for each in ("5m", "1h"))
     thoughts = count("thinking_tokens", getattr(reported, "output_tokens_details", None))
     output = count("output_tokens")
     if output is None:
         return None
     earlier = before or Usage()
     cached = earlier.cached_input_tokens if read is None else read
-    cache_write = earlier.cache_write_tokens if cache_write is None else cache_write
+    cache_write, cache_write_1h = earlier.cache_write_tokens, earlier.cache_write_1h_tokens
+    if (short, hour) != (None, None) or total not in (None, cache_write):
+        cache_write, cache_write_1h = check.cache_writes(total, short, hour)
     return check.usage(
         earlier.input_tokens if uncached is None else uncached + cached + cache_write,
         0 if is_begun else output,
         cached,
         earlier.reasoning_tokens if thoughts is None else thoughts,
         cache_write,
-        earlier.cache_write_1h_tokens if cache_write_1h is None else cache_write_1h,
+        cache_write_1h,
     )
 
 

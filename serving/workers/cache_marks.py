@@ -2,12 +2,13 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import dropwhile
+from itertools import chain, dropwhile
 from typing import Any, cast
 
 from conductor.model.call import Call
 from conductor.model.messages import CacheMark
 from conductor.run.call_bound import input_estimate
+from serving.workers.chat_chunks import fields
 
 TTL: Mapping[CacheMark, str] = {"5m": "5m", "1h": "1h", "12h": "1h"}
 """Lifetime of the cached prefix for each mark. Other marks last five minutes."""
@@ -43,6 +44,13 @@ def cache_control(mark: CacheMark) -> Json:
 def has_marks(request: Json) -> bool:
     """Return whether a request to an API has a cache mark, or a field that makes Anthropic set one."""
     return _is_automatic(request) or any(map(any, _blocks_with_marks(request)))
+
+
+def are_for_an_hour(request: Json) -> bool:
+    """Return whether a request to an API has cache marks, and all of them have a lifetime of an hour."""
+    requests = [request, fields(request.get("extra_body"))]
+    items = [*chain(*_blocks_with_marks(request)), *(each for each in requests if "cache_control" in each)]
+    return bool(items) and all(fields(item["cache_control"]).get("ttl") == "1h" for item in items)
 
 
 def limit_marks(request: Json) -> None:

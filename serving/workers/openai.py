@@ -210,6 +210,8 @@ class OpenAIWorker:
     async def _arrivals(self, call: Call, answer: OpenAIAnswer) -> AsyncGenerator[tuple[list[ChatChunk]]]:
         """Yield lists of chunks. Each list contains the chunks that one read from the network completed."""
         body, reader, timer = self._request(call), answer.chunks, answer.timer
+        if self._show_mark is cache_control:
+            answer.note_marks(body)
         with self._wire_errors:
             async with self._response(self._endpoints[call.site.operation], body) as response:
                 timer.begin()

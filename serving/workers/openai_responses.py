@@ -23,10 +23,10 @@ from serving.workers.event_stream import EventReader, json_of
 from serving.workers.http_guard import pieces_of
 from serving.workers.openai import OpenAIWorker
 from serving.workers.openai_options import cache_json, response_format_of
+from serving.workers.openai_stream import cache_writes_in
 from serving.workers.output_limit import OutputMeter
 from serving.workers.provider_account import ProviderAccount
 from serving.workers.responses_items import ItemCollector, input_json, tools_json
-from serving.workers.stall_timer import StallTimer
 from serving.workers.stream_errors import error_in_event
 from serving.workers.usage import UsageCheck
 from serving.workers.wire_tools import WireTools
@@ -53,11 +53,13 @@ class OpenAIResponsesWorker(OpenAIWorker):
         if call.site.operation == "text_completion":
             return super()._deltas(call, meter)
         answer = ResponsesAnswer(call, meter, self._provider)
-        return answer.deltas(self._responses.host, self._events(call, answer.timer))
+        return answer.deltas(self._responses.host, self._events(call, answer))
 
-    async def _events(self, call: Call, timer: StallTimer) -> AsyncGenerator[list[Event]]:
+    async def _events(self, call: Call, answer: "ResponsesAnswer") -> AsyncGenerator[list[Event]]:
         """Yield lists of events. Each list contains the events that one read from the network completed."""
-        body, reader = self._body(call), EventReader()
+        body, reader, timer = self._body(call), EventReader(), answer.timer
+        if self._show_mark is cache_control:
+            answer.note_marks(body)
         with self._wire_errors:
             async with self._response(self._responses, body) as response:
                 timer.begin()
@@ -206,5 +208,5 @@ def _usage(reported: object, check: UsageCheck) -> Usage | None:
         check.count("output_tokens", usage.get("output_tokens")),
         check.count("cached_tokens", of_input.get("cached_tokens")),
         check.count("reasoning_tokens", of_output.get("reasoning_tokens")),
-        check.count("cache_write_tokens", of_input.get("cache_write_tokens")),
+        *cache_writes_in(of_input, check),
     )

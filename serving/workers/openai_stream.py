@@ -65,8 +65,21 @@ def usage_of(reported: object, check: UsageCheck) -> Usage | None:
         n_output,
         check.count("cached_tokens", of_prompt.get("cached_tokens")),
         n_reasoning,
-        check.count("cache_write_tokens", of_prompt.get("cache_write_tokens")),
+        *cache_writes_in(of_prompt, check),
     )
+
+
+def cache_writes_in(of_prompt: dict[str, object], check: UsageCheck) -> tuple[int, int]:
+    """Return the tokens written to a cache, and how many of them for an hour, in the details of a prompt.
+
+    OpenAI and OpenRouter report `cache_write_tokens`. LiteLLM reports the lifetimes too, and in earlier versions
+    `cache_creation_tokens` instead.
+    """
+    name = "cache_write_tokens" if "cache_write_tokens" in of_prompt else "cache_creation_tokens"
+    split = fields(of_prompt.get("cache_creation_token_details"))
+    names = "ephemeral_5m_input_tokens", "ephemeral_1h_input_tokens"
+    short, hour = (check.count(each, split.get(each)) for each in names)
+    return check.cache_writes(check.count(name, of_prompt.get(name)), short, hour)
 
 
 def logprobs_of(chunk: ChatChunk) -> tuple[TokenLogprob, ...]:

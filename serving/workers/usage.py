@@ -46,6 +46,8 @@ class UsageCheck:
         self._notes: dict[str, None] = {}
         self._most_tokens = 0
         self._rejected = self._is_over = False
+        self.writes_hour = False
+        """True if all cache marks of the request have a lifetime of an hour."""
 
     def count(self, name: str, value: object) -> int | None:
         """Return `value` as tokens, or None. An implausible one rejects the whole usage, with a note by
@@ -59,14 +61,27 @@ class UsageCheck:
             return None
         return number
 
+    def cache_writes(self, total: int | None, short: int | None, hour: int | None) -> tuple[int, int]:
+        """Return the tokens written to a cache, and how many of them for an hour.
+
+        If the server does not report the lifetimes, they are those of the request's marks.
+
+        Args:
+            total: reported tokens, or None.
+            short: those of them for five minutes, or None.
+            hour: those of them for an hour, or None.
+        """
+        n_total = max(total or 0, (short or 0) + (hour or 0))
+        return n_total, n_total - (short or 0) if self.writes_hour else hour or 0
+
     def usage(
         self,
         input_tokens: int | None,
         output_tokens: int | None,
         cached: int | None,
         reasoning: int | None,
-        cache_write: int | None = None,
-        cache_write_1h: int | None = None,
+        cache_write: int = 0,
+        cache_write_1h: int = 0,
     ) -> Usage | None:
         """Build the usage from checked counts, of which cached and written input, and thoughts, are parts.
         Return None without prompt tokens or after a rejection.
@@ -80,14 +95,13 @@ class UsageCheck:
         if not self._fits(total_out):
             return None
         cached = self._part("cached input tokens", cached or 0, input_tokens)
-        cache_write = max(cache_write or 0, cache_write_1h or 0)
         if cached + cache_write > input_tokens:
             self.reject(
                 f"It counts {cache_write} tokens written to the cache and {cached} read from it, but only {input_tokens} input tokens."
             )
             return None
         reasoning = self._part("reasoning tokens", reasoning or 0, total_out)
-        usage = Usage(input_tokens, total_out, cached, reasoning, cache_write, cache_write_1h or 0)
+        usage = Usage(input_tokens, total_out, cached, reasoning, cache_write, cache_write_1h)
         self._meter.reported_usage = usage
         return usage
 

@@ -7,9 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from conductor.model.call import Call
+from conductor.model.messages import Message
 from conductor.model.terms import Callee
 from conductor.model.usage import FREE, LongPromptRates, Price, Usage
 from conductor.plan.plan import Plan, Step
+from conductor.run.call_bound import sent_bytes
 from conductor.run.follow_up import (
     Agreement,
     FollowUp,
@@ -172,11 +175,15 @@ def test_an_early_call_starts_if_its_expected_loss_is_below_the_times_value() ->
         assert course(members, turn, has_limits=False, fits_conductor=True)[0] == expected
 
 
+LONG = Call((Message.of("user", "x" * 99_999),))
+
+
 def test_a_prompts_cached_tokens_come_from_what_the_worker_reported() -> None:
     usage = Usage(5_500, cached_input_tokens=5_000, cache_write_tokens=500)
-    assert likely_prompt(follow(), 99_999, Callee("sonnet")) == usage
+    assert likely_prompt(follow(), LONG, Callee("sonnet")) == usage
     for unknown in (None, follow(cached_tokens={}), follow(cached_tokens={"opus": 5_000})):
-        assert likely_prompt(unknown, 999, Callee("sonnet")) == Usage(500), "a token per two bytes"
+        bytes_halved = Usage(-(-sent_bytes(LONG) // 2))
+        assert likely_prompt(unknown, LONG, Callee("sonnet")) == bytes_halved, "a token per two bytes"
     sonnet = POOL["sonnet"].price
     assert sonnet is not None
     assert sonnet.of(usage) == Decimal("0.003375")
@@ -185,8 +192,14 @@ def test_a_prompts_cached_tokens_come_from_what_the_worker_reported() -> None:
 @pytest.mark.parametrize("callee", [Callee("sonnet", "us"), Callee("sonnet"), Callee("opus", "eu")])
 def test_another_deployment_or_worker_has_no_cached_prompt(callee: Callee) -> None:
     turn = follow(deployment="eu")
-    assert likely_prompt(turn, 99_999, Callee("sonnet", "eu")).cached_input_tokens == 5_000
-    assert likely_prompt(turn, 99_999, callee) == Usage(5_500, cache_write_tokens=5_500)
+    assert likely_prompt(turn, LONG, Callee("sonnet", "eu")).cached_input_tokens == 5_000
+    assert likely_prompt(turn, LONG, callee) == Usage(5_500, cache_write_tokens=5_500)
+
+
+def test_a_likely_prompt_includes_the_part_of_the_answer_that_it_continues() -> None:
+    call = Call(LONG.messages, prefix="x" * 99)
+    known = Usage(5_550, cached_input_tokens=5_000, cache_write_tokens=550)
+    assert likely_prompt(follow(), call, Callee("sonnet")) == usage
 
 
 def test_a_one_hour_cache_is_written_at_its_own_price() -> None:
@@ -204,7 +217,7 @@ def test_a_one_hour_cache_is_written_at_its_own_price() -> None:
     )
     more = (cost_usd("sonnet", members, hour) or 0) - (cost_usd("sonnet", members, turn) or 0)
     assert more == 500 * Decimal("2.25") / 10**6
-    likely = likely_prompt(hour, 99_999, Callee("sonnet"))
+    likely = likely_prompt(hour, LONG, Callee("sonnet"))
     assert sonnet.of(likely) == 5_000 * Decimal("0.3") / 10**6 + 500 * Decimal(6) / 10**6
 
 

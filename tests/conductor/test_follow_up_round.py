@@ -5,12 +5,14 @@ import dataclasses
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from decimal import Decimal
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from conductor.errors import BudgetExceeded, ContentFiltered, WorkerUnavailable
 from conductor.model.call import AnswerFormat, Call, Sampling
+from conductor.model.deltas import open_reply
 from conductor.model.messages import (
     Message,
     Native,
@@ -35,6 +37,7 @@ from conductor.run.run import Run
 from conductor.run.steps import as_sent
 from conductor.run.team import Team
 from conductor.run.turns import StepTurn
+from serving.workers.output_limit import OutputMeter
 from tests.conductor.team import (
     DEAR,
     NEVER,
@@ -458,6 +461,58 @@ async def test_a_closed_call_costs_the_tokens_that_it_has_written() -> None:
     assert run.record.plans[1].steps[0].result is not None
     assert run.record.cost_usd == run.ledger.spent_usd
     assert run.ledger.spent_usd > 0
+
+
+class Metered(Player):
+    """Worker with a meter of what its server has reported of the prompt."""
+
+    def __init__(self, *args: Any, reported: Usage | None = None, **facts: Any) -> None:
+        super().__init__(*args, **facts)
+        self.meter = OutputMeter()
+        self.meter.reported_usage = reported
+
+    def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
+        return open_reply(self.name, "a-1", self._deltas(call), self.price, self.meter)
+
+
+LONG = "word " * 20_000
+REPORTED = Usage(25_000, cached_input_tokens=22_000)
+PROMPT = Usage(20_500, cached_input_tokens=20_000, cache_write_tokens=500)
+
+
+@pytest.mark.parametrize("reported", [None, REPORTED])
+@pytest.mark.parametrize("ends", ["another plan", "client leaves"])
+async def test_a_call_that_ends_after_its_first_token_is_billed_with_its_cached_prompt(
+    ends: str, reported: Usage | None
+) -> None:
+    gate, ledger = Gate(), BudgetLedger()
+    a = Metered("a", ["mine ", NEVER], price=CHEAP_CACHE, reported=reported)
+    boss = Player("boss", [gate, line(2) if ends == "another plan" else KEEP])
+    engine = in_turn(priced(a, Player("b"), boss), cached_tokens={"a": 20_000}, usd_per_s=Decimal(99))
+    async with open_run(engine, ask_for(LONG), ledger=ledger) as run:
+        await until(lambda: a.n_pieces == 1)
+        gate.set()
+        if ends != "client leaves":
+            [event async for event in run.events()]
+    check_everything_closed(engine)
+    step = run.record.plans[1].steps[0]
+    assert step.result is not None
+    expected = CHEAP_CACHE.of(replace(reported or PROMPT, output_tokens=5 // 2 + 16))
+    assert step.result.cost_usd == ledger.spent_usd == run.record.cost_usd == expected
+    assert step.result.cost_is_bound
+    is_told = any("has probably cached 20,000." in note for note in step.result.notes)
+    assert is_told == (reported is None)
+
+
+async def test_a_failed_call_is_billed_with_its_cached_prompt() -> None:
+    error = WorkerUnavailable("gone", billed_at_bound=True)
+    error.streamed_bytes, error.sent_bytes = 0, 100_000
+    a = RecordsCallee("a", [error], price=CHEAP_CACHE)
+    engine = in_turn(priced(a, Player("b"), Player("boss")), cached_tokens={"a": 20_000}, is_tool_loop=True)
+    run = await run_and_check(engine, ask_for(LONG))
+    failure = run.record.plans[0].steps[0].failure
+    assert failure is not None
+    assert failure.cost_usd == CHEAP_CACHE.of(replace(PROMPT, output_tokens=16))
 
 
 @pytest.mark.parametrize(("facts", "is_estimate"), [({"is_tool_loop": True}, True), (NO_EARLY_CALL, False)])

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from conductor.model.deltas import open_reply
 from conductor.model.reply import Delta, FinishReason
-from conductor.model.usage import MILLION, LongPromptRates, Price, Usage, dearest_of
+from conductor.model.usage import FREE, MILLION, LongPromptRates, Price, Usage, dearest_of
 from conductor.run.ledger import BudgetLedger
 from tests.conductor.prices import possible_usages, prices
 
@@ -50,7 +50,8 @@ def test_a_cost_is_the_sum_of_its_parts(price: Price, usage: Usage):
 def test_a_caches_savings_are_the_difference_to_the_uncached_price(price: Price, usage: Usage):
     plain = Usage(usage.input_tokens, usage.output_tokens, reasoning_tokens=usage.reasoning_tokens)
     assert price.of(usage) + price.saved(usage) == price.of(plain)
-    assert price.saved(plain) == 0
+    assert price.saved(plain) == price.saved(plain, Decimal(7)) == 0
+    assert price.saved(usage, Decimal(7)) == (0 if plain == usage or price == FREE else price.of(plain) - 7)
     assert CLAUDE.saved(Usage(10, 0, 0, 0, 10)) < 0, "writes cost more than other input"
 
 

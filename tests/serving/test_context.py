@@ -109,6 +109,25 @@ async def test_a_conversation_too_long_for_every_worker_is_an_error_with_both_nu
     assert by_name.status_code == 200  # the provider decides
 
 
+async def test_turns_that_left_no_prompt_cache_count_too() -> None:
+    """Turns that a worker answered by name, or that the client has pasted in, are unknown to the store."""
+    async with served(lengths(2_000, 50_000)) as api:
+        await api.ok(asks("Short."))
+        later = [{"role": role, "content": WORDS} for role in ("assistant", "user") * 2]
+        pasted = [
+            *asks("Short.")["messages"],
+            *later,
+            {"role": "assistant", "content": "So."},
+            *asks("And?")["messages"],
+        ]
+        await api.ok({"messages": pasted})
+        assert await workers_of_newest(api) == ["b"]
+    async with served(lengths(2_000, 4_000)) as api:
+        await api.ok(asks("Short."))
+        answer = await api.post({"messages": pasted})
+        assert answer.json()["error"]["code"] == "context_length_exceeded"
+
+
 async def test_a_non_latin_conversations_length_is_estimated_from_its_bytes() -> None:
     async with served(lengths(60_000, 60_000)) as api:
         await api.ok(asks("Почему небо голубое? " * 5_000))  # 105,000 characters, about 30,000 tokens

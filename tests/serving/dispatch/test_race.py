@@ -16,7 +16,8 @@ from conductor.model.call import Call
 from conductor.model.deltas import open_reply
 from conductor.model.messages import Message
 from conductor.model.reply import CallResult, Delta, FinishReason, Reply
-from conductor.model.usage import FREE, Price, Usage
+from conductor.model.terms import LikelyPrompt
+from conductor.model.usage import FREE, Price, Usage, estimate, unseen_bytes
 from conductor.model.worker import PoolMember, Worker
 from conductor.run.call_bound import call_bound, with_defaults
 from conductor.run.call_holds import CallHolds, open_call
@@ -148,12 +149,13 @@ class Hedged:
                 hedge_budget=budget,
             )
         )
+        self.likely_prompt: LikelyPrompt | None = None
         worker = dispatcher(self.route)
         self.member = PoolMember("w", worker, price=price, worst_price=price, max_output_tokens=50)
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[Reply]:
-        async with asyncio.timeout(3), open_call(self.member, CALL, self.ledger) as reply:
+        async with asyncio.timeout(3), open_call(self.member, CALL, self.ledger, self.likely_prompt) as reply:
             yield reply
 
     async def ask(self) -> CallResult:
@@ -194,6 +196,19 @@ async def test_a_lost_call_is_billed_at_its_own_deployments_price():
     bound = call_bound(it.member, replace(CALL, sampling=with_defaults(it.member, CALL.sampling)))
     assert (attempt.outcome, attempt.deployment, attempt.cost_usd) == ("lost_race", "east", PRICE.most(bound))
     assert it.ledger.spent_usd == (result.cost_usd or 0) + PRICE.most(bound)
+
+
+async def test_a_lost_call_with_a_likely_prompt_is_billed_at_an_estimate():
+    inner = Paced(PRICE)
+    it = Hedged(PRICE, worker=inner)
+    it.likely_prompt = lambda callee: Usage(2, cached_input_tokens=1)
+    inner.delays_s = iter([SLOW, FAST])
+    result = await it.ask()
+    (attempt,) = result.attempts
+    assert attempt.took_s is not None
+    likely = estimate(Usage(99, 50), unseen_bytes(attempt.took_s), Usage(2, cached_input_tokens=1))
+    assert (attempt.outcome, attempt.cost_usd) == ("lost_race", PRICE.of(likely))
+    assert it.ledger.spent_usd == (result.cost_usd or 0) + PRICE.of(likely)
 
 
 async def test_a_cancelled_call_is_billed_at_its_own_deployments_price():

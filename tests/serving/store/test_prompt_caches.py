@@ -16,7 +16,7 @@ from conductor.plan.plan import Plan, Step
 from conductor.run.plan_record import PlanRecord, StepRecord
 from conductor.run.record import Record
 from conductor.run.task import Task
-from conductor.run.turns import ClientReply, GivenResult, Segment, StepTurn
+from conductor.run.turns import GivenResult, StepTurn
 from serving.accounts.replica_store import ReplicaStore
 from serving.database.address import Address, parse_address
 from serving.database.clock import now_us
@@ -27,6 +27,7 @@ from serving.store.prompt_caches import (
     PromptCaches,
     is_unchanged,
     lifetime_of,
+    n_messages_read,
     row_ids,
     rows_of,
     tail_of,
@@ -249,13 +250,58 @@ def reading(id: str, text: str) -> tuple[Message, Message]:
     return call, Message("tool", (ToolResult(id, (Text(text),)),))
 
 
+def with_turns(record: Record, *texts: list[list[str]]) -> Record:
+    """Return the record with a step for each of `texts`, which has the results of each of its turns."""
+    (plan,) = record.plans
+    steps = tuple(
+        msgspec.structs.replace(plan.steps[0], index=index, turns=tuple(map(turn_of, results)))
+        for index, results in enumerate(texts)
+    )
+    return msgspec.structs.replace(record, plans=(msgspec.structs.replace(plan, steps=steps),))
+
+
+def turn_of(texts: list[str]) -> StepTurn:
+    """A turn with a tool call for each text, whose result it is. The result is missing if the text is empty."""
+    calls = tuple(PendingCall(n, ToolCall(f"p{n}", "read", "{}")) for n in range(len(texts)))
+    results = tuple(
+        GivenResult(n, ToolResult(f"p{n}", (Text(text),))) for n, text in enumerate(texts) if text
+    )
+    return StepTurn(CallResult("", "b", "m", Usage(9, 9), None, None), calls, results)
+
+
+@pytest.mark.parametrize(
+    ("steps", "n_read"),
+    [
+        ([[]], 1),
+        ([[["One."]]], 3),
+        ([[["One."], ["Two.", "Three."]]], 6),
+        ([[["One."], ["Two.", ""]]], 3),
+        ([[["One."], ["Two.", "Three."]], []], 1),
+    ],
+    ids=["no tools", "a turn", "two turns", "a turn that waits", "turns of another step"],
+)
+def test_a_row_counts_the_messages_that_the_last_call_has_read(
+    steps: list[list[list[str]]], n_read: int
+) -> None:
+    record = with_turns(run_of(*alternating_turns("Why?"), task={"tools": READ}), *steps)
+    row = rows_of(record, 60)[-1]
+    two = (*reading("t2", "Two."), reading("t3", "Three.")[1])
+    later = (*reading("t1", "One."), *two, Message.of("assistant", "So."), *alternating_turns("And?", "Yes.", "Why?"))
+    assert is_unchanged(row, (*alternating_turns("Why?"), *later), READ)
+    assert n_messages_read(row, (*alternating_turns("Why?"), *later)) == n_read
+
+
+def test_a_message_with_more_results_than_the_last_call_has_read_is_not_counted() -> None:
+    (row,) = rows_of(with_turns(run_of(*alternating_turns("Why?"), task={"tools": READ}), [["One."]]), 60)
+    call, message = reading("t1", "One.")
+    both = Message("tool", (*message.parts, *reading("t2", "Two.")[1].parts))
+    assert is_unchanged(row, (*alternating_turns("Why?"), call, both), READ)
+    assert n_messages_read(row, (*alternating_turns("Why?"), call, both)) == 2
+
+
 def test_a_prefix_is_unchanged_only_with_equal_messages_results_and_tools() -> None:
     before = (*alternating_turns("Why?"), *reading("t1", "Old."), *alternating_turns("Go on."))
-    results = tuple(
-        GivenResult(n, ToolResult(f"p{n}", (Text(text),))) for n, text in enumerate(["Two.", "One."])
-    )
-    segments = (Segment((0,), given=ClientReply(results[:1])), Segment((1,), given=ClientReply(results[1:])))
-    (row,) = rows_of(run_of(*before, segments=segments, task={"tools": READ}), 60)
+    (row,) = rows_of(with_turns(run_of(*before, task={"tools": READ}), [["Two."], ["One."]]), 60)
     later = (
         *reading("t3", "One."),
         *reading("t2", "Two."),

@@ -33,7 +33,7 @@ from serving.clients import build_client
 from serving.settings.access import ModelAccess
 from serving.settings.settings import parse
 from serving.workers.anthropic import AnthropicWorker, fault, thinking_for
-from serving.workers.cache_marks import least_tokens
+from serving.workers.cache_marks import are_for_an_hour, least_tokens
 from serving.workers.http_errors import ErrorMapper
 from serving.workers.provider_account import ProviderAccount
 from tests.conductor.team import Player
@@ -175,6 +175,67 @@ async def test_input_tokens_include_cache_reads_and_writes():
     async with serving(AnthropicWire(), answer) as server:
         deltas = await ask(server)
     assert deltas[-1].usage == Usage(100, 9, 60, 4, cache_write_tokens=30)
+
+
+FOR_AN_HOUR: tuple[Any, ...] = ("1h",)
+MIXED: tuple[Any, ...] = ("5m", "1h")
+SPLIT = {"ephemeral_5m_input_tokens": 300, "ephemeral_1h_input_tokens": 700}
+NO_HOUR = {"ephemeral_5m_input_tokens": 1000, "ephemeral_1h_input_tokens": 0}
+
+
+@pytest.mark.parametrize(
+    ("marks", "start", "end", "n_hour"),
+    [
+        (FOR_AN_HOUR, {"cache_creation_input_tokens": 1000}, {}, 1000),
+        (FOR_AN_HOUR, {}, {"cache_creation_input_tokens": 1000}, 1000),
+        (FOR_AN_HOUR, {"cache_creation_input_tokens": 1000, "cache_creation": NO_HOUR}, {}, 0),
+        (FOR_AN_HOUR, {"cache_creation_input_tokens": 1000, "cache_creation": NO_HOUR}, {"cache_creation_input_tokens": 1000}, 0),
+        (FOR_AN_HOUR, {"cache_creation_input_tokens": 1000, "cache_creation": {"ephemeral_5m_input_tokens": 300}}, {}, 700),
+        (MIXED, {"cache_creation_input_tokens": 1000}, {}, 0),
+        (MIXED, {"cache_creation": SPLIT}, {}, 700),
+        ((), {"cache_creation": SPLIT}, {"cache_creation_input_tokens": 1000}, 700),
+        ((), {"cache_creation_input_tokens": 1000}, {}, 0),
+    ],
+)  # fmt: skip
+async def test_cache_writes_without_a_reported_lifetime_have_that_of_the_marks(
+    marks: tuple[Any, ...], start: dict[str, Any], end: dict[str, Any], n_hour: int
+) -> None:
+    wire = AnthropicWire()
+    first, *events, _, stop = wire.events(Answer(input_tokens=1))
+    message = {"id": "m", "type": "message", "role": "assistant", "content": [], "model": "claude-9"}
+    first = wire.event(
+        "message_start", message=message | {"usage": {"input_tokens": 100, "output_tokens": 1, **start}}
+    )
+    last = wire.event(
+        "message_delta",
+        delta={"stop_reason": "end_turn"},
+        usage={"input_tokens": 100, "output_tokens": 9, **end},
+    )
+    texts = tuple(Text("A manual.", cache=mark) for mark in marks)
+    async with serving(wire, Answer(instead=(first, *events, last, stop))) as server:
+        deltas = await ask(server, Call((Message("user", (*texts, Text("Why?"))),)))
+    assert deltas[-1].usage == Usage(1100, 9, cache_write_tokens=1000, cache_write_1h_tokens=n_hour)
+
+
+@pytest.mark.parametrize(
+    ("call", "settings", "is_hour"),
+    [
+        (Call((USER,)), {}, False),
+        (Call((USER,)), {"extra_body": {"cache_control": {"type": "ephemeral", "ttl": "1h"}}}, True),
+        (Call((USER,)), {"extra_body": {"cache_control": {"type": "ephemeral"}}}, False),
+        (Call((USER,), tools=Toolset((Tool("read", cache="1h"),))), {}, True),
+        (Call((Message("system", (Text("Be kind.", cache="12h"),)), USER)), {}, True),
+        (
+            Call((Message("system", (Text("Be kind.", cache="1h"),)), Message("user", (Text("Why?", cache="ephemeral"),)))),
+            {},
+            False,
+        ),
+    ],
+)  # fmt: skip
+def test_the_lifetime_of_a_requests_marks_is_an_hour_only_if_all_of_them_are(
+    call: Call, settings: dict[str, Any], is_hour: bool
+) -> None:
+    assert are_for_an_hour(request_of(call, **settings)) == is_hour
 
 
 async def test_a_later_token_count_replaces_an_earlier_one():

@@ -9,21 +9,33 @@ from conductor.model.call import Call, CallSite, Grammar, Sampling
 from conductor.model.messages import File, Image, Message, Text
 from conductor.model.operation import PromptCache, WireOptions
 from conductor.model.reply import Delta, FinishReason
+from conductor.model.usage import Usage
 from serving.settings.known_models import Accepts
 from serving.workers.openai import OpenAIWorker
 from serving.workers.openai_responses import OpenAIResponsesWorker
 from serving.workers.provider_account import ProviderAccount
 from tests.wires.openai import OpenAIWire
+from tests.wires.responses import ResponsesWire
 from tests.wires.server import Answer, WireServer, serving, sse
 
 USER = Message.of("user", "What is two and two?")
 BARE = Call(messages=(USER,))
+MARKED = Call(messages=(Message("user", (Text("What is two and two?", cache="1h"),)),))
 PDF = "data:application/pdf;base64,JVBERi0xLjc="
 PNG = "data:image/png;base64,iVBORw0KGgo="
 
 
-async def ask(server: WireServer, call: Call = BARE, **settings: object) -> list[Delta]:
-    worker = OpenAIWorker(ProviderAccount("w", "gpt-9", "sk-test", f"{server.url}/v1", **settings))  # type: ignore[arg-type]
+SHORT = {"ephemeral_5m_input_tokens": 100, "ephemeral_1h_input_tokens": 0}
+
+
+async def ask(
+    server: WireServer,
+    call: Call = BARE,
+    model: str = "gpt-9",
+    worker_type: type[OpenAIWorker] = OpenAIWorker,
+    **settings: object,
+) -> list[Delta]:
+    worker = worker_type(ProviderAccount("w", model, "sk-test", f"{server.url}/v1", **settings))  # type: ignore[arg-type]
     try:
         async with worker.open(call) as reply:
             return [delta async for delta in reply]
@@ -230,6 +242,33 @@ async def test_a_cost_reported_by_the_server_is_read(usage: dict, fields: dict, 
         deltas = await ask(server)
     assert deltas[-1].cost_usd == cost
     assert deltas[-1].stop_sequence == "END", "as vLLM says it"
+
+
+@pytest.mark.parametrize("model", ["claude-9", "gpt-9"])
+@pytest.mark.parametrize(
+    ("details", "n_hour"),
+    [
+        ({"cache_write_tokens": 100}, 100),
+        ({"cache_creation_tokens": 100}, 100),
+        ({"cache_creation_tokens": 100, "cache_creation_token_details": SHORT}, 0),
+        ({"cache_write_tokens": 100, "cache_creation_token_details": SHORT | {"ephemeral_5m_input_tokens": 40}}, 60),
+    ],
+)  # fmt: skip
+async def test_cache_writes_have_the_reported_lifetime_or_that_of_the_marks(
+    model: str, details: dict[str, object], n_hour: int
+):
+    *events, _, done = OpenAIWire().events(Answer(text="Four."))
+    usage = {"prompt_tokens": 120, "completion_tokens": 2, "prompt_tokens_details": details}
+    end = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}], "model": "m", "usage": usage}
+    expected = Usage(120, 2, cache_write_tokens=100, cache_write_1h_tokens=n_hour * (model == "claude-9"))
+    async with serving(OpenAIWire(), Answer(instead=(*events, sse(end), done))) as server:
+        assert (await ask(server, MARKED, model))[-1].usage == expected
+    wire = ResponsesWire()
+    usage = {"input_tokens": 120, "output_tokens": 2, "input_tokens_details": details}
+    last = wire.event("response.completed", response={"status": "completed", "usage": usage})
+    async with serving(wire, Answer(instead=(*wire.events(Answer(text="Four."))[:-1], last))) as server:
+        answer = await ask(server, MARKED, model, worker_type=OpenAIResponsesWorker)
+    assert answer[-1].usage == expected
 
 
 async def test_comments_and_chunks_without_choices_are_ignored():

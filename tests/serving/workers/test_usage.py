@@ -266,6 +266,17 @@ async def test_cache_writes_are_read_if_the_api_reports_them():
     assert (await call_and_bill(PROVIDERS["anthropic"], answer)).reply.usage == Usage(100, 7, 50, 0, 30, 20)
 
 
+@pytest.mark.parametrize(
+    ("cost", "saved"), [("0.00001", "0.000050"), ("0.0001", "0.000020"), ("0.00017", "-0.000050")]
+)
+async def test_savings_of_a_cache_are_the_uncached_price_minus_the_billed_cost(cost: str, saved: str):
+    price = Price(Decimal(1), Decimal(2), cached_input_usd_per_mtok=Decimal(0))
+    details = '"prompt_tokens_details": {"cached_tokens": 50}'
+    usage = f'{{"prompt_tokens": 100, "completion_tokens": 10, "cost": {cost}, {details}}}'
+    result = (await paid(PROVIDERS["openai"], ending(usage), price)).reply.result
+    assert (result.usage, result.saved_usd) == (Usage(100, 10, 50), Decimal(saved))
+
+
 async def test_more_cache_writes_than_input_tokens_are_rejected():
     answer = Answer(input_tokens=12, output_tokens=7, extra={"cache_written": 13})
     got = await call_and_bill(PROVIDERS["openai"], answer)
