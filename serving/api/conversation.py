@@ -209,7 +209,8 @@ def _is_continued(row: PromptCacheRow, messages: Sequence[Message]) -> bool:
 
 
 def _model(worker: WorkerSettings) -> str:
-    return str(getattr(worker, "model", "")).lower()
+    """Return the name of the worker's model, or "" if it has none. `model` may name a deployment instead."""
+    return str(getattr(worker, "like", None) or getattr(worker, "model", "")).lower()
 
 
 def _cached_tokens(row: PromptCacheRow, settings: Settings) -> int:
