@@ -348,6 +348,13 @@ async def test_a_plan_that_would_lose_more_than_it_gains_is_not_run() -> None:
     assert question.endswith("Worker 0 gave the last answer. Worker 0 has 20,000 tokens of this conversation in its cache, worth $0.0540. Another worker would have to read them again.")  # fmt: skip
 
 
+async def test_the_conductors_calls_do_not_follow_the_workers_to_their_deployment() -> None:
+    a, boss = Player("a", "mine"), Player("boss", KEEP)
+    await run_and_check(in_turn(team(a, conductor=boss), deployment="east", **CACHED), ask_for())
+    homes = [call.terms.home for call in (*boss.calls, *a.calls)]
+    assert homes == [("", ""), ("a", "east")]
+
+
 @pytest.mark.parametrize("script", [line(2), line(0, "do it"), line(0, "x") + line(2, "y", [0])])
 async def test_a_permitted_plan_runs_completely_with_an_ordinary_record(script: str) -> None:
     a, b, boss = Player("a", "mine"), Player("b"), Player("boss", script)
