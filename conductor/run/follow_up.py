@@ -196,6 +196,11 @@ def why_kept(plan: Plan, pool: Pool, follow_up: FollowUp) -> str:
     """Return why the conversation's worker answers alone if the conductor writes `plan`, or "" if the plan runs."""
     if plan == follow_up.plan:
         return "The conductor chose the worker of the last answer again."
+    return why_no_switch(plan, pool, follow_up)
+
+
+def why_no_switch(plan: Plan, pool: Pool, follow_up: FollowUp) -> str:
+    """Return why `plan` may not replace the conversation's worker, or "" if it may."""
     if may_switch(plan, pool, follow_up):
         return ""
     names = " and ".join(_others(plan, follow_up))

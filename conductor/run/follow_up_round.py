@@ -1,4 +1,4 @@
-"""The first plan of a follow-up turn: the conversation's worker may begin its answer while the conductor decides."""
+"""The plans of a follow-up turn: the conversation's worker may begin its answer while the conductor decides."""
 
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
@@ -8,7 +8,7 @@ from conductor.errors import BudgetExceeded, InvalidPlan, WorkerError
 from conductor.model.characters import BYTES_PER_TOKEN, byte_size
 from conductor.plan.plan import Plan, Step
 from conductor.run.events import PlanEnded, StepAborted, StepOutcome
-from conductor.run.follow_up import FollowUp, course, why_kept
+from conductor.run.follow_up import FollowUp, course, why_kept, why_no_switch
 from conductor.run.moves import RunPlan, WritePlan, filter_failure
 from conductor.run.plan_requests import PlanRequests, PlanStream
 from conductor.run.run import RunContext, wait_until_done
@@ -25,7 +25,7 @@ async def all_of(plan: Plan) -> AsyncIterator[Step]:
 
 
 class FollowUpRound:
-    """Decision about the first plan of a follow-up turn.
+    """Decisions about the plans of a follow-up turn.
 
     Args:
         context: context of the run.
@@ -68,6 +68,23 @@ class FollowUpRound:
         plan_s = self._context.now_s() - self._context.log.record.plans[index].started_s
         self._follow_up.agreement.note(agrees=bool(why), plan_s=plan_s)
         return why
+
+    def why_no_switch(self, plan: Plan) -> str:
+        """Return why `plan` of a later round may not replace the conversation's worker, or "" if it may."""
+        return why_no_switch(plan, self._context.pool, self._follow_up)
+
+    async def permitted(self, steps: AsyncIterable[Step]) -> AsyncIterator[Step]:
+        """Yield `steps` of a later round's plan. If another worker could lose the cache, yield them only once the plan is
+        complete, and only if it may replace the conversation's worker.
+        """
+        if not self._follow_up.may_lose_cache:
+            async for step in steps:
+                yield step
+            return
+        plan = [step async for step in steps]
+        if plan and not self.why_no_switch(Plan(tuple(plan))):
+            for step in plan:
+                yield step
 
     async def run(self) -> None:
         """Let the conductor write its plan, and run the plan unless the conversation's worker is kept.

@@ -6,8 +6,8 @@ It depends only on the run's record and task, so that any process can continue t
   there is still no plan, one worker answers alone.
 - Follow-up turns: if the conductor agrees, fails or may not replace the conversation's worker, that worker answers.
 - Steps: all steps run that have not ended.
-- Rounds: if more than one round is allowed, the conductor reviews the outcome. If a further round fails, the
-  previous answer is final.
+- Rounds: if more than one round is allowed, the conductor reviews the outcome, but not what the conversation's worker
+  answers to tool results. If a further round fails, the previous answer is final.
 """
 
 import dataclasses
@@ -164,7 +164,7 @@ def _after_conductor_failure(record: Record, plan: PlanRecord, fallbacks: Sequen
 def _after_steps(record: Record, plan: PlanRecord, fallbacks: Sequence[str], *, has_conductor: bool) -> Move:
     last = plan.steps[-1]
     if last.status == "done":
-        if is_last_round(record.task, plan.round):
+        if is_last_round(record.task, plan):
             return Finish(last.result)
         return WritePlan("revision", plan.round + 1)
     if last.status != "failed" or last.failure is None:
@@ -177,9 +177,15 @@ def _after_steps(record: Record, plan: PlanRecord, fallbacks: Sequence[str], *, 
     return _give_up(record, last.failure)
 
 
-def is_last_round(task: Task, round: int) -> bool:
-    """Return whether no round may follow. A plan of the request, or one that is not run, is never revised."""
-    return task.plan is not None or task.plan_only or round + 1 >= task.rounds
+def is_last_round(task: Task, plan: PlanRecord) -> bool:
+    """Return whether no round may follow `plan`.
+
+    A plan of the request, or one that is not run, is never revised. The answer of the conversation's worker to tool
+    results is not revised either, because a revision could replace the worker within the tool loop of the client.
+    """
+    if task.plan is not None or task.plan_only or plan.round + 1 >= task.rounds:
+        return True
+    return plan.source == "conversation" and (task.is_tool_loop or any(step.turns for step in plan.steps))
 
 
 def _fall_back(record: Record, fallbacks: Sequence[str], why: str, failure: Failure | None = None) -> Move:

@@ -181,11 +181,14 @@ class PlanRequests:
         prompt = self.prompt(move)
         index = self.start(move.source, move.round, conductor.member.name, prompt)
         call = context.call(prompt, context.site(index, operation="plan"), context.task.sampling)
+        may_fail = self._can_do_without(conductor, move)
+        # The cache of the conversation's deployment has the workers' prompts, which begin otherwise.
+        terms = replace(call.terms, has_fallback=may_fail, home=("", ""))
         stream = PlanStream(
             conductor,
             list(context.pool.values()),
             context.task.max_steps,
-            replace(call, terms=replace(call.terms, has_fallback=self._can_do_without(conductor, move))),
+            replace(call, terms=terms),
             context.ledger,
             may_accept=move.round > 0,
             has_tools=bool(context.log.record.task.tools),

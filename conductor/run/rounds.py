@@ -233,17 +233,22 @@ class RoundLoop:
                 self._requests.check_forced_tools(plan)
                 if self._follow_up:
                     self._follow_up.why_kept(index, plan)
+            elif plan is not None and self._follow_up and (why := self._follow_up.why_no_switch(plan)):
+                plan = None
             self._log.append(PlanEnded(self.now_s(), index, stream.result, accepted=plan is None, why=why))
             return plan
 
+        steps = hold_while_same(stream, earlier)
+        if move.round > 0 and self._follow_up:
+            steps = self._follow_up.permitted(steps)
         with self._requests.recording_errors(index, stream):
-            await self._execute(index, hold_while_same(stream, earlier), end_plan)
+            await self._execute(index, steps, end_plan)
 
     async def _execute(
         self, index: int, steps: AsyncIterable[Step], end_plan: Callable[[], Plan | None]
     ) -> None:
         if not self._record.task.plan_only:
-            is_last = is_last_round(self._record.task, self._record.plans[index].round)
+            is_last = is_last_round(self._record.task, self._record.plans[index])
             plan = PlanRun(self._context, index, live=is_last)
             await plan.run(steps, end_plan)
             return

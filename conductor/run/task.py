@@ -1,6 +1,7 @@
 """The task of a run."""
 
 from collections.abc import Mapping
+from itertools import takewhile
 from typing import Any, ClassVar
 
 from conductor.model.call import AnswerFormat, Sampling
@@ -74,3 +75,9 @@ class Task(JsonValue, DefaultingValue, frozen=True):
     left_out: tuple[str, ...] = ()
     echo: Mapping[str, Any] = {}
     permit: Permit = ANYTHING
+
+    @property
+    def is_tool_loop(self) -> bool:
+        """True if tool results follow the last answer. In Messages, user text may follow them."""
+        newest = takewhile(lambda message: message.role != "assistant", reversed(self.conversation))
+        return any(message.role == "tool" for message in newest)

@@ -4,7 +4,6 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from itertools import takewhile
 from math import inf
 from typing import Any
 
@@ -125,7 +124,7 @@ class History:
         """
         newest, n_quick = self.rows[0], 0
         if self.at_us - newest.written_us <= LONG_GAP_S * 1_000_000:
-            n_quick = newest.quick_turns + (not _ends_with_tool_results(task.conversation))
+            n_quick = newest.quick_turns + (not task.is_tool_loop)
             if newest.lifetime != "1h" or n_quick >= QUICK_TURNS:
                 return task
         return replace(task, sampling=_with_cache(task.sampling, lifetime="1h", quick_turns=n_quick))
@@ -158,7 +157,7 @@ class History:
             },
             answer_tokens=newest.answer_tokens,
             turns=newest.turns,
-            is_tool_loop=_ends_with_tool_results(messages),
+            is_tool_loop=task.is_tool_loop,
             stickiness=conversation.stickiness,
             usd_per_s=conversation.speculation_usd_per_s,
             why_ask=_why_ask(newest.worker, team.conductor.member.name, pool, waits=waits),
@@ -211,7 +210,8 @@ def _is_continued(row: PromptCacheRow, messages: Sequence[Message]) -> bool:
 
 
 def _model(worker: WorkerSettings) -> str:
-    return str(getattr(worker, "model", "")).lower()
+    """Return the name of the worker's model, or "" if it has none. `model` may name a deployment instead."""
+    return str(getattr(worker, "like", None) or getattr(worker, "model", "")).lower()
 
 
 def _cached_tokens(row: PromptCacheRow, settings: Settings) -> int:
@@ -228,12 +228,6 @@ def _has_breakpoints(task: Task, worker: WorkerSettings, settings: Settings) -> 
         return True
     sets_them = settings.conversation.breakpoints and task.priority == "interactive"
     return worker.kind == "anthropic" and sets_them
-
-
-def _ends_with_tool_results(messages: Sequence[Message]) -> bool:
-    """Return whether tool results follow the last answer. In Messages, user text may follow them."""
-    newest = takewhile(lambda message: message.role != "assistant", reversed(messages))
-    return any(message.role == "tool" for message in newest)
 
 
 def _bills_less(member: PoolMember, tokens: int) -> bool:

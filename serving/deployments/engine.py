@@ -153,7 +153,7 @@ class Engine:
         return max(call.gap_s, min(fair_s, LONGEST_GAP_S))
 
     async def _answer(self, call: EngineCall) -> AsyncGenerator[Chunk]:
-        prompt = await self._render(call)
+        prompt = with_salt(await self._render(call), call.cache_salt)
         n_prompt = len(cast(Any, prompt)["prompt_token_ids"])
         room = self._max_model_len - n_prompt
         if room < 1:
@@ -271,6 +271,11 @@ class Engine:
             return (message.content or "", message.reasoning or "") if message else ("", "")
 
         return split
+
+
+def with_salt(prompt: EngineInput, salt: str) -> EngineInput:
+    """Return a prompt that shares the prefix cache only with prompts of the same salt. "" shares with all that have none."""
+    return cast(EngineInput, {**cast(Any, prompt), "cache_salt": salt}) if salt else prompt
 
 
 def sampling_params(call: EngineCall, room: int, defaults: dict[str, Any]) -> SamplingParams:

@@ -157,7 +157,7 @@ def _is_hedged(own: WorkerSettings, settings: Settings) -> bool:
 def _profile(own: WorkerSettings, settings: Settings) -> ModelProfile:
     accepts = accepts_of(own) if isinstance(own, API_SETTINGS) else None
     return ModelProfile(
-        own.model if isinstance(own, API_SETTINGS) else "",
+        own.like or own.model if isinstance(own, API_SETTINGS) else "",
         accepts,
         accepts.default_effort if accepts else "none",
         _translation(own),

@@ -342,7 +342,8 @@ class ConversationSettings(Frozen):
     """Lifetime of the cache at these breakpoints. A lifetime of an hour costs more to write than five
     minutes. With `auto`, the lifetime becomes an hour once more than four minutes have passed between two
     turns of the conversation. It becomes five minutes again after ten user turns in a row without such a
-    pause."""
+    pause. If a request names a worker or a workflow as its `model`, or contains a plan, `auto` is always five
+    minutes, because Podium remembers only the conversations that a conductor plans."""
 
 
 class BaselineSettings(Frozen):

@@ -184,7 +184,7 @@ class _ApiSettings(ModelAccess, WorkerBase):
     """Name that the provider gives to the model, such as `gpt-5`, or the name of an Azure deployment."""
     like: str | None = None
     """Public name of the model, such as `gpt-5`, if `model` is the name of a deployment. Podium looks up
-    accepted parameters and prices by this name."""
+    accepted parameters, prices and the rules of the provider's prompt cache by this name."""
     accepts: Accepts = Accepts()
     """Parameters that the model accepts in a call. These fields take precedence over what Podium knows about
     a model of this name. Podium does not send parameters that the model does not accept, and lists them in

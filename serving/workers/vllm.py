@@ -71,6 +71,8 @@ class EngineCall:
     """Replicas to which the call was sent, for the choice of the next one. Empty in the replica itself."""
     conversation: str = ""
     """Id of the conversation, for the choice of the replica. See `PromptCache.conversation`."""
+    cache_salt: str = ""
+    """Only calls with the same text here share cached prompts. See `_cache_salt`."""
 
 
 PRIORITIES: dict[Priority, int] = {"interactive": 0, "batch": 1}
@@ -250,7 +252,16 @@ class VllmWorker:
             prefix=call.prefix,
             places=places,
             conversation=conversation_in_cache(call),
+            cache_salt=_cache_salt(call),
         )
+
+
+def _cache_salt(call: Call) -> str:
+    """Return the tenant of a call, so that `cached_tokens` does not tell it what other tenants have sent.
+
+    Plans share a cache, because their prompts begin with the same long text, which each tenant would compute again.
+    """
+    return "" if call.site.operation == "plan" else call.terms.tenant
 
 
 def _must_call(tools: WireTools) -> bool:

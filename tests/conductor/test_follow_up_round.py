@@ -53,7 +53,8 @@ from tests.conductor.team import (
     team,
     turns,
 )
-from tests.conductor.test_suspending import TOOLS, calling
+from tests.conductor.test_suspending import TOOLS, calling, reply_with
+from tests.conductor.test_suspending import run as run_segment
 from tests.states import until
 
 Gate = asyncio.Event
@@ -286,6 +287,35 @@ async def test_a_second_round_follows_a_sticky_worker() -> None:
     assert run.text == "better"
 
 
+async def test_the_answer_to_tool_results_gets_no_second_round() -> None:
+    talk = (HELLO, call_of("x"), result_of("x"))
+    a, boss = Player("a", "mine"), Player("boss", OTHER)
+    engine = in_turn(team(a, Player("b"), conductor=boss), is_tool_loop=True)
+    run = await run_and_check(engine, replace(ask_for(rounds=2), conversation=talk))
+    assert (run.text, boss.calls, sources(run.record)) == ("mine", [], ["conversation"])
+
+
+async def test_no_second_round_follows_tools_that_the_conversations_worker_called() -> None:
+    a, boss = Player("a", calling("x"), ["mine"]), Player("boss", KEEP, OTHER)
+    engine = in_turn(team(a, Player("b"), conductor=boss), **CACHED)
+    records, _ = await run_segment(engine, ask_for(tools=TOOLS, rounds=2))
+    engine = without_turn(engine)
+    records, _ = await run_segment(engine, records=records, client_reply=reply_with((0, "one")))
+    assert (records.record.answer, sources(records.record)) == ("mine", ["conductor", "conversation"])
+
+
+@pytest.mark.parametrize(("revision", "answer"), [(line(1), "mine"), (line(2), "other"), (line(0), "better")])
+async def test_a_second_round_may_switch_only_under_the_rule_of_the_first(revision: str, answer: str) -> None:
+    a, b = Player("a", "mine", "better"), Player("b")
+    engine = priced(a, b, Player("boss", KEEP, revision))
+    engine = dataclasses.replace(engine, pool=engine.pool | {"c": member(Player("c", "other"))})
+    run = await run_and_check(in_turn(engine, **CACHED), ask_for(rounds=2))
+    last = run.record.plans[-1]
+    assert (run.text, b.calls, last.source) == (answer, [], "revision")
+    assert last.accepted is (answer == "mine")
+    assert last.why.startswith("The plan names b, but reading" if last.accepted else "")
+
+
 async def test_an_inner_run_is_not_a_follow_up() -> None:
     itself = '{"worker": "team", "subtask": "x", "access": []}'
     a, boss = Player("a", "mine", "inner"), Player("boss", itself, line(0))
@@ -319,6 +349,13 @@ async def test_a_plan_that_would_lose_more_than_it_gains_is_not_run() -> None:
     assert first.why == "The plan names b, but reading this conversation again would cost $0.0690, and the expected gain is $0.0094."  # fmt: skip
     question = boss.calls[0].messages[-1].text
     assert question.endswith("Worker 0 gave the last answer. Worker 0 has 20,000 tokens of this conversation in its cache, worth $0.0540. Another worker would have to read them again.")  # fmt: skip
+
+
+async def test_the_conductors_calls_do_not_follow_the_workers_to_their_deployment() -> None:
+    a, boss = Player("a", "mine"), Player("boss", KEEP)
+    await run_and_check(in_turn(team(a, conductor=boss), deployment="east", **CACHED), ask_for())
+    homes = [call.terms.home for call in (*boss.calls, *a.calls)]
+    assert homes == [("", ""), ("a", "east")]
 
 
 @pytest.mark.parametrize("script", [line(2), line(0, "do it"), line(0, "x") + line(2, "y", [0])])

@@ -58,6 +58,11 @@ def test_each_worker_gets_supported_parameters_and_fallbacks_share_their_routes(
     assert (first.limiter, first.health) == (both.limiters["a"], both.health["a"])
 
 
+def test_the_public_name_of_a_model_determines_what_its_provider_caches():
+    (route,) = routes(pool({"kind": "openai", "model": "team-large", "like": "gpt-5"}), "a")
+    assert route.profile.model == "gpt-5"
+
+
 def test_adaptive_slots_and_hedging_follow_the_settings():
     (learned,) = routes(pool({}), "a")
     assert isinstance(learned.limiter, AdaptiveLimiter)

@@ -461,15 +461,21 @@ async def test_an_expired_cache_is_ignored_and_then_written_for_an_hour(
         assert cache.lifetime == "1h"
 
 
-@pytest.mark.parametrize(("provider", "source"), [("anthropic", "conversation"), ("openai", "conductor")])
+@pytest.mark.parametrize(
+    ("provider", "model", "source"),
+    [
+        ("anthropic", {"model": "claude-9"}, "conversation"),
+        ("anthropic", {"model": "profile-7", "like": "claude-9"}, "conversation"),
+        ("openai", {"model": "gpt-9"}, "conductor"),
+    ],
+)
 async def test_only_caches_with_breakpoints_last_an_hour(
-    monkeypatch: pytest.MonkeyPatch, provider: str, source: str
+    monkeypatch: pytest.MonkeyPatch, provider: str, model: Json, source: str
 ) -> None:
     kind = PROVIDERS[provider]
     async with serving(kind.wire) as upstream:
         upstream.respond = lambda _: Answer(input_tokens=20_000, extra={"cache_written": 20_000})
-        model = "claude-9" if provider == "anthropic" else "gpt-9"
-        workers = [remote(kind, upstream.url, model=model, price=A), scripted("b", "B says.", price=B)]
+        workers = [remote(kind, upstream.url, **model, price=A), scripted("b", "B says.", price=B)]
         async with served(team(TO_A, workers=workers, workflows={})) as api:
             await run(api, LONG)
             monkeypatch.setattr("serving.api.conversation.now_us", lambda: now_us() + 400_000_000)
