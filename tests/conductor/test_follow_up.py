@@ -198,7 +198,7 @@ def test_another_deployment_or_worker_has_no_cached_prompt(callee: Callee) -> No
 
 def test_a_likely_prompt_includes_the_part_of_the_answer_that_it_continues() -> None:
     call = Call(LONG.messages, prefix="x" * 99)
-    known = Usage(5_550, cached_input_tokens=5_000, cache_write_tokens=550)
+    usage = Usage(5_550, cached_input_tokens=5_000, cache_write_tokens=550)
     assert likely_prompt(follow(), call, Callee("sonnet")) == usage
 
 
