@@ -66,7 +66,7 @@ export function overTime<T extends Timed>(rows: readonly T[], figure: Figure<T>,
   return bars.map((bar) => (bar.length || figure.addsUp ? figure.value(bar) : null));
 }
 
-/** Return the value below which this part of the sorted values lies, or null if there are none. */
+/** Return the quantile of sorted values, or null if there are no values. */
 export function quantile(sorted: readonly number[], part: number): number | null {
   return sorted[Math.min(sorted.length - 1, Math.floor(part * sorted.length))] ?? null;
 }

@@ -161,7 +161,7 @@ export function valueOf(metric: Metric, totals: Totals): number | null {
   }
 }
 
-/** Whether the figures of groups add up to that of all. Others are drawn as lines. */
+/** Return whether the sum of the groups' values is the total, so that the chart can stack them. */
 export function addsUp(metric: Metric): boolean {
   return metric === "requests" || metric === "cost" || metric === "tokens";
 }

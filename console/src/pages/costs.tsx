@@ -160,7 +160,7 @@ function columns(by: CostField, baseline: string | null): Column<Group>[] {
   ];
 }
 
-/** What the figures do not include, and the sum of the ledger. */
+/** List of the costs that the figures exclude, and the total of the ledger. */
 function Notes(props: { report: ApiCosts; total: CostSums }) {
   const { report, total } = props;
   const difference = Number(report.ledger?.difference_usd ?? 0);

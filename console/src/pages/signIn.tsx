@@ -10,7 +10,7 @@ export function SignIn(props: { message: string }) {
   return (
     <section class="card sign-in">
       <h1>Sign in to this server</h1>
-      <p class="lead">An API key is required. The page sends it only to this server, and keeps it in memory.</p>
+      <p class="lead">An API key is required. The page sends it only to this server. It keeps the key in memory, or until this tab is closed if you choose so.</p>
       <KeyForm message={props.message} />
       <details>
         <summary>I have no key</summary>

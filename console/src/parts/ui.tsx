@@ -211,7 +211,7 @@ export function Copy(props: { text: string; name?: string }) {
   );
 }
 
-/** Button that asks once more before it acts. */
+/** Button that asks for confirmation. */
 export function Confirmed(props: { name: string; question: string; disabled?: boolean; onConfirm: () => void; children?: ComponentChildren }) {
   const asks = useSignal(false);
   if (!asks.value)
