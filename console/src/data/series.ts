@@ -7,7 +7,7 @@ export interface Timed {
 
 /** Figure of some rows. */
 export interface Figure<T> {
-  /** Whether the figures of groups add up to that of all. Others are drawn as lines. */
+  /** True if the sum of the groups' values is the total, so that they can be stacked. Others are drawn as lines. */
   addsUp: boolean;
   /** Return null if the rows do not have the figure. */
   value: (rows: readonly T[]) => number | null;

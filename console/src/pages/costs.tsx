@@ -65,7 +65,7 @@ function Report() {
   const isWhole = loaded.value !== null && loaded.value.report.data.length > 0;
   return (
     <section>
-      <PageHead title="Costs" lead="What requests cost, and what caches saved. Days are in UTC.">
+      <PageHead title="Costs" lead="Costs of requests, and savings by caches. Days are in UTC.">
         <Segments label="Time" options={RANGES} value={days.value} onChange={(value) => (days.value = value)} />
       </PageHead>
       <Alert text={fault.value} />

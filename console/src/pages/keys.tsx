@@ -41,7 +41,7 @@ export function Keys() {
   );
 }
 
-/** What a key that is no administrator's may know about itself. */
+/** Name, team, scopes and budgets of the key in use, if it lacks the scope admin. */
 function OwnKey() {
   const own = access.value.state === "open" ? access.value.own : null;
   const mine = myKey();

@@ -43,7 +43,7 @@ interface Health {
   /** Colour of the words. */
   level: "good" | "warn" | "bad";
   words: string;
-  /** What the state means, and what happens next. */
+  /** Explanation of the state, and of the next event. */
   meaning: string;
 }
 

@@ -1,4 +1,4 @@
-/** What is shown before the page may be used: the field for the API key, or why the server does not answer. */
+/** Start page: the field for the API key, or the reason why the server does not answer. */
 import { useSignal } from "@preact/signals";
 import { access, type ApiKey, identify, myKey, type Scope } from "../data/access";
 import { key, useKey } from "../data/api";
@@ -113,7 +113,7 @@ const MEANINGS: readonly (readonly [Scope, string])[] = [
   ["admin", "manage teams and keys, and read all runs"],
 ];
 
-/** What a key is, and what it may do. */
+/** Name, team and scopes of a key. */
 export function KeyFacts(props: { of: ApiKey }) {
   const mine = props.of;
   const can = (scope: Scope) => mine.scopes.includes(scope) || mine.scopes.includes("admin");
