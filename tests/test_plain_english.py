@@ -30,7 +30,7 @@ BAD = {
     "cluster/comment.yaml": f"workers: []  # {ODD}\n",
     "cluster/prompt.yaml": f"workers:\n  - system_prompt: {ODD}\n",
     "Makefile": f"stop: ## {ODD}\n",
-    "docs/nested.md": f"* Runs\n    * {ODD}\n",
+    "docs/batches.md": f"* Runs\n    * {ODD}\n",
     "examples/training/README.md": ODD,
     "adapters/conductor/README.md": ODD,
     "console/src/data/comment.ts": f"/** {ODD}. */\nexport const n = 1;\n",
@@ -72,7 +72,7 @@ def test_a_sentence_with_odd_phrases_fails_the_check(root: Path, place: str) -> 
 @pytest.mark.parametrize(
     ("place", "text"),
     [
-        ("docs/code.md", f"{PLAIN}\n\n```text\n{ODD}\n```\n"),
+        ("docs/clients.md", f"{PLAIN}\n\n```text\n{ODD}\n```\n"),
         ("console/src/class.tsx", f'const page = <p class="{ODD.lower()}" />;\n'),
     ],
 )
