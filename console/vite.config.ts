@@ -1,7 +1,6 @@
 import { defineConfig } from "vite";
 
-// Three files with fixed names, so that the server can give them an ETag and nothing else; two builds give
-// the same bytes.
+// The three files have fixed names, so the server needs only an ETag. Builds are reproducible.
 export default defineConfig({
   base: "/console/",
   oxc: { jsx: { runtime: "automatic", importSource: "preact" } },

@@ -1,7 +1,7 @@
 """Count phrases that readers stumble over in docstrings, comments, messages and pages: `python -m tests.plain_english`.
 
-`make check` fails if a package, the tests, their names, the messages of all packages, the settings, `docs`, the Makefile
-or a page at the top has more than `MOST` of them per 1,000 words. Rewrite the sentence: a reader who sees the code for the first time should understand it. `--worst N` lists
+`make check` fails if a package, the tests, their names, the messages of all packages, the settings, the console, `docs`,
+the Makefile, a page at the top or the READMEs below it have more than `MOST` of them per 1,000 words. Rewrite the sentence: a reader who sees the code for the first time should understand it. `--worst N` lists
 the places. The check also fails if a name of the code is a bare participle: use a noun of the field, such as `row`.
 """
 
@@ -23,6 +23,8 @@ ROOT = Path(__file__).parents[1]
 MOST = 4.0
 """Phrases per 1,000 words. Libraries such as httpx and pydantic-ai have 1 to 4."""
 PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")
+FOLDERS = ("adapters", "examples")
+"""Folders whose pages are checked too."""
 PHRASES = re.compile(
     "|".join((
         r"\b(?:nobody|somebody|anybody|everybody|whoever|whomever|whom|strangers?)\b",  # name the client, the key, the router
@@ -35,6 +37,14 @@ PHRASES = re.compile(
         r"(?:^|[.:;] )(?:What|Whether|Who|How|Of|That|Those|As|Until|Once|Where|When) (?!(?:is|are|does|do|to)\b.*\?)[a-z]+",  # no subject
     )),
     re.MULTILINE,
+)  # fmt: skip
+TYPESCRIPT = re.compile(
+    "|".join((
+        r"/\*.*?\*/|//[^\n]*",  # comment
+        r'(?<!class=)"(?:\\.|[^"\\\n])*"|`(?:\\.|\$\{[^}\n]*\}|[^`\\\n])*`',  # string
+        r"(?<=[^=]>)[^<>{}();=]+(?=[<{])",  # JSX text
+    )),
+    re.DOTALL,
 )  # fmt: skip
 KEYWORDS = {"description", "detail", "epilog", "help", "message", "remedy", "summary", "title"}
 """Arguments and variables with text for users: of Typer, of OpenAPI and `Field`, and of errors."""
@@ -72,10 +82,22 @@ class Passage(NamedTuple):
 
 
 def lines(path: Path) -> Iterator[Passage]:
-    """Yield the lines of a page, without code."""
+    """Yield the lines of a page, without blocks of code."""
+    is_code = False
     for number, line in enumerate(path.read_text().splitlines(), 1):
-        if not line.startswith(("```", "    ")):
-            yield Passage(f"{path.name}:{number}", line)
+        if line.lstrip().startswith("```"):
+            is_code = not is_code
+        elif not is_code:
+            yield Passage(f"{path.name}:{number}", line.strip())
+
+
+def typescript(path: Path) -> Iterator[Passage]:
+    """Yield the comments, strings and JSX texts of a TypeScript file with two words or more. A value reads as `x`."""
+    code = path.read_text()
+    for part in TYPESCRIPT.finditer(code):
+        text = re.sub(r"\$\{[^}]*\}", "x", part[0]).strip('/*`" \n').replace("\n * ", "\n")
+        if " " in text:
+            yield Passage(f"{path}:{code.count(chr(10), 0, part.start()) + 1}", text)
 
 
 def line_comments(path: Path) -> Iterator[Passage]:
@@ -168,8 +190,14 @@ def read(root: Path) -> dict[str, list[Passage]]:
         "cluster/*.yaml": [each for path in settings for each in (*line_comments(path), *texts(path))],
         "Makefile": [each for path in root.glob("Makefile") for each in line_comments(path)],
         "messages": [each for paths in code.values() for path in paths for each in messages(path)],
+        "console": [
+            each for path in sorted((root / "console/src").rglob("*.ts*")) for each in typescript(path)
+        ],
         "docs": [each for path in sorted((root / "docs").rglob("*.md")) for each in lines(path)],
         **{name: list(lines(root / name)) for name in PAGES},
+        "READMEs": [
+            each for name in FOLDERS for path in sorted((root / name).rglob("*.md")) for each in lines(path)
+        ],
     }
 
 

@@ -1,10 +1,12 @@
 """`make check` fails if the prose of one place has too many odd phrases, or if a name is a bare participle."""
 
+import re
 from pathlib import Path
 
 import pytest
+import yaml
 
-from tests.plain_english import OURS, PAGES, main
+from tests.plain_english import OURS, PAGES, ROOT, main
 
 ODD = "Nobody is told where there is none"
 PLAIN = "The router returns the id of the run"
@@ -28,6 +30,14 @@ BAD = {
     "cluster/comment.yaml": f"workers: []  # {ODD}\n",
     "cluster/prompt.yaml": f"workers:\n  - system_prompt: {ODD}\n",
     "Makefile": f"stop: ## {ODD}\n",
+    "docs/batches.md": f"* Runs\n    * {ODD}\n",
+    "examples/training/README.md": ODD,
+    "adapters/conductor/README.md": ODD,
+    "console/src/data/comment.ts": f"/** {ODD}. */\nexport const n = 1;\n",
+    "console/src/data/line.ts": f"const n = 1; // {ODD}\n",
+    "console/src/pages/string.tsx": f'const lead = "{ODD}";\n',
+    "console/src/pages/template.tsx": f"const lead = `${{n}} runs. {ODD}`;\n",
+    "console/src/pages/text.tsx": f'const page = () => (\n  <p class="lead">\n    {ODD}\n  </p>\n);\n',
     "serving/detail.py": f'fault = Fault(detail="{ODD}")\n',
 }
 
@@ -54,9 +64,32 @@ def test_plain_sentences_pass(root: Path) -> None:
 
 @pytest.mark.parametrize("place", BAD)
 def test_a_sentence_with_odd_phrases_fails_the_check(root: Path, place: str) -> None:
-    (root / place).parent.mkdir(exist_ok=True)
+    (root / place).parent.mkdir(parents=True, exist_ok=True)
     (root / place).write_text(BAD[place])
     assert fails(root)
+
+
+@pytest.mark.parametrize(
+    ("place", "text"),
+    [
+        ("docs/clients.md", f"{PLAIN}\n\n```text\n{ODD}\n```\n"),
+        ("console/src/class.tsx", f'const page = <p class="{ODD.lower()}" />;\n'),
+    ],
+)
+def test_code_is_no_prose(root: Path, place: str, text: str) -> None:
+    (root / place).parent.mkdir(parents=True, exist_ok=True)
+    (root / place).write_text(text)
+    assert not fails(root)
+
+
+def test_the_hooks_of_git_run_what_make_check_runs() -> None:
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"]
+    targets = re.findall(r"^(?:check|lint): .*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    commands = re.findall(r"@\$\(BIN\)/(.*)", "".join(targets))
+    options = re.compile(r" (?:--check|--fix|--force-exclude|\.)(?= |$)")
+    assert {options.sub("", each["entry"]).removeprefix(".venv/bin/") for each in hooks} == {
+        options.sub("", each) for each in commands
+    }
 
 
 def test_a_value_in_a_message_does_not_start_a_new_sentence(root: Path) -> None:

@@ -1,4 +1,4 @@
-/** Who uses the page: the API key and what it may do. Pages offer only what the key allows. */
+/** API key of the page's user, and what it may do. Pages offer only what the key allows. */
 import { signal } from "@preact/signals";
 import { ApiError, get, headers, key, onRejected, words } from "./api";
 import { loadModels } from "./models";
@@ -91,12 +91,12 @@ export function may(scope: Scope): boolean {
   return mine !== null && (mine.api_key === null || mine.api_key.scopes.includes(scope) || mine.api_key.scopes.includes("admin"));
 }
 
-/** Whether the caller may manage teams and keys. A server without keys has no administrator yet. */
+/** Return whether the caller may manage teams and keys. A server without keys has no administrator yet. */
 export function administers(): boolean {
   return myKey() !== null && may("admin");
 }
 
-/** Whether the caller owns the runs of an account, and may rate them. */
+/** Return whether the caller owns the runs of an account, and may rate them. */
 export function owns(account: { key_id: string; team_id: string | null } | null | undefined): boolean {
   const mine = myKey();
   if (!mine) return !account;

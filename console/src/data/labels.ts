@@ -20,7 +20,7 @@ export interface LabelPlace {
   y: number;
   /** End of the box at which the text begins. It is the one nearer to the point, because the width is an estimate. */
   anchor: "start" | "middle" | "end";
-  /** Whether the label is so far from its point that a line should connect them. */
+  /** True if a line should connect the label with its point, because they are far apart. */
   far: boolean;
 }
 
@@ -46,7 +46,7 @@ export function placeLabels(points: readonly Labelled[], height: number, bounds:
   return places;
 }
 
-/** Yield places beside the point first, then above and below it, then further away. */
+/** Yield places left and right of the point first, then above and below it, then further away. */
 function candidates(point: Labelled, height: number): LabelPlace[] {
   const [right, left, middle] = [point.x + GAP, point.x - GAP - point.width, point.x - point.width / 2];
   const near = [

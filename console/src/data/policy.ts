@@ -9,7 +9,7 @@ export interface Field {
   /** Unit or explanation. */
   hint?: string;
   kind: "names" | "excluded" | "number" | "decimal" | "yes" | "effort";
-  /** Names that a `names` field offers. Without them it is a text with commas. */
+  /** Choices of the field. Without choices, the field is a text whose names are separated by commas. */
   from?: "models" | "workers";
   /** Value without a restriction. */
   free: PolicyValue;

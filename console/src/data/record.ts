@@ -1,7 +1,7 @@
 /** Fields of `GET /v1/workflows/{id}` that the console reads. */
 import type { Wait } from "./waits";
 
-/** What the provider's cache gave to a call or a run. */
+/** Effect of the provider's cache on a call or a run. */
 export interface Caching {
   /** Share of the input tokens that were read from a cache. Null if the tokens are unknown. */
   cached_share: number | null;
@@ -35,7 +35,7 @@ export interface Attempt {
   outcome?: string;
   /** Null if the server reported no cost. */
   cost_usd?: number | null;
-  /** Whether this call was a hedge, which is sent in addition to a slow call. */
+  /** True for a hedge, which is a call that is sent in addition to a slow one. */
   hedge?: boolean;
   took_s?: number | null;
 }
@@ -153,7 +153,7 @@ export interface ApiRun extends Caching {
   wall_s: number;
   /** Seconds since the start of a running run, by the server's clock. */
   now_s?: number;
-  /** Whether only a plan was requested and no step ran. */
+  /** Return whether only a plan was requested and no step ran. */
   plan_only?: boolean;
   critical_path_s: number;
   plans: ApiPlan[];

@@ -7,7 +7,7 @@ export interface Timed {
 
 /** Figure of some rows. */
 export interface Figure<T> {
-  /** Whether the figures of groups add up to that of all. Others are drawn as lines. */
+  /** True if the sum of the groups' values is the total, so that they can be stacked. Others are drawn as lines. */
   addsUp: boolean;
   /** Return null if the rows do not have the figure. */
   value: (rows: readonly T[]) => number | null;
@@ -66,7 +66,7 @@ export function overTime<T extends Timed>(rows: readonly T[], figure: Figure<T>,
   return bars.map((bar) => (bar.length || figure.addsUp ? figure.value(bar) : null));
 }
 
-/** Return the value below which this part of the sorted values lies, or null if there are none. */
+/** Return the quantile of sorted values, or null if there are no values. */
 export function quantile(sorted: readonly number[], part: number): number | null {
   return sorted[Math.min(sorted.length - 1, Math.floor(part * sorted.length))] ?? null;
 }

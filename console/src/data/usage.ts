@@ -4,7 +4,7 @@ import { type Figure, quantile, type Timed } from "./series.ts";
 
 /** A run, or a call of a worker, with its figures. */
 export interface Row extends Timed {
-  /** Whether it has ended, and can therefore count as failed or not. */
+  /** True if the run has ended. Only such runs count for the share of errors. */
   ended: boolean;
   failed: boolean;
   /** Null if the cost is unknown. */
@@ -15,7 +15,7 @@ export interface Row extends Timed {
   took_s: number | null;
 }
 
-/** What the page keeps of a run. */
+/** Facts of a run that the page stores. */
 export interface Fact {
   id: string;
   run: Row;
@@ -71,7 +71,7 @@ function callsOf(run: ApiRun): Row[] {
   return [...plans, ...run.steps.flatMap((step) => callsOfStep(run.created, step))];
 }
 
-/** States of a step whose newest call has ended, if it was started. That of a waiting step is its last turn. */
+/** States of a step whose newest call has ended, if it was started. The newest call of a waiting step is its last turn. */
 const CALLED = new Set(["done", "failed", "cancelled", "not_needed"]);
 
 function callsOfStep(at_s: number, step: ApiStep): Row[] {
@@ -161,7 +161,7 @@ export function valueOf(metric: Metric, totals: Totals): number | null {
   }
 }
 
-/** Whether the figures of groups add up to that of all. Others are drawn as lines. */
+/** Return whether the sum of the groups' values is the total, so that the chart can stack them. */
 export function addsUp(metric: Metric): boolean {
   return metric === "requests" || metric === "cost" || metric === "tokens";
 }

@@ -1,4 +1,4 @@
-/** Page to ask a question with all options of a request, beside the run that answers it; and two runs side by side. */
+/** Page to ask a question with all options of a request. It shows the run next to the form, or two runs side by side. */
 import { useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
 import { may, whyNot } from "../data/access";
@@ -19,7 +19,7 @@ const EXAMPLES = ["Which planet is the largest?", "What day of the week was 20 J
 
 const EFFORTS = ["none", "low", "medium", "high", "max"];
 
-/** Send the request, and return the run's id as soon as it is known. The run continues if the page is closed. */
+/** Send the request, and return the run's id as soon as the server has sent it. The run continues if the page is closed. */
 async function ask(body: Record<string, unknown>, onText: (text: string) => void, onFault: (error: unknown) => void): Promise<string> {
   const answer = await send("/v1/chat/completions", {
     method: "POST",
@@ -42,8 +42,8 @@ async function readAnswer(answer: Response, onText: (text: string) => void): Pro
 
 /** Form for a question.
  *
- * @param from run whose question is asked again with another plan, or null.
- * @param run run to show beside the form, or null before the first question.
+ * @param from run whose question gets another plan, or null.
+ * @param run run to show next to the form, or null before the first question.
  */
 export function Ask(props: { from: string | null; run: string | null }) {
   const question = useSignal("");
@@ -282,7 +282,7 @@ export function Ask(props: { from: string | null; run: string | null }) {
   );
 }
 
-/** What the right column shows before the first question. */
+/** Right column before the first question. */
 function Welcome() {
   const n = ofKind("worker").filter((each) => each.podium.in_pool).length;
   return (

@@ -65,7 +65,7 @@ function Report() {
   const isWhole = loaded.value !== null && loaded.value.report.data.length > 0;
   return (
     <section>
-      <PageHead title="Costs" lead="What requests cost, and what caches saved. Days are in UTC.">
+      <PageHead title="Costs" lead="Costs of requests, and savings by caches. Days are in UTC.">
         <Segments label="Time" options={RANGES} value={days.value} onChange={(value) => (days.value = value)} />
       </PageHead>
       <Alert text={fault.value} />
@@ -160,7 +160,7 @@ function columns(by: CostField, baseline: string | null): Column<Group>[] {
   ];
 }
 
-/** What the figures do not include, and the sum of the ledger. */
+/** List of the costs that the figures exclude, and the total of the ledger. */
 function Notes(props: { report: ApiCosts; total: CostSums }) {
   const { report, total } = props;
   const difference = Number(report.ledger?.difference_usd ?? 0);

@@ -41,7 +41,7 @@ export function Keys() {
   );
 }
 
-/** What a key that is no administrator's may know about itself. */
+/** Name, team, scopes and budgets of the key in use, if it lacks the scope admin. */
 function OwnKey() {
   const own = access.value.state === "open" ? access.value.own : null;
   const mine = myKey();
@@ -117,7 +117,7 @@ function Administration() {
   const nGone = keys.value.length - keys.value.filter((each) => each.state === "active" || each.state === "team off").length;
   return (
     <section>
-      <PageHead title="Keys" lead="Who may use this server, and how much.">
+      <PageHead title="Keys" lead="Keys, teams and their budgets.">
         <button type="button" onClick={() => (team.value = "new")}>
           <Icon name="plus" /> New team
         </button>

@@ -179,7 +179,7 @@ function useFacts(range: Range) {
   const facts = useSignal<Map<string, Fact>>(new Map());
   const isLoading = useSignal(true);
   const fault = useSignal("");
-  /** Where older runs begin that have not been read. "" if all have been. */
+  /** Cursor of the next older page of runs, or "" if all runs have been read. */
   const next = useSignal<string | null>(null);
   const most = useSignal(MOST);
   const from_s = useRef(0);

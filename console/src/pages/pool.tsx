@@ -43,7 +43,7 @@ interface Health {
   /** Colour of the words. */
   level: "good" | "warn" | "bad";
   words: string;
-  /** What the state means, and what happens next. */
+  /** Explanation of the state, and of the next event. */
   meaning: string;
 }
 
@@ -53,11 +53,11 @@ function healthOf(worker: ModelInfo, state: WorkerState | undefined): Health {
   const elsewhere = state?.opened_elsewhere ? " Its calls fail at another router." : failures ? ` ${plural(failures, "call")} failed in a row.` : "";
   switch (worker.podium.circuit) {
     case "open":
-      return { level: "bad", words: "Paused", meaning: `It gets no calls if another worker can answer.${elsewhere}${state?.rests_s ? ` It is tried again in ${seconds(state.rests_s)}.` : ""}` };
+      return { level: "bad", words: "Circuit open", meaning: `It gets no calls if another worker can answer.${elsewhere}${state?.rests_s ? ` It is tried again in ${seconds(state.rests_s)}.` : ""}` };
     case "half_open":
-      return { level: "warn", words: "On trial", meaning: `It was paused. The next call tests whether it answers again.${elsewhere}` };
+      return { level: "warn", words: "Testing", meaning: `The next call tests whether it answers again.${elsewhere}` };
     default:
-      return failures ? { level: "warn", words: "Unsteady", meaning: `${plural(failures, "call")} failed in a row. After a few more, it is paused.` } : { level: "good", words: "Healthy", meaning: "" };
+      return failures ? { level: "warn", words: "Failing", meaning: `${plural(failures, "call")} failed in a row. After a few more, its circuit opens.` } : { level: "good", words: "Healthy", meaning: "" };
   }
 }
 
@@ -107,7 +107,7 @@ export function Pool() {
       {others.length ? (
         <>
           <h2>Workers called only by name</h2>
-          <p class="soft">Plans do not use these, unless a plan or request names them. The conductor is often one of them.</p>
+          <p class="soft">The conductor does not choose these workers. Requests can call them by name. The conductor is often one of them.</p>
           {list(others)}
         </>
       ) : null}
@@ -130,7 +130,7 @@ function ServerState(props: { ready: Ready }) {
   const { ready } = props;
   const [level, text] = SERVER[ready.status] ?? ["warn", `The server is ${ready.status}.`];
   const details = [
-    ready.running ? `${plural(ready.running, "run")} under way.` : "",
+    ready.running ? `${plural(ready.running, "running run")}.` : "",
     ready.waiting_for?.length ? `Not ready: ${ready.waiting_for.join(", ")}.` : "",
     ready.failing?.length ? `Failing: ${ready.failing.map((each) => each.worker).join(", ")}.` : "",
     ready.conductor ? `The conductor fails: ${ready.conductor.reason}.` : "",

@@ -16,7 +16,7 @@ import { Graph } from "../parts/graph";
 import { Timeline } from "../parts/timeline";
 import { Alert, Copy, Empty, useWidth } from "../parts/ui";
 
-/** Width of a run, in pixels, from which the details of a step have room beside it. Otherwise they are below its plan. */
+/** Width of a run, in pixels, from which the details of a step fit next to the plan. Otherwise they are below the plan. */
 const ROOM_FOR_DETAILS = 940;
 
 /** Watch a run. Return its newest state, the error if it cannot be watched, and whether it is connected. */
@@ -59,7 +59,7 @@ async function watch(
 
 /** A run.
  *
- * @param beside whether it is shown beside the form that started it. It then links to its own page.
+ * @param beside whether the run is next to the form that started it. It then links to its own page.
  */
 export function RunView(props: { id: string; beside?: boolean }) {
   if (!may("read"))

@@ -50,7 +50,7 @@ function RunList() {
     if (after) query.set("after", after);
     return get<Page>(`/v1/workflows?${query.toString()}`);
   };
-  /** Read the first page again. Older pages that are shown stay, unless so many runs are new that there is a gap. */
+  /** Read the first page again. Keep the older pages, unless there is a gap between them and the new runs. */
   const refresh = async (isNew: boolean) => {
     const turn = ++newest.current;
     try {

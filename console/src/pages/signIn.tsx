@@ -1,4 +1,4 @@
-/** What is shown before the page may be used: the field for the API key, or why the server does not answer. */
+/** Start page: the field for the API key, or the reason why the server does not answer. */
 import { useSignal } from "@preact/signals";
 import { access, type ApiKey, identify, myKey, type Scope } from "../data/access";
 import { key, useKey } from "../data/api";
@@ -10,7 +10,7 @@ export function SignIn(props: { message: string }) {
   return (
     <section class="card sign-in">
       <h1>Sign in to this server</h1>
-      <p class="lead">An API key is required. The page sends it only to this server, and keeps it in memory.</p>
+      <p class="lead">An API key is required. The page sends it only to this server. It keeps the key in memory, or until this tab is closed if you choose so.</p>
       <KeyForm message={props.message} />
       <details>
         <summary>I have no key</summary>
@@ -113,7 +113,7 @@ const MEANINGS: readonly (readonly [Scope, string])[] = [
   ["admin", "manage teams and keys, and read all runs"],
 ];
 
-/** What a key is, and what it may do. */
+/** Name, team and scopes of a key. */
 export function KeyFacts(props: { of: ApiKey }) {
   const mine = props.of;
   const can = (scope: Scope) => mine.scopes.includes(scope) || mine.scopes.includes("admin");

@@ -9,7 +9,7 @@ import { useWidth } from "./ui";
 /** Size of a node in pixels. Nodes are narrower if the plan then fits its place. */
 const WIDTH = 220;
 const LEAST_WIDTH = 124;
-/** Width below which the status needs a line of its own. */
+/** Width below which the status is on a separate line. */
 const NARROW = 180;
 const HEIGHT = 96;
 const NARROW_HEIGHT = 116;

@@ -20,7 +20,7 @@ export function RateFields(props: { policy: Signal<Policy> }) {
   );
 }
 
-/** What may be used, and what happens to texts. */
+/** Fields that restrict models, workers and tools, and the handling of texts. */
 export function PolicyFields(props: { policy: Signal<Policy> }) {
   return (
     <details class="policy">

@@ -19,7 +19,7 @@ export function PageHead(props: { title: ComponentChildren; lead?: ComponentChil
   );
 }
 
-/** Error message. It is in the page even while there is none, so that screen readers announce a new one. */
+/** Error message. The element is always in the page, so that screen readers announce a new message. */
 export function Alert(props: { text: string; children?: ComponentChildren }) {
   return (
     <p class={props.text ? "alert" : "alert none"} role="alert">
@@ -28,7 +28,7 @@ export function Alert(props: { text: string; children?: ComponentChildren }) {
   );
 }
 
-/** What a list shows while it has no entries, or a page that the key does not allow. */
+/** Placeholder of a list without entries, or of a page that the key does not allow. */
 export function Empty(props: { icon: IconName; title: string; children?: ComponentChildren; action?: ComponentChildren }) {
   return (
     <div class="empty">
@@ -42,7 +42,7 @@ export function Empty(props: { icon: IconName; title: string; children?: Compone
   );
 }
 
-/** What a page shows to a key that may not use it. `cannot` says what the key cannot do without the scope. */
+/** Placeholder of a page that the key may not use. `cannot` says what the key cannot do without the scope. */
 export function Locked(props: { title: string; scope: Scope; cannot: string; children?: ComponentChildren }) {
   return (
     <section>
@@ -128,7 +128,7 @@ export function Table<T>(props: { label: string; columns: Column<T>[]; rows: rea
   );
 }
 
-/** Dialog over the page. `children` get a function that closes it, which returns the focus to where it was. */
+/** Dialog over the page. `children` get a function that closes it, which returns the focus to the element that had it before. */
 export function Dialog(props: { title: string; onClose: () => void; wide?: boolean; children: (close: () => void) => ComponentChildren }) {
   const dialog = useRef<HTMLDialogElement>(null);
   const title = useId();
@@ -164,7 +164,7 @@ export function Segments<T extends string>(props: { label: string; options: read
 
 /** Bar that shows how much of a limit is used. Without a limit there is only the amount.
  *
- * @param most largest of the amounts that are shown beside it.
+ * @param most largest of the amounts in the same list.
  */
 export function Meter(props: { label: string; used: number; held?: number; limit: number | null; most?: number }) {
   const held = props.held ?? 0;
@@ -211,7 +211,7 @@ export function Copy(props: { text: string; name?: string }) {
   );
 }
 
-/** Button that asks once more before it acts. */
+/** Button that asks for confirmation. */
 export function Confirmed(props: { name: string; question: string; disabled?: boolean; onConfirm: () => void; children?: ComponentChildren }) {
   const asks = useSignal(false);
   if (!asks.value)

@@ -139,7 +139,7 @@ SECTION = """
 
 The next table shows what clients of streams see if the workers have default settings instead of short limits. Each faulty worker has a fallback, except in the row that ends with "once". The fallbacks cannot continue an interrupted text from its last character, because they do not support `prefill`.
 
-The last column shows the longest time without text after the first word. During this time, the client gets only heartbeats. If a model stops sending in the middle of its answer, its fallback takes over after `stall_timeout_s`, which is 120 s. Once the model has given 20 answers, Podium [learns a shorter limit](decisions/0060-failing-workers.md).
+The last column shows the longest time without text after the first word. During this time, the client gets only heartbeats. If a model stops sending in the middle of its answer, its fallback takes over after `stall_timeout_s`, which is 120 s. After 20 answers of the model, Podium uses [a shorter limit](operations/worker-failures.md#timeouts-retries-and-the-circuit). The same section explains the wait of 13 s for the first word.
 
 {table}
 

@@ -287,7 +287,7 @@ async def see_everything(*, half: bool = False, at_once: int = AT_ONCE) -> list[
 PAGE = """\
 # Provider faults and what clients see
 
-This page shows what a client of Chat Completions gets when a provider fails. [Worker failures](operations/worker-failures.md) explains the rules that lead to these results.
+This page lists the faults of providers that the tests simulate. For each fault, it shows the answer or error that a client of Chat Completions gets, how long the client waits, and what a fallback changes. [Worker failures](operations/worker-failures.md) explains the rules that lead to these results.
 
 A test makes one worker faulty, and sends requests to Podium. It repeats this for each fault, with the faulty worker in four roles:
 

@@ -273,7 +273,7 @@ async def test_savings_of_a_cache_are_the_uncached_price_minus_the_billed_cost(c
     price = Price(Decimal(1), Decimal(2), cached_input_usd_per_mtok=Decimal(0))
     details = '"prompt_tokens_details": {"cached_tokens": 50}'
     usage = f'{{"prompt_tokens": 100, "completion_tokens": 10, "cost": {cost}, {details}}}'
-    result = (await paid(PROVIDERS["openai"], ending(usage), price)).reply.result
+    result = (await call_and_bill(PROVIDERS["openai"], ending(usage), price)).reply.result
     assert (result.usage, result.saved_usd) == (Usage(100, 10, 50), Decimal(saved))
 
 
