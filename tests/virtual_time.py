@@ -19,12 +19,7 @@ import aiosqlite.core
 import anyio._backends._asyncio
 import pytest
 
-FOLDERS = (
-    "tests/conductor",
-    "tests/evaluation/backends",
-    "tests/loadtest/test_cache_provider.py",
-    "tests/serving",
-)
+FOLDERS = ("tests/conductor", "tests/evaluation/backends", "tests/serving")
 assert all((Path(__file__).parents[1] / each).exists() for each in FOLDERS), (
     "a folder of virtual time is gone"
 )
