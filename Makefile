@@ -80,13 +80,13 @@ stop: setup-base ## stop what a crashed or forgotten `make serve` of this checko
 	@$(BIN)/podium stop
 
 check: lint ## check format, lint, types, imports, plain English and size (two minutes)
-	@$(BIN)/python -m tests.imports
 	@$(BIN)/basedpyright --level error
 
 lint: setup-learning
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/lint-imports
+	@$(BIN)/python -m tests.imports
 	@$(BIN)/python -m tests.plain_english
 	@$(BIN)/python -m tests.growth
 

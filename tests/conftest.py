@@ -2,7 +2,7 @@
 tests/live has the servers.
 """
 
-from tests.virtual_time import pytest_asyncio_loop_factories, pytest_runtest_setup  # isort: skip # noqa: F401 # before all others: it replaces the functions of `time`
+from tests.virtual_time import keeps_real_time, pytest_asyncio_loop_factories, pytest_runtest_setup  # isort: skip # noqa: F401 # before all others: it replaces the functions of `time`
 
 import asyncio
 import atexit
@@ -92,6 +92,7 @@ def scripted_url() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
+@keeps_real_time
 def postgres() -> Iterator[Postgres]:
     with running_postgres() as running:
         yield running

@@ -1,6 +1,7 @@
 """Virtual time: the event loop of a test jumps to its next timer instead of sleeping until it.
 
-A test of `FOLDERS` runs in virtual time unless it is marked `real_time` or uses a server in another process.
+A test of `FOLDERS` runs in virtual time unless it is marked `real_time` or uses a server in another process, whose
+fixture has `keeps_real_time`.
 Import this module before any other: it replaces `time.monotonic`, `time.time` and `time.time_ns`, which some
 functions keep as defaults of their parameters. `datetime.now` still returns real time.
 """
@@ -9,6 +10,8 @@ import asyncio
 import collections
 import queue
 import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -17,8 +20,9 @@ import anyio._backends._asyncio
 import pytest
 
 FOLDERS = ("tests/conductor", "tests/evaluation/backends", "tests/serving")
-SERVERS = {"postgres", "own_postgres", "redis_url"}
-"""Fixtures that start a process which knows only real time."""
+assert all((Path(__file__).parents[1] / each).exists() for each in FOLDERS), (
+    "a folder of virtual time is gone"
+)
 MINUTE_NS = 60 * 10**9
 IDLE_TURNS = 5
 """Idle turns of the loop before time jumps."""
@@ -31,7 +35,7 @@ SLICE_S = 0.05
 DELIVERIES = (aiosqlite.core.set_result, aiosqlite.core.set_exception)
 """Functions by which a SQLite thread gives its result to the loop."""
 BUSY_S = 20
-"""Real seconds without an idle turn after which time jumps anyway. A task that never rests may wait for a timer."""
+"""CPU seconds without an idle turn after which time jumps anyway. A task that never rests may wait for a timer."""
 THREAD_S = 60
 """Real seconds for which a loop waits for threads before it closes."""
 
@@ -95,7 +99,7 @@ class VirtualTimeLoop(CarefulLoop):
         self._newest_ns = 0
         self._began_s = WeakKeyDictionary[asyncio.Future[Any], float]()
         self._idle_turns = 0
-        self._busy_since_s = time.perf_counter()
+        self._busy_since_s = time.thread_time()
         self._poll = self._selector.select  # type: ignore[attr-defined]
         self._selector.select = self._select  # type: ignore[attr-defined]
         global _loop
@@ -133,7 +137,7 @@ class VirtualTimeLoop(CarefulLoop):
             self._idle_turns = 0
             self._jump_if_always_busy()
             return ready
-        self._busy_since_s = time.perf_counter()
+        self._busy_since_s = time.thread_time()
         began_s = max((began for future, began in self._began_s.items() if not future.done()), default=None)
         if began_s is not None:
             return self._wait(timeout, began_s + STILL_S - time.perf_counter())
@@ -146,7 +150,7 @@ class VirtualTimeLoop(CarefulLoop):
         return []
 
     def _jump_if_always_busy(self) -> None:
-        if self._scheduled and time.perf_counter() - self._busy_since_s > self._busy_s:  # type: ignore[attr-defined]
+        if self._scheduled and time.thread_time() - self._busy_since_s > self._busy_s:  # type: ignore[attr-defined]
             self._now_s = max(self._now_s, self._scheduled[0].when() + ROUNDING_S)  # type: ignore[attr-defined]
 
     def _wait(self, timeout: float | None, still_s: float) -> list[Any]:
@@ -197,6 +201,12 @@ time.time_ns = lambda: _loop.time_ns() if _loop else _time_ns()
 time.time = lambda: _loop.time_ns() / 1e9 if _loop else _time()
 
 
+def keeps_real_time(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Mark the function of a fixture that starts a process which knows only real time."""
+    function.keeps_real_time = True  # type: ignore[attr-defined]
+    return function
+
+
 def pytest_asyncio_loop_factories() -> dict[str, Any]:
     """Let pytest-asyncio make each test's loop here."""
     return {"loop": _new_loop}
@@ -206,10 +216,11 @@ def pytest_asyncio_loop_factories() -> dict[str, Any]:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Decide in which time the test runs, before its loop is made."""
     global _is_virtual
+    fixtures = item._fixtureinfo.name2fixturedefs.values()  # type: ignore[attr-defined]
     parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
     _is_virtual = not (
         not item.nodeid.startswith(FOLDERS)
         or item.get_closest_marker("real_time")
-        or SERVERS & set(item.fixturenames)  # type: ignore[attr-defined]
+        or any(hasattr(each[-1].func, "keeps_real_time") for each in fixtures)
         or {"postgresql", "redis"} & {each for each in parameters if isinstance(each, str)}
     )

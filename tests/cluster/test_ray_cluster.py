@@ -183,13 +183,15 @@ def test_only_the_large_gpu_pool_is_spot() -> None:
 
 
 def test_gpus_on_google_cloud_stop_for_maintenance() -> None:
-    for node in node_types(read("gcp")).values():
-        if node["resources"].get("GPU"):
-            assert node["node_config"]["scheduling"]["onHostMaintenance"] == "TERMINATE"
+    gpu_nodes = [node for node in node_types(read("gcp")).values() if node["resources"].get("GPU")]
+    assert gpu_nodes
+    for node in gpu_nodes:
+        assert node["node_config"]["scheduling"]["onHostMaintenance"] == "TERMINATE"
 
 
 def test_gpu_nodes_install_the_lock_of_the_gpu_extra(config: dict[str, Any]) -> None:
     own = [node for node in node_types(config).values() if node["resources"].get("GPU")]
+    assert own
     for node in own:
         commands = node.get("worker_setup_commands", config.get("worker_setup_commands", []))
         assert any("requirements/image_gpu.lock" in command for command in commands)

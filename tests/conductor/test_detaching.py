@@ -36,6 +36,7 @@ async def test_a_detached_run_resumes_and_its_open_calls_are_recorded(
         assert first.known_usd == first.billed_usd
         assert not [step for record in records for step in record.steps if step.status == "running"]
         assert faults(whole, records, await run_on(case, dump(records))) == [], n_events
+    assert n_events > 2, "the run was detached at least once"
 
 
 async def test_detaching_a_run_ends_its_readers_and_records_the_open_calls_cost() -> None:

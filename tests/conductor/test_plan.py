@@ -14,7 +14,7 @@ any_step = st.builds(
 )
 
 
-@given(st.lists(any_step, max_size=7), st.integers(1, 5))
+@given(st.lists(any_step, max_size=7) | plans().map(lambda plan: list(plan.steps)), st.integers(1, 5))
 def test_every_plan_object_can_run(steps: list[Step], max_steps: int) -> None:
     try:
         plan = Plan.of(steps, NAMES, max_steps)

@@ -137,7 +137,9 @@ async def test_questions_and_an_api_pool_are_trained_into_a_servable_adapter(tmp
 
 def test_the_page_names_the_examples_files() -> None:
     page = (EXAMPLE / "README.md").read_text()
-    for name in re.findall(r"examples/training/([\w.]+)", page):
+    names = re.findall(r"examples/training/([\w.]+)", page)
+    assert names
+    for name in names:
         assert (EXAMPLE / name).exists(), name
     config = yaml.safe_load((EXAMPLE / "train.yaml").read_text())
     grpo = config["grpo"]

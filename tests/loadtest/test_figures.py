@@ -3,7 +3,6 @@
 import itertools
 import signal
 import threading
-import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -188,13 +187,11 @@ def test_records_of_an_unresponsive_server_are_fetched_concurrently() -> None:
 
     def read(url: str) -> object:
         urls.append(url)
-        ever.wait(30)
+        ever.wait()
         raise OSError
 
-    began = time.monotonic()
     try:
         assert fill(whole_answers(200), "http://podium", read, within_s=0.2) == (200, 0)
-        assert time.monotonic() - began < 5
         assert len(urls) == CONCURRENT
     finally:
         ever.set()

@@ -84,12 +84,12 @@ def slow_url() -> Iterator[str]:
 
 
 async def test_an_open_loop_does_not_wait_and_counts_requests_not_started(slow_url: str) -> None:
-    scenario = Scenario("", {"chat": 1}, "open", duration_s=1.0, rate=40, at_most=5)
+    scenario = Scenario("", {"chat": 1}, "open", duration_s=0.2, rate=200, at_most=5)
     recording = Recording()
     driving = asyncio.create_task(
         asyncio.to_thread(open_loop.run, scenario, slow_url, RequestOptions(), recording)
     )
-    due = drawn(40, 1.0, seed=scenario.seed)
+    due = drawn(200, 0.2, seed=scenario.seed)
     while len(recording.samples) < len(due):  # all were due, although none was answered
         await asyncio.sleep(0.01)
     Slow.let.set()
@@ -104,6 +104,6 @@ async def test_an_open_loop_does_not_wait_and_counts_requests_not_started(slow_u
 
 async def test_an_unreachable_server_is_counted_as_a_connection_error() -> None:
     recording = Recording()
-    scenario = Scenario("", {"chat": 1}, "open", duration_s=0.5, rate=10)
+    scenario = Scenario("", {"chat": 1}, "open", duration_s=0.1, rate=50)
     await asyncio.to_thread(open_loop.run, scenario, "http://127.0.0.1:9", RequestOptions(), recording)
     assert {each.outcome for each in recording.samples} == {"ClientConnectorError"}

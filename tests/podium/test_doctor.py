@@ -271,6 +271,7 @@ def test_a_broken_set_up_is_reported_with_its_remedy(
     assert "0123456789" not in printed
 
 
+@pytest.mark.slow
 def test_a_clock_that_differs_from_the_databases_is_reported_with_its_remedy(
     bench: Bench, postgres: Postgres, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -30,7 +30,7 @@ Outage = lazy("tests.training.callbacks:Outage")
 CURVE = ("loss", "reward", "grad_norm", "plan/parsed", "plan/right", "completions/mean_length", "num_tokens")
 
 
-pytestmark = pytest.mark.usefixtures("warm_start")
+SMALL: dict[str, Any] = {"warm_start": {"examples": 64}, "grpo": {"steps": 2}}
 
 
 def run(path: Path, run_config: Config, *callbacks: Any, resume: bool = False) -> list[dict[str, Any]]:
@@ -64,6 +64,8 @@ def whole(warm: Path, tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
     return FinishedRun(run_config, path / "run", run(path / "run", run_config))
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("warm_start")
 @pytest.mark.parametrize("politely", [False, True])
 def test_a_killed_run_resumes_to_the_same_curve_and_the_same_weights(
     tmp_path: Path, whole: FinishedRun, politely: bool
@@ -80,12 +82,15 @@ def test_a_killed_run_resumes_to_the_same_curve_and_the_same_weights(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("warm_start")
 def test_another_seed_gives_another_run(tmp_path: Path, whole: FinishedRun):
     """The test of an interrupted run covers the same seed: it makes its first two steps twice."""
     run(tmp_path / "run", whole.config.model_copy(update={"seed": 1}))
     assert weights(tmp_path / "run") != weights(whole.path)
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("warm_start")
 def test_an_outage_changes_no_weights_and_no_momentum(tmp_path: Path):
     """The workers fail from the third step on, when the optimizer has momentum and its weight decay would change
     weights.
@@ -112,8 +117,10 @@ def same(one: "list[torch.Tensor]", other: "list[torch.Tensor]") -> bool:
     return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
-def test_a_run_saves_its_config_versions_and_report(whole: FinishedRun):
-    names = {path.name for path in whole.path.iterdir()}
+def test_a_run_saves_its_config_versions_and_report(tmp_path: Path):
+    path = tmp_path / "run"
+    run(path, config(tmp_path, **SMALL, held_out=6))
+    names = {each.name for each in path.iterdir()}
     assert {
         "config.yaml",
         "pool.yaml",
@@ -125,12 +132,12 @@ def test_a_run_saves_its_config_versions_and_report(whole: FinishedRun):
         "checkpoints",
         "final",
     } <= names
-    report = json.loads((whole.path / "report.json").read_text("utf-8"))
+    report = json.loads((path / "report.json").read_text("utf-8"))
     assert report["after"]["skills"]["questions"] == 6
     assert set(report["alone"]["skills"]["workers"]) == {"adder", "speller"}
     assert report["alone"]["skills"]["oracle"] == 1
     assert report["provenance"] == {"skills": ["synthetic"]}
-    assert "trl" in json.loads((whole.path / "versions.json").read_text("utf-8"))
+    assert "trl" in json.loads((path / "versions.json").read_text("utf-8"))
 
 
 def test_a_run_is_not_overwritten_or_resumed_with_another_config(tmp_path: Path):
@@ -149,9 +156,6 @@ def test_a_run_with_a_changed_pool_is_not_resumed(tmp_path: Path):
     with pytest.raises(SettingsError, match=r"pool\.yaml has changed since"):
         RunDir.begin(tmp_path / "run", run_config, resume=True)
     assert "card: strings" in (tmp_path / "run" / "pool.yaml").read_text("utf-8")
-
-
-SMALL = {"warm_start": {"examples": 64}, "grpo": {"steps": 2}}
 
 
 def write_config(folder: Path, **changes: Any) -> Path:

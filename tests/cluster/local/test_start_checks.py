@@ -87,6 +87,7 @@ def test_two_servers_cannot_start_on_one_port_at_the_same_time() -> None:
         pass
 
 
+@pytest.mark.live
 def test_a_slow_start_of_ray_ends_with_a_message_and_no_processes(tmp_path: Path) -> None:
     no_time = {"RAY_gcs_server_port_wait_time_s": "0"}
     server = Server(settings=f"{ROOT}/cluster/scripted.yaml", port=0, env=no_time, log=tmp_path / "serve.log")

@@ -67,4 +67,4 @@ async def test_a_run_that_a_client_saw_but_the_store_lacks_is_lost(store_address
 async def test_the_wait_for_open_holds_has_a_limit(store_address: Address) -> None:
     async with open_ledgers(store_address) as ledgers:
         assert await ledgers.store.hold(ledgers.request(1)) is None
-        assert not await wait_until_settled(ledgers.database, within_s=0.3)
+        assert not await wait_until_settled(ledgers.database, within_s=0.03)

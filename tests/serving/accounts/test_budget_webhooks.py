@@ -95,7 +95,6 @@ async def store_and_hooks(
         yield hooks
 
 
-@pytest.mark.postgresql
 async def test_each_budget_threshold_is_sent_once_per_window_from_all_replicas(
     store_address: Address,
 ) -> None:

@@ -18,8 +18,6 @@ from serving.database.migrate import open_database
 from serving.database.schema import api_key
 from tests.serving.accounts.clock import Clock
 
-pytestmark = pytest.mark.postgresql
-
 
 @asynccontextmanager
 async def open_directory(

@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import select, text
@@ -14,9 +16,13 @@ from serving.accounts.hold_statements import MAKE_WINDOWS
 from serving.accounts.ledger_lines import adjust
 from serving.accounts.ledger_store import LedgerStore
 from serving.accounts.money import to_pico
+from serving.accounts.replica_store import MOST_READS, ReplicaStore
 from serving.database.address import Address
+from serving.database.database import Database
 from serving.database.schema import ledger
+from tests.databases import Postgres, make_store
 from tests.serving.accounts.ledgers import CENT, Ledgers, bill, open_ledgers
+from tests.states import until
 
 pytestmark = pytest.mark.postgresql
 
@@ -239,3 +245,26 @@ async def test_a_cancelled_hold_is_released_when_it_is_voided(ledgers: Ledgers) 
         await asyncio.wait([task])
         await ledgers.store.void(request)
     assert await ledgers.cents() == (0, 0)
+
+
+@pytest.fixture
+def on_postgresql(postgres: Postgres, tmp_path: Path) -> Address:
+    return make_store(tmp_path, postgres)
+
+
+async def test_reads_leave_one_connection_for_budgets(on_postgresql: Address) -> None:
+    store = ReplicaStore(on_postgresql)
+    read = text("SELECT pg_advisory_xact_lock_shared(1)")
+    try:
+        database = await store.database()
+        pool: Any = database.engine.pool
+        async with Database(on_postgresql) as other, other.writing() as lock:
+            await lock.execute(text("SELECT pg_advisory_xact_lock(1)"))
+            reads = [asyncio.create_task(store.read(read)) for _ in range(2 * MOST_READS)]
+            await until(lambda: pool.checkedout() == MOST_READS, "all places for reads are taken")
+            async with database.reading() as connection:
+                await connection.execute(text("SELECT 1"))
+            assert not any(each.done() for each in reads)
+        await asyncio.gather(*reads)
+    finally:
+        await store.aclose()

@@ -1,8 +1,6 @@
 """Limits of requests and tokens per minute, in memory and in a Redis that routers share."""
 
-import asyncio
 import logging
-import time
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from pathlib import Path
@@ -21,6 +19,7 @@ from conductor.run.task import Task
 from loadtest.rig.databases import running_redis
 from serving.accounts.account_policy import UNLIMITED, AccountPolicy, Policies
 from serving.accounts.rates import RateCounter, wait_until
+from tests.virtual_time import keeps_real_time
 
 ME = Account("key_1", "team_1")
 TEAMMATE = Account("key_2", "team_1")
@@ -35,14 +34,8 @@ def limits(team: int | None = None, key: int | None = None, **more: int) -> Poli
     return Policies(**policies)
 
 
-@pytest.fixture(autouse=True)
-async def _in_mid_minute() -> None:
-    """Wait out the end of a minute, because what is counted there soon expires."""
-    while time.time() % 60 > 50:
-        await asyncio.sleep(0.5)
-
-
 @pytest.fixture(scope="module")
+@keeps_real_time
 def redis_url() -> Iterator[str]:
     with running_redis() as url:
         yield url

@@ -249,7 +249,6 @@ def long_answer(**limits: float) -> Json:
     return team(workers=[worker], workflows={}, limits={"first_byte_s": 0} | limits)
 
 
-@pytest.mark.real_time
 async def test_a_client_that_does_not_read_slows_the_worker_and_can_leave():
     async with served(long_answer()) as api:
         async with slow_client(api):
@@ -263,7 +262,6 @@ async def test_a_client_that_does_not_read_slows_the_worker_and_can_leave():
     assert len(record["steps"][0]["output"]) < 1_000_000, "the kernel alone would take megabytes"
 
 
-@pytest.mark.real_time
 async def test_a_client_that_does_not_read_for_too_long_loses_its_slot():
     async with served(long_answer(unread_s=1)) as api:
         async with slow_client(api) as (reader, _):
@@ -281,7 +279,6 @@ async def test_a_client_that_does_not_read_for_too_long_loses_its_slot():
     assert record["error"]["message"] in events
 
 
-@pytest.mark.real_time
 async def test_a_client_that_does_not_read_two_answers_loses_both_runs():
     worker = scripted("a", ENDLESS)
     async with served(team(workers=[worker], workflows={}, limits={"unread_s": 1})) as api:
@@ -310,7 +307,6 @@ async def test_a_client_that_reads_slowly_is_not_disconnected():
         assert (await api.newest())["error"] is None
 
 
-@pytest.mark.real_time
 async def test_a_background_run_continues_although_its_client_does_not_read():
     async with served(long_answer(unread_s=1)) as api:
         async with slow_client(api, b"idempotency-key: mine\r\n"):
@@ -356,22 +352,24 @@ def long_record(**limits: float) -> Json:
     return team(workers=[worker], workflows={}, limits={"heartbeat_s": 60} | limits)
 
 
+def has_feed() -> bool:
+    """Return whether a task reads a run's events for its watchers."""
+    return any("feed of" in each.get_name() for each in asyncio.all_tasks())
+
+
 @pytest.mark.parametrize("path", ["/v1/workflows/{id}", "/v1/workflows/{id}/events"])
-@pytest.mark.real_time
 async def test_records_and_events_are_buffered_in_pieces_for_a_stalled_client(path: str):
     async with served(long_record(unread_s=1)) as api:
         id = await long_run(api)
         assert len((await api.http.get(path.format(id=id))).content) > LONG, "it is whole for who reads"
         async with slow_request(api, get(path.format(id=id))) as (reader, _):
+            assert has_feed() == path.endswith("/events")
             assert await most_waiting_bytes(api) < 3 * PIECE_BYTES
             with pytest.raises(ConnectionResetError):
                 await reader.read()
-        await until(
-            lambda: not any("feed of" in each.get_name() for each in asyncio.all_tasks()), "nobody watches"
-        )
+        await until(lambda: not has_feed(), "nobody watches")
 
 
-@pytest.mark.real_time
 async def test_a_file_is_buffered_in_pieces_for_a_client_that_does_not_read():
     content = bytes(range(256)) * 80_000
     async with served(long_record(unread_s=1)) as api:
@@ -409,7 +407,6 @@ async def test_a_client_that_reads_a_file_slowly_is_not_disconnected():
                 assert await reader.read(4096)
 
 
-@pytest.mark.real_time
 async def test_large_responses_share_a_memory_limit_and_further_ones_return_429():
     async with served(long_record(unread_s=2, max_unread_bytes=2 * LONG)) as api:
         path = f"/v1/workflows/{await long_run(api)}"

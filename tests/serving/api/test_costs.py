@@ -24,8 +24,6 @@ from tests.serving.api.served import ASK, PRICE, Json, Served, scripted, served,
 from tests.serving.store.stores import replicas
 from tests.states import until
 
-pytestmark = pytest.mark.postgresql
-
 PICO = 10**12
 DAY_S = 86_400
 FIRST_DAY = 20_420

@@ -34,7 +34,7 @@ class Outage:
     end: Callable[[], Awaitable[None]]
 
 
-@pytest.fixture(params=[pytest.param("stopped", marks=pytest.mark.real_time), "full"])
+@pytest.fixture(params=["full", pytest.param("stopped", marks=[pytest.mark.real_time, pytest.mark.slow])])
 async def outage(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncGenerator[Outage]:
@@ -102,11 +102,6 @@ async def test_without_the_store_paid_calls_are_rejected_until_it_is_back(
         assert await find_faults(await it.directory.open()) == []
 
 
-@pytest.mark.parametrize(
-    "outage",
-    ["full", pytest.param("stopped", marks=[pytest.mark.real_time, pytest.mark.slow])],
-    indirect=True,
-)
 async def test_with_the_setting_paid_calls_continue_without_the_store_and_are_entered_later(
     outage: Outage, caplog: pytest.LogCaptureFixture
 ) -> None:

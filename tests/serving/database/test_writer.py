@@ -17,6 +17,7 @@ from serving.database.migrate import open_database
 from serving.database.schema import team
 from serving.database.writer import Operation, Writer
 from tests.databases import Postgres, running_postgres
+from tests.virtual_time import keeps_real_time
 
 pytestmark = pytest.mark.postgresql
 
@@ -166,6 +167,7 @@ async def test_a_file_locked_for_too_long_counts_as_unavailable(
 
 
 @pytest.fixture
+@keeps_real_time
 async def own_postgres() -> AsyncGenerator[Postgres]:
     """Run a PostgreSQL that the test may stop."""
     context = running_postgres()

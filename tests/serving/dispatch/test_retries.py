@@ -150,12 +150,14 @@ async def test_a_retry_after_leaves_half_of_the_time_to_a_fallback():
 
 
 async def test_a_backoff_leaves_half_of_the_remaining_time():
+    waits_s: list[float] = []
     for _ in range(20):  # waits are random
         inner = ScriptedWorker("w", [DOWN, "Here."])
         call = replace(CALL, terms=Terms(time.monotonic() + 0.1))
         with suppress(WorkerUnavailable):
             async with dispatcher(route(inner, 2, 0.1, 0.1)).open(call) as reply:
-                assert reply.attempts[0].waited_s <= 0.05
+                waits_s.append(reply.attempts[0].waited_s)
+    assert 0 < max(waits_s) <= 0.05
 
 
 @pytest.mark.parametrize("retry_after_s", [30.0, None])

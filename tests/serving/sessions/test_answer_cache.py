@@ -21,8 +21,6 @@ from tests.serving.api.served import ASK, Json, parsed, scripted, served, stream
 from tests.serving.store.stores import replicas
 from tests.states import until
 
-pytestmark = pytest.mark.postgresql
-
 CHAT = "/v1/chat/completions"
 CACHED = {"cache": {"keep_s": 60}}
 
