@@ -115,7 +115,9 @@ class FollowUpRound:
             with self._requests.recording_errors(index, stream):
                 async for _ in stream:
                     pass
-                assert stream.plan is not None, "a first plan cannot accept an answer"
+                assert stream.plan is not None, (
+                    "The first plan cannot contain `accept`, because there is no answer yet."
+                )
                 self._requests.check_forced_tools(stream.plan)
         except (InvalidPlan, WorkerError):
             return None
@@ -197,5 +199,5 @@ class EarlyAnswer:
         if plan.ended_s is None:
             if plan.steps and plan.steps[0].status == "waiting":
                 log.append(StepAborted(at_s, self._index, 0, StepOutcome.CANCELLED))
-            why = "The call was closed before the conductor kept its worker."
+            why = "Cancelled before the conductor had confirmed this worker."
             log.append(PlanEnded(at_s, self._index, why=why, stopped=True))

@@ -187,7 +187,6 @@ class Limiter:
     async def acquire(
         self, slot: object, call: Call, waiting: AbstractContextManager[object], rules: QueueRules
     ) -> None:
-        """Wait for a slot. See `slot`."""
         await self._wait_for_slot(call, waiting, rules)
         began_s = time.monotonic()
         if not self.open_calls:
