@@ -235,7 +235,7 @@ class Terms(Value, frozen=True):
     """Workers that have refused in this run, or None if not tracked."""
     home: tuple[str, str] = ("", "")
     """Worker, and its deployment whose cache has the conversation. It is preferred if it is healthy."""
-    begins: bool = False
+    is_first_paid_call: bool = False
     """True if the run has not paid for anything yet. The call may then be rejected if a queue is long."""
     has_fallback: bool = False
     """True if another worker is free to answer instead."""

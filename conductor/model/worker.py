@@ -57,7 +57,7 @@ class PoolMember:
     continues: bool = False
     """True if the worker and its fallbacks can continue an answer whose stream was interrupted
     (`Call.prefix`)."""
-    tells_filters: frozenset[str] = frozenset()
+    reports_filter: frozenset[str] = frozenset()
     """Names of the workers that a call can reach and whose content filter errors are reported to the client. For
     all others, such an error leads to a failover."""
     bills_inner_calls: bool = False

@@ -103,7 +103,7 @@ class FollowUpRound:
     def _is_filter_told(self, index: int) -> bool:
         """Return whether the conductor's content filter has rejected the request, and the client must receive its error."""
         plan, conductor = self._context.log.record.plans[index], self._requests.conductor
-        return filter_failure(plan, conductor.member.tells_filters) is not None
+        return filter_failure(plan, conductor.member.reports_filter) is not None
 
     def _answer_early(self) -> "EarlyAnswer":
         index = self._requests.start("conversation", 0, None, ())
