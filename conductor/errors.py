@@ -170,9 +170,9 @@ class WorkerError(PodiumError):
     The call is then charged at its maximum cost, or by the part of the answer that streamed."""
     streamed_bytes: int | None = None
     """Bytes of the answer that had streamed, including an estimate of hidden reasoning, for an estimate of
-    the cost. None: not known."""
+    the cost, or None if not known."""
     sent_bytes: int | None = None
-    """Approximate size of the prompt in bytes, for an estimate of the cost. None: not known."""
+    """Approximate size of the prompt in bytes, for an estimate of the cost, or None if not known."""
 
 
 class WorkerUnavailable(WorkerError):

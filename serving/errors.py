@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from conductor import errors
 from conductor.errors import quote
 from conductor.model.failure import Failure
-from serving.health import MOST_ASKED_REST_S
+from serving.health import MAX_RETRY_AFTER_S
 
 UNAUTHORIZED = 401
 FINAL = 400
@@ -65,19 +65,19 @@ def row(error: errors.PodiumError | Failure) -> Row:
     return next(TABLE[kind] for kind in error_class.__mro__ if kind in TABLE)
 
 
-def is_asked_again(status: int) -> bool:
+def clients_retry(status: int) -> bool:
     """Return whether clients retry on their own after this HTTP status."""
     return status >= 500 or status in (408, 409, 429)
 
 
 def retry_after_s(failure: Failure) -> float | None:
     """Return the seconds until a retry, or None. A provider may name them, so they are limited to
-    `MOST_ASKED_REST_S`.
+    `MAX_RETRY_AFTER_S`.
     """
     wait_s = failure.get("retry_after_s")
     if not isinstance(wait_s, int | float) or math.isnan(wait_s):
         return None
-    return min(max(float(wait_s), 0.0), MOST_ASKED_REST_S)
+    return min(max(float(wait_s), 0.0), MAX_RETRY_AFTER_S)
 
 
 def headers(error: errors.PodiumError | Failure) -> dict[str, str]:

@@ -14,12 +14,12 @@ from weakref import WeakValueDictionary
 
 from serving.traffic import Witnesses
 
-FAILURES_BEFORE_REST = 3
-FIRST_REST_S = 5.0
-MOST_REST_S = 8.0
+FAILURES_BEFORE_OPEN = 3
+FIRST_OPEN_S = 5.0
+MAX_OPEN_S = 8.0
 """Maximum seconds between two probes, so that a worker that recovers is used within 10 s."""
-MOST_ASKED_REST_S = 300.0
-"""Maximum seconds for which a worker is skipped because of its `Retry-After`."""
+MAX_RETRY_AFTER_S = 300.0
+"""Maximum `Retry-After` in seconds: of a worker, after which it is called again, and of this server's errors."""
 PROBE_S = 8.0
 """Seconds after which another call may probe, so that a hanging probe does not block recovery."""
 RECENT_S = 10.0
@@ -62,7 +62,7 @@ class Fault:
     at_s: float = field(default_factory=time.time)
 
     @property
-    def story(self) -> str:
+    def description(self) -> str:
         """Name and message of the error, as one text for callers."""
         return f"{self.error}: {self.message}"
 
@@ -95,7 +95,7 @@ class WorkerHealth:
 
     failures_in_a_row: int = 0
     """Number of consecutive failures up to now."""
-    rests_until_s: float = 0.0
+    skip_until_s: float = 0.0
     """Time until which the worker should be skipped if another one can answer (`time.monotonic`)."""
     spoke_at_s: float = 0.0
     """Time of the newest first token (`time.monotonic`)."""
@@ -113,8 +113,8 @@ class WorkerHealth:
     """The newest failure since the newest complete answer."""
     refuses: bool = False
     """True if the worker refuses every call, for example because of its key, and has not answered since."""
-    _rests: int = 0
-    """Consecutive rests (times of skipping) after failures, which determine the length of the next."""
+    _open_periods: int = 0
+    """Consecutive open periods of the circuit, which determine the length of the next."""
     _probes_until_s: float = 0.0
     """Deadline of the probe that is running (`time.monotonic`), or 0."""
     _outcomes: deque[bool] = field(default_factory=_newest_outcomes)
@@ -135,18 +135,18 @@ class WorkerHealth:
         force.
         """
         if self.circuit != "closed":
-            self.rests_until_s = 0.0
+            self.skip_until_s = 0.0
         self.failures_in_a_row, self.opening = 0, None
         self.first_fault, self.newest_fault, self.refuses = None, None, False
-        self._rests, self._probes_until_s = 0, 0.0
+        self._open_periods, self._probes_until_s = 0, 0.0
         self.witnesses.forget(FAILED)
         self.succeeded_at_s = time.monotonic()
         self._outcomes.append(True)
 
     def fail(
-        self, rest_s: float = 0.0, *, for_all: bool = True, fault: Fault | None = None, refuses: bool = False
+        self, skip_s: float = 0.0, *, for_all: bool = True, fault: Fault | None = None, refuses: bool = False
     ) -> None:
-        """Count a failed call, and open the circuit after `FAILURES_BEFORE_REST` consecutive ones, if they
+        """Count a failed call, and open the circuit after `FAILURES_BEFORE_OPEN` consecutive ones, if they
         are `for_all` keys (see `Witnesses`).
 
         Calls that ran when it opened do not extend it, because many that fail together would count as many
@@ -159,31 +159,31 @@ class WorkerHealth:
         self._probes_until_s = 0.0
         self.failures_in_a_row += 1
         self._outcomes.append(False)
-        rest_s = min(rest_s, MOST_ASKED_REST_S)
-        opens = self.failures_in_a_row >= FAILURES_BEFORE_REST and for_all
+        skip_s = min(skip_s, MAX_RETRY_AFTER_S)
+        opens = self.failures_in_a_row >= FAILURES_BEFORE_OPEN and for_all
         if is_news and (opens or self.is_open_elsewhere):
-            rest_s = max(rest_s, min(MOST_REST_S, FIRST_REST_S * 2.0 ** min(self._rests, 8)))
-            self._rests += 1
-        self.rests_until_s = max(self.rests_until_s, now_s + rest_s)
+            skip_s = max(skip_s, min(MAX_OPEN_S, FIRST_OPEN_S * 2.0 ** min(self._open_periods, 8)))
+            self._open_periods += 1
+        self.skip_until_s = max(self.skip_until_s, now_s + skip_s)
         if opens:
             since_s = self.opening.since_s if self.opening else now_s
-            self.opening = Opening(since_s, self.rests_until_s)
+            self.opening = Opening(since_s, self.skip_until_s)
 
-    def rest(self, rest_s: float) -> None:
-        """Skip the worker for `rest_s` seconds, without counting a failure."""
-        self.rests_until_s = max(self.rests_until_s, time.monotonic() + min(rest_s, MOST_ASKED_REST_S))
+    def skip(self, skip_s: float) -> None:
+        """Skip the worker for `skip_s` seconds, without counting a failure."""
+        self.skip_until_s = max(self.skip_until_s, time.monotonic() + min(skip_s, MAX_RETRY_AFTER_S))
 
     @property
     def circuit(self) -> Circuit:
         """State of the circuit. Open circuits of other replicas count too, unless calls succeed here."""
         if self.opening is None and not self.is_open_elsewhere:
             return "closed"
-        return "open" if self.rest_s else "half_open"
+        return "open" if self.skip_s else "half_open"
 
     @property
     def is_failing(self) -> bool:
         """True if the newest calls failed, here or on other replicas, and the worker has not answered since."""
-        return self.refuses or self.circuit != "closed" or self.failures_in_a_row >= FAILURES_BEFORE_REST
+        return self.refuses or self.circuit != "closed" or self.failures_in_a_row >= FAILURES_BEFORE_OPEN
 
     @property
     def is_out(self) -> bool:
@@ -194,16 +194,17 @@ class WorkerHealth:
         if not is_for_all or (self.newest_fault and self.newest_fault.error == "WorkerBusy"):
             return False
         is_recent = self.newest_fault is not None and time.time() - self.newest_fault.at_s < OUT_S
-        return self.rest_s > 0 or is_recent
+        return self.skip_s > 0 or is_recent
 
     @property
     def is_open_elsewhere(self) -> bool:
         """True if another replica's open circuit applies here, whether or not this one's own does."""
-        return bool(self._openings_to_heed())
+        return bool(self._relevant_openings())
 
-    def _openings_to_heed(self) -> Sequence[Opening]:
-        """Return the circuits of `elsewhere` that apply here. A complete answer here since one opened, or
-        shortly before and without a failure since, shows that only the other replica's connection is broken.
+    def _relevant_openings(self) -> Sequence[Opening]:
+        """Return the circuits of `elsewhere` that apply here.
+
+        A complete answer here after a circuit opened shows that only the other replica's connection is broken.         one in the `RECENT_S` seconds before, unless a call has failed since.
         """
         if not self.elsewhere:
             return ()
@@ -228,10 +229,10 @@ class WorkerHealth:
             self._probes_until_s = 0.0
 
     @property
-    def rest_s(self) -> float:
+    def skip_s(self) -> float:
         """Seconds for which the worker should still be skipped, or 0."""
         until_s = max(
-            [self.rests_until_s, self._probes_until_s, *(each.until_s for each in self._openings_to_heed())]
+            [self.skip_until_s, self._probes_until_s, *(each.until_s for each in self._relevant_openings())]
         )
         return max(0.0, until_s - time.monotonic())
 

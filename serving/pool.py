@@ -305,7 +305,7 @@ def _member(
         other_places=len(places) - 1,
         is_free=lambda: sends.is_free,
         continues=worker.on_broken_stream == "continue",
-        tells_filters=frozenset(each.name for each in callees if each.on_content_filter == "tell"),
+        reports_filter=frozenset(each.name for each in callees if each.on_content_filter == "tell"),
         sees_images=worker.sees_images,
         reads_pdfs=reads_pdfs(worker),
         calls_tools=calls_tools(worker, settings),

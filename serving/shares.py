@@ -97,7 +97,7 @@ class Room:
             self._add(account, n)
 
     def leave(self, account: Account, n: int = 1) -> None:
-        """Release `n` units that `take` took."""
+        """Release `n` units."""
         self._add(account, -n)
 
     @contextmanager

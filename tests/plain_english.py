@@ -31,7 +31,8 @@ PHRASES = re.compile(
         r"\b(?:un)?told\b|\b(?:is|are|was|were|be|been) asked\b",  # return, raise, notify, call, send
         r"\b(?:let in|left alone|left out|well again|under way|anew|by itself|of its own|at once|as it is|as they are)\b",
         r"\b(?:beside|besides|likewise|thereby|hence|thrice|seldom|mend(?:ed|s)?)\b",
-        r"[;,] (?:None|empty|0|False|True|nothing)(?:: | where| if it)",  # "or None if ..."
+        r"[;,] (?:None|empty|0|False|True|nothing)(?: where| if it)",  # "or None if ..."
+        r"(?:^\s*|[.;,]\s+)(?:None|[Ee]mpty|null|0|[Ff]alse|[Tt]rue|nothing): ",  # the same
         r"\bwhere (?:it|there|that|this|they|one|no|none|nothing|nobody|some|his|its|the)\b",  # if
         r"\b[Ss]o (?:many|long|much|far)\b(?! as)|\b(?:is|are|was) none\b",
         r"(?:^|[.:;] )(?:What|Whether|Who|How|Of|That|Those|As|Until|Once|Where|When) (?!(?:is|are|does|do|to)\b.*\?)[a-z]+",  # no subject

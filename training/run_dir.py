@@ -136,7 +136,7 @@ def _digest(field: str, file: str) -> str:
 
 
 def _copy_privately(source: Path, target: Path) -> None:
-    """Copy a file with secrets. Its copy is never readable by more users."""
+    """Copy a file with secrets. Its copy has the same permissions at all times, or fewer."""
     partial = target.with_name(target.name + ".partial")
     partial.unlink(missing_ok=True)
     partial.touch(mode=0o600)

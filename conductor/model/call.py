@@ -13,7 +13,7 @@ class AnswerFormat(JsonValue, DefaultingValue, frozen=True):
     """JSON format that the client requires of the answer. Only the answering step has to follow it.
 
     Args:
-        schema: JSON Schema of the answer. None: any JSON object (OpenAI's `json_object`).
+        schema: JSON Schema of the answer, or None if any JSON object is valid (OpenAI's `json_object`).
         strict: whether the call fails if the answer does not match `schema`.
     """
 
@@ -48,7 +48,7 @@ class Sampling(DefaultingValue, frozen=True):
     """Options that only some provider APIs support. A call that sets one is only sent to workers that list it
     in `PoolMember.takes`."""
     top_k: int | None = None
-    """Number of most likely tokens to sample from. 0: all."""
+    """Number of most likely tokens to sample from, or 0 to sample from all."""
     min_p: float | None = None
     """Minimum probability of a token, relative to the most likely one."""
     repetition_penalty: float | None = None
@@ -84,7 +84,7 @@ class Call(MarkedValue, frozen=True):
     tools: Toolset = NO_TOOLS
     """Tools that the model may call. Its earlier tool calls and their results are in `messages`."""
     answer_format: AnswerFormat | None = None
-    """Format that the client requires of the answer. None: any text."""
+    """Format that the client requires of the answer, or None if it accepts any text."""
     coalesce: bool = False
     """True if the answer may arrive in larger pieces, because no client reads it while it streams."""
     site: CallSite = CallSite()

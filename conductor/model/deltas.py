@@ -122,13 +122,13 @@ def _bill(error: WorkerError, early: list[Delta], price: Price | None) -> None:
 
 def _is_empty(first: Delta) -> bool:
     """Return whether the answer ends normally with its `first` delta, without any content."""
-    return first.finish is FinishReason.STOP and not (_says_something(first) or first.inner_run)
+    return first.finish is FinishReason.STOP and not (_has_content(first) or first.inner_run)
 
 
 def _is_refusal(delta: Delta) -> bool:
     """Return whether a content filter ended the answer at its first delta, without any content."""
-    return delta.finish is FinishReason.CONTENT_FILTER and not _says_something(delta)
+    return delta.finish is FinishReason.CONTENT_FILTER and not _has_content(delta)
 
 
-def _says_something(delta: Delta) -> bool:
+def _has_content(delta: Delta) -> bool:
     return bool(delta.text or delta.reasoning or delta.tool_calls)

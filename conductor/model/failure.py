@@ -78,7 +78,7 @@ class Failure(Value, frozen=True):
         return (*(each for each in self.attempts if each.outcome != "lost_race"), self)
 
     @property
-    def story(self) -> str:
+    def description(self) -> str:
         """Explanation for callers: the messages of all causes, oldest first, without duplicates."""
         messages = [
             f"{each.code if isinstance(each, Failure) else each.error}: {each.message}"

@@ -251,9 +251,9 @@ class Tool(MarkedValue, DefaultingValue, frozen=True):
 
     Args:
         name: name, unique in its namespace.
-        parameters: JSON Schema of a function's arguments. None: it takes no arguments.
+        parameters: JSON Schema of a function's arguments, or None if it has none.
         namespace: the client's namespace for the tool (OpenAI's `namespace` tools). Empty if it has none.
-        format: format of a custom tool's input, such as a grammar (OpenAI's `format`). None: any text.
+        format: format of a custom tool's input, such as a grammar (OpenAI's `format`), or None if it accepts any text.
         cache: see `CacheMark`. The cached prefix consists of the tools up to this one.
     """
 
@@ -275,8 +275,8 @@ class ToolChoice(DefaultingValue, frozen=True):
 
     Args:
         mode: `auto`: the model decides. `none`: it calls no tool. `required`: it calls at least one.
-        names: the only tools that may be called in the modes `auto` and `required`. Empty: all. A single
-            name with `required` forces that call.
+        names: the only tools that may be called in the modes `auto` and `required`, or empty to allow all. A
+            single name with `required` forces that call.
     """
 
     mode: Literal["auto", "none", "required"] = "auto"

@@ -45,7 +45,7 @@ class TokenLogprob(Value, frozen=True):
 
 
 class PromptCache(Value, frozen=True):
-    """Hints for prompt caching. Empty: not sent.
+    """Hints for prompt caching. Empty hints are not sent.
 
     Args:
         key: OpenAI's `prompt_cache_key`, which routes requests with a common prefix to the same machine.
@@ -53,7 +53,7 @@ class PromptCache(Value, frozen=True):
         mode, ttl: fields of OpenAI's `prompt_cache_options`.
         conversation: id of the conversation, for the choice of a deployment or replica. The turns of a conversation
             share a prefix.
-        lifetime: lifetime of the breakpoints that Podium sets, in Anthropic's words. Empty: five minutes.
+        lifetime: lifetime of the breakpoints that Podium sets, in Anthropic's words, or "" for five minutes.
         quick_turns: number of user turns in a row that came quickly while the lifetime was an hour.
         is_named: whether the client has named the conversation. Otherwise its first messages identify it, and other
             requests may begin alike.

@@ -128,7 +128,7 @@ class Reply:
     model: str
     """Name of the model as the server reports it. Until then, the name that was requested."""
     price: Price | None = FREE
-    """Price of the worker that answers. None: not known."""
+    """Price of the worker that answers, or None if not known."""
     attempts: tuple[Attempt, ...] = ()
     bound: Usage | None = None
     """Most that the call can use, if known."""
@@ -147,7 +147,7 @@ class Reply:
     """Newest plausible usage. A call that is billed at its bound costs at least this."""
     finish: FinishReason | None = None
     cost_usd: Decimal | None = None
-    """Cost as the server reports it. None: computed from price and usage."""
+    """Cost as the server reports it, or None if it is computed from price and usage."""
     inner_run: str | None = None
     notes: tuple[str, ...] = ()
     billed_at_bound: bool = False

@@ -207,13 +207,13 @@ class AttemptLimits:
     """Time limits of one attempt, and the places that the attempts at this call have used."""
 
     first_token_s: float | None = None
-    """Usual limit for the first token, in seconds. None: only the settings limit it."""
+    """Usual limit for the first token, in seconds, or None if only the settings limit it."""
     patience_s: float | None = None
-    """Limit for the first token, in seconds, that leaves enough time for a fallback. None: no limit."""
+    """Limit for the first token, in seconds, that leaves enough time for a fallback, or None if not limited."""
     pauses: Pauses | None = None
-    """Pauses between the tokens of the answer. None: not measured."""
+    """Pauses between the tokens of the answer, or None if not measured."""
     places: Places | None = None
-    """Deployments or replicas that attempts have used. None: not tracked."""
+    """Deployments or replicas that attempts have used, or None if not tracked."""
     on_queued: Callable[[str], None] | None = None
     """Called with the reason if the first token will be late, for example during a cold start."""
 
@@ -222,7 +222,7 @@ class Terms(Value, frozen=True):
     """Conditions of a call. The first seven fields are made once for the run, the others for the call."""
 
     deadline_at_s: float | None = None
-    """Deadline of the caller, by `time.monotonic`. None: no deadline."""
+    """Deadline of the caller, by `time.monotonic`, or None if it has none."""
     permit: Permit = ANYTHING
     """Workers that may be called, and what may happen to the texts."""
     priority: Priority = "interactive"
@@ -232,10 +232,10 @@ class Terms(Value, frozen=True):
     team: str = ""
     """Id of the team of that key. Empty if it has none."""
     refusals: Refusals | None = None
-    """Workers that have refused in this run. None: not tracked."""
+    """Workers that have refused in this run, or None if not tracked."""
     home: tuple[str, str] = ("", "")
     """Worker, and its deployment whose cache has the conversation. It is preferred if it is healthy."""
-    begins: bool = False
+    is_first_paid_call: bool = False
     """True if the run has not paid for anything yet. The call may then be rejected if a queue is long."""
     has_fallback: bool = False
     """True if another worker is free to answer instead."""
@@ -244,7 +244,7 @@ class Terms(Value, frozen=True):
     outlasts_break: bool = False
     """True if an answer whose stream is interrupted is continued or started again."""
     rest_tokens: int | None = None
-    """Limit of the text after `Call.prefix`, in tokens. None: only `Call.sampling` limits it."""
+    """Limit of the text after `Call.prefix`, in tokens, or None if only `Call.sampling` limits it."""
     answer_tokens: int = 0
     """Number of tokens that the context of a fallback must have left for the answer."""
     observer: Observer | None = None

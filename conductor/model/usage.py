@@ -71,13 +71,13 @@ class Rates:
     input_usd_per_mtok: Decimal
     output_usd_per_mtok: Decimal
     cached_input_usd_per_mtok: Decimal | None = None
-    """None: same as `input_usd_per_mtok`."""
+    """Price of cache reads, or None if it equals `input_usd_per_mtok`."""
     cache_write_usd_per_mtok: Decimal | None = None
-    """None: same as `input_usd_per_mtok`."""
+    """Price of cache writes, or None if it equals `input_usd_per_mtok`."""
     cache_write_1h_usd_per_mtok: Decimal | None = None
-    """None: same as for other cache writes."""
+    """Price of cache writes with a lifetime of an hour, or None if it equals that of other cache writes."""
     reasoning_usd_per_mtok: Decimal | None = None
-    """None: same as `output_usd_per_mtok`."""
+    """Price of reasoning tokens, or None if it equals `output_usd_per_mtok`."""
 
     @property
     def cached(self) -> Decimal:

@@ -43,7 +43,7 @@ class PoolMember:
     model: str = ""
     """Public name of the model. Empty if there is none or it is not known."""
     price: Price | None = FREE
-    """Price per token. None: not known, and then the cost is unknown too."""
+    """Price per token, or None if not known. The cost is then unknown too."""
     worst_price: Price | None = FREE
     """Highest price of all workers that a call can reach. Budget is reserved at this price."""
     max_output_tokens: int = 4096
@@ -57,7 +57,7 @@ class PoolMember:
     continues: bool = False
     """True if the worker and its fallbacks can continue an answer whose stream was interrupted
     (`Call.prefix`)."""
-    tells_filters: frozenset[str] = frozenset()
+    reports_filter: frozenset[str] = frozenset()
     """Names of the workers that a call can reach and whose content filter errors are reported to the client. For
     all others, such an error leads to a failover."""
     bills_inner_calls: bool = False
@@ -66,11 +66,11 @@ class PoolMember:
     sees_images: bool = False
     reads_pdfs: bool = False
     calls_tools: bool | None = None
-    """True if it can call tools. None: not known; tools are then offered to it."""
+    """True if it can call tools, or None if not known. Tools are then offered to it."""
     context_tokens: int | None = None
-    """Maximum length of the prompt and the answer together, in tokens. None: not known."""
+    """Maximum length of the prompt and the answer together, in tokens, or None if not known."""
     tokens_per_s: float | None = None
-    """Approximate output speed. None: not known."""
+    """Approximate output speed, or None if not known."""
     system_prompt: str = ""
     """Text that is put before the user's own system prompt."""
     serves: frozenset[Operation] = frozenset({"chat"})

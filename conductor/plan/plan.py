@@ -20,12 +20,12 @@ class Step(MarkedValue, frozen=True):
 
     Args:
         worker: name from the request's pool.
-        subtask: instruction for the worker. Empty: answer the user's question as it is.
+        subtask: instruction for the worker, or "" to answer the user's question unchanged.
         access: indices of the earlier steps whose outputs it may read, ascending and unique.
         needs: the conductor's reason for choosing this worker ("translation into German"). Empty if it gave
             none. Workers never see it, and it does not count in comparisons.
         tools: whether it may call the client's tools, if the request has any.
-        on_failure: rule for a failure of this step. None: the request's rule. The last step is never skipped.
+        on_failure: rule for a failure of this step, or None to use the request's rule. The last step is never skipped.
     """
 
     not_compared: ClassVar[frozenset[str]] = frozenset({"needs"})

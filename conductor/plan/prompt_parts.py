@@ -152,7 +152,7 @@ class EchoFilter:
             self._is_inside, self._has_just_ended = False, char == ">"
 
 
-NO_IMAGE = "[A picture is here that this model cannot see.]"
+NO_IMAGE = "[Image omitted: this model cannot read images.]"
 BLIND_NOTE = (
     "The user's images were not sent, because this worker cannot see images (`sees_images`) or cannot fetch them from "
     "their URLs (`fetches_pictures`)."
@@ -185,7 +185,7 @@ def fit(messages: Iterable[Message], member: PoolMember) -> list[Message]:
             return Text(
                 NO_IMAGE
                 if isinstance(part, Image)
-                else f"[{_name_of(part)} is here that this model cannot read.]",
+                else f"[{_name_of(part)} was omitted: this model cannot read PDFs.]",
                 part.cache,
             )
         if isinstance(part, File) and part.text is not None:

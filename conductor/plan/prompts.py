@@ -41,9 +41,9 @@ def describe_tools(tools: Toolset, layout: Layout) -> str:
     lines = [f"- {tool.name}: {_first_line(tool.description)}".rstrip(": ") for tool in offered[:MOST_TOOLS]]
     more = len(offered) - MOST_TOOLS
     lines += [f"- and {more} more"] if more > 0 else []
-    how = "" if layout == "lists" else ' Write "tools": false in a step that is to call none.'
+    how = "" if layout == "lists" else ' Write "tools": false in a step that must not call tools.'
     return (
-        "The workers can call these tools of the user's, several times; each sees only what its own calls gave."
+        "The workers can call the user's tools, more than once. A worker sees only the results of its own calls."
         f"{how}\n" + "\n".join(lines)
     )
 

@@ -45,7 +45,7 @@ class Breaks:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class PartialAnswer:
     """The part of an answer that its reader has received when the stream is interrupted.
 
     Args:
@@ -59,7 +59,7 @@ class Shown:
     breaks: int = 0
     worker: str = ""
 
-    def after(self, reply: Reply) -> "Shown":
+    def after(self, reply: Reply) -> "PartialAnswer":
         """Return what the reader has received after the stream of `reply`, which starts with this text, was
         interrupted.
         """
@@ -68,7 +68,7 @@ class Shown:
         counted = reply.counted.output_tokens if reply.counted and is_first else 0
         tokens = self.tokens + max(counted, byte_size(new_text) // BYTES_PER_TOKEN)
         thoughts = "".join(reply.thoughts)
-        return Shown(text, thoughts, tokens, self.breaks + 1, reply.worker)
+        return PartialAnswer(text, thoughts, tokens, self.breaks + 1, reply.worker)
 
     def continue_call(self, call: Call) -> Call:
         """Return a copy of `call` for the rest. A limit becomes the estimated rest plus room for repeated
@@ -178,7 +178,7 @@ def outlasts_silence(member: PoolMember, task: Task, breaks: Breaks) -> bool:
 
 def _is_filtered(member: PoolMember, error: WorkerError) -> bool:
     """Return whether a content filter ended the answer after reasoning alone, and another worker may be called."""
-    is_reported = error.worker in member.tells_filters
+    is_reported = error.worker in member.reports_filter
     return isinstance(error, ContentFiltered) and member.has_fallback and not is_reported
 
 

@@ -75,9 +75,9 @@ class FollowUp:
         answer_tokens: mean length of the answers so far, in tokens.
         turns: number of user turns before this one.
         is_tool_loop: whether the conversation ends with tool results.
-        stickiness: weight of the lost cache. 0: the conductor alone decides.
-        usd_per_s: value of a second of waiting, in US dollars. None: never speculate.
-        why_ask: why the worker must not be called before the conductor has decided. Empty: it may be called.
+        stickiness: weight of the lost cache, or 0 if the conductor alone decides.
+        usd_per_s: value of a second of waiting, in US dollars, or None to never speculate.
+        why_ask: why the worker must not be called before the conductor has decided, or "" if it may be called.
         agreement: counts of earlier decisions of this pool.
         deployment: deployment of `worker` whose cache has the conversation, or "" if there is none.
         writes_hour: whether cache writes are billed for a lifetime of an hour.

@@ -120,7 +120,7 @@ class FollowUpRound:
     def _is_filter_told(self, index: int) -> bool:
         """Return whether the conductor's content filter has rejected the request, and the client must receive its error."""
         plan, conductor = self._context.log.record.plans[index], self._requests.conductor
-        return filter_failure(plan, conductor.member.tells_filters) is not None
+        return filter_failure(plan, conductor.member.reports_filter) is not None
 
     def _answer_early(self) -> "EarlyAnswer":
         index = self._requests.start("conversation", 0, None, ())
@@ -132,7 +132,9 @@ class FollowUpRound:
             with self._requests.recording_errors(index, stream):
                 async for _ in stream:
                     pass
-                assert stream.plan is not None, "a first plan cannot accept an answer"
+                assert stream.plan is not None, (
+                    "The first plan cannot contain `accept`, because there is no answer yet."
+                )
                 self._requests.check_forced_tools(stream.plan)
         except (InvalidPlan, WorkerError):
             return None
@@ -214,5 +216,5 @@ class EarlyAnswer:
         if plan.ended_s is None:
             if plan.steps and plan.steps[0].status == "waiting":
                 log.append(StepAborted(at_s, self._index, 0, StepOutcome.CANCELLED))
-            why = "The call was closed before the conductor kept its worker."
+            why = "Cancelled before the conductor had confirmed this worker."
             log.append(PlanEnded(at_s, self._index, why=why, stopped=True))

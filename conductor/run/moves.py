@@ -73,12 +73,12 @@ def next_move(
     fallbacks: Sequence[str],
     *,
     has_conductor: bool,
-    tells_filters: Collection[str] = (),
+    reports_filter: Collection[str] = (),
     follow_up: RunPlan | None = None,
     stays: bool = False,
 ) -> Move:
     """Return the next move of a run without open calls. `fallbacks` may answer alone, in their order. Content
-    filter errors of `tells_filters` reach the client. `follow_up` is the plan of the conversation's worker
+    filter errors of `reports_filter` reach the client. `follow_up` is the plan of the conversation's worker
     alone, if this process decides about a follow-up turn. With `stays`, it runs without a plan of the conductor.
     """
     task = record.task
@@ -89,7 +89,7 @@ def next_move(
     if not record.plans:
         return _first_move(task, follow_up if stays else None, has_conductor=has_conductor)
     plan = record.plans[-1]
-    filtered = filter_failure(plan, tells_filters)
+    filtered = filter_failure(plan, reports_filter)
     if filtered is not None:
         return _give_up(record, filtered)
     if follow_up is not None and _keeps_worker(record, plan):
@@ -127,11 +127,11 @@ def _keeps_worker(record: Record, plan: PlanRecord) -> bool:
     return is_first and (plan.accepted or plan.rejection is not None or has_failed)
 
 
-def filter_failure(plan: PlanRecord, tells_filters: Collection[str]) -> Failure | None:
+def filter_failure(plan: PlanRecord, reports_filter: Collection[str]) -> Failure | None:
     """Return the failure of the plan or its last step if a content filter caused it and the client must receive it."""
     last = plan.steps[-1] if plan.steps else None
     failure = plan.failure or (last.failure if last and last.status == "failed" else None)
-    if failure is not None and failure.is_a(ContentFiltered) and failure.get("worker") in tells_filters:
+    if failure is not None and failure.is_a(ContentFiltered) and failure.get("worker") in reports_filter:
         return failure
     return None
 
@@ -158,7 +158,7 @@ def _after_conductor_failure(record: Record, plan: PlanRecord, fallbacks: Sequen
     is_quick = plan.ended_s is not None and plan.ended_s - plan.started_s < AGAIN_WITHIN_S
     if len(failures) == 1 and plan.broke_off and is_quick:
         return WritePlan(plan.source, plan.round)
-    return _fall_back(record, fallbacks, f"the conductor failed: {first.story}")
+    return _fall_back(record, fallbacks, f"the conductor failed: {first.description}")
 
 
 def _after_steps(record: Record, plan: PlanRecord, fallbacks: Sequence[str], *, has_conductor: bool) -> Move:

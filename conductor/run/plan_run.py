@@ -22,7 +22,7 @@ from conductor.plan.plan import Plan, Step
 from conductor.plan.prompt_parts import EchoFilter, fit, omission_notes
 from conductor.plan.prompts import OUTPUT, WorkerPrompt, describe_failure
 from conductor.run.call_holds import open_call
-from conductor.run.continuing import Breaks, Shown, may_continue, may_restart, outlasts_silence
+from conductor.run.continuing import Breaks, PartialAnswer, may_continue, may_restart, outlasts_silence
 from conductor.run.events import (
     StepAborted,
     StepContinued,
@@ -73,7 +73,7 @@ class PlanRun:
         self._replies: dict[int, Reply] = {}
         self._breaks = defaultdict[int, Breaks](Breaks)
         """Restarts and continuations by step."""
-        self._answers_so_far: dict[int, Shown] = {}
+        self._answers_so_far: dict[int, PartialAnswer] = {}
 
     async def run(self, steps: AsyncIterable[Step], end_plan: Callable[[], Plan | None]) -> CallResult | None:
         """Run `steps` as they arrive, except recorded ones, and return the last result. `end_plan` then
@@ -183,7 +183,7 @@ class PlanRun:
         first_messages = recorded.prompt if recorded.turns else prompt.messages
         last_error: WorkerError | None = None
         while True:
-            so_far = self._answers_so_far.get(index, Shown())
+            so_far = self._answers_so_far.get(index, PartialAnswer())
             turns = fit(conversation(recorded.turns), member) if recorded.turns else ()
             messages = (*first_messages, *turns)
             call = await self._calls.call(index, step, self._steps, messages)
@@ -219,7 +219,7 @@ class PlanRun:
         If the result is False, the message of `error` says which part of the answer is missing.
         """
         async with self._words.stopped:
-            before, reply = self._answers_so_far.get(index, Shown()), self._replies.get(index)
+            before, reply = self._answers_so_far.get(index, PartialAnswer()), self._replies.get(index)
             is_seen = bool(before.breaks) or self._words.are_seen(index)
             so_far = before.after(reply) if reply and is_seen else before
             member, task = self._context.pool[recorded.worker], self._context.task
@@ -262,7 +262,7 @@ class PlanRun:
             echo = EchoFilter(OUTPUT, prompt.mark_key) if prompt.mark_key and is_free else None
             if echo:
                 reply.deltas = echo.filter(reply.deltas)
-            self._answers_so_far.get(index, Shown()).begin(reply)
+            self._answers_so_far.get(index, PartialAnswer()).begin(reply)
             self._context.log.append(StepFirstToken(self._context.now_s(), self._index, index, reply.worker))
             try:
                 await self._words.read(index, reply)
@@ -322,7 +322,7 @@ class PlanRun:
         if recorded is not None and recorded.status not in of:
             return  # the step ended in an earlier process: keep its recorded result or failure
         failure = Failure.of(error) if error else None
-        so_far, reply = self._answers_so_far.get(index, Shown()), self._replies.get(index)
+        so_far, reply = self._answers_so_far.get(index, PartialAnswer()), self._replies.get(index)
         if reply is None and error is None and recorded is not None and recorded.status == "running":
             result = so_far.result_of_open(recorded.failed)
         else:

@@ -165,7 +165,7 @@ class RoundLoop:
             self._record,
             self._fallbacks,
             has_conductor=planner is not None,
-            tells_filters=frozenset[str]().union(*(each.tells_filters for each in members)),
+            reports_filter=frozenset[str]().union(*(each.reports_filter for each in members)),
             follow_up=self._follow_up.plan if self._follow_up else None,
             stays=self._follow_up is not None and self._follow_up.course == "stay",
         )

@@ -129,7 +129,9 @@ class RunContext:
         plan = self.log.record.plans[site.plan]
         worker = (plan.worker if site.step is None else plan.steps[site.step].worker) or ""
         observer = CallObserver(self, site, worker)
-        terms = replace(self.terms, observer=observer, begins=self._begins(plan, site))
+        terms = replace(
+            self.terms, observer=observer, is_first_paid_call=self._is_first_paid_call(plan, site)
+        )
         return Call(
             messages,
             sampling,
@@ -140,7 +142,7 @@ class RunContext:
             terms=terms,
         )
 
-    def _begins(self, plan: PlanRecord, site: CallSite) -> bool:
+    def _is_first_paid_call(self, plan: PlanRecord, site: CallSite) -> bool:
         """Return whether the call is the first one of a run that is not an inner run."""
         record = self.log.record
         if record.parent is not None or site.plan > 0 or record.calls:

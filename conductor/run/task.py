@@ -21,9 +21,9 @@ class Task(JsonValue, DefaultingValue, frozen=True):
         conversation: the user's messages, at least one.
         model: requested model name.
         sampling: decoding parameters of the answer.
-        plan: plan to run. None: the conductor writes one.
+        plan: plan to run, or None if the conductor writes one.
         plan_source: author of `plan`.
-        workers: allowed workers, in the order in which the conductor sees them. None: the whole pool.
+        workers: allowed workers, in the order in which the conductor sees them, or None for the whole pool.
         workers_by_server: whether the settings, and not the request, chose `workers`.
         exclude_workers: workers that may not be used.
         max_steps: maximum number of steps in a plan.
@@ -36,7 +36,7 @@ class Task(JsonValue, DefaultingValue, frozen=True):
         strict: whether an invalid plan fails the run, without a repair or a fallback. It is used to evaluate
             plans.
         tools: tools that steps may call. The client runs them.
-        answer_format: required format of the answer. None: any text.
+        answer_format: required format of the answer, or None if any text is valid.
         operation: kind of call. All kinds except a chat are passed through to one worker.
         priority: priority of the calls in the queues of workers.
         may_change: whether the run outlives its readers. If its answer is interrupted and cannot be continued,

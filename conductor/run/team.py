@@ -62,7 +62,7 @@ class ConductorModel:
         thought: whether the model writes a thought before the steps if a JSON schema is enforced. Use it for
             models without reasoning of their own.
         timeout_s: time limit for one plan in seconds, from its first token on. It includes thinking.
-        effort: reasoning effort for plans. None: the member's default.
+        effort: reasoning effort for plans, or None for the member's default.
     """
 
     member: PoolMember
@@ -96,7 +96,7 @@ class Team:
         conductor: model that writes plans. None if every request must contain its plan.
         pool: all workers by name, in the order in which the conductor sees them.
         prompts: texts of the prompts.
-        fallback: worker that answers alone if planning fails. None: the first worker of the request.
+        fallback: worker that answers alone if planning fails, or None for the first worker of the request.
         follow_up: facts about the conversation of one request, if another turn came before it. A team without a
             request has none.
         earlier_turns: turns of earlier runs of the conversation, by the client's id of each of their tool calls. The
@@ -238,7 +238,10 @@ def team_member(model: str, open_inner: OpenInner, price: Price | None) -> PoolM
 
 
 def estimate_price(conductor: PoolMember | None, pool: Iterable[PoolMember], max_steps: int) -> Price | None:
-    """Return the approximate price of the team, or None: `max_steps` at the workers' mean, plus the plan."""
+    """Return the approximate price of the team, or None if not known.
+
+    It is `max_steps` times the workers' mean price, plus the price of the plan.
+    """
     prices = [member.price for member in pool if member.price is not None]
     if not prices:
         return None

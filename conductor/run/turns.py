@@ -29,7 +29,7 @@ class ClientReply(JsonValue, frozen=True, tag="Given"):
 
     Args:
         said: new user messages that the client sent with the results.
-        tools: tools from now on. None: the tools do not change.
+        tools: tools from now on, or None if they do not change.
         echo: request fields that responses repeat, if they differ from `Task.echo`.
     """
 

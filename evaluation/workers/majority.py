@@ -39,7 +39,11 @@ class Majority:
             )
         answers = [answer_tag(output) for output in outputs]
         winner = majority(answers)
-        text = "(No output holds an answer.)" if winner is None else f"<answer>{answers[winner]}</answer>"
+        text = (
+            "(No output contains an <answer> tag.)"
+            if winner is None
+            else f"<answer>{answers[winner]}</answer>"
+        )
         model = "majority (program)"
         return open_reply(self.name, model, text_reply(text, model, Usage()), self._price)
 

@@ -59,7 +59,7 @@ class Balance:
 
 
 def least_balance(budgets: Mapping[str, Iterable[Spending]]) -> Balance | None:
-    """Return what is left of the budget with the smallest rest, of `key` or `team`, or None without a limit."""
+    """Return the smallest remaining amount of the budgets of `key` and `team`, or None if there is no limit."""
     amounts = [
         Balance(each.left_usd, owner, each.period)
         for owner, windows in budgets.items()

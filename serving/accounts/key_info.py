@@ -80,7 +80,7 @@ class KeyEdit(TypedDict, total=False):
     """Change of a key. An omitted field keeps its value.
 
     Args:
-        expires_us: new expiry. None: the key never expires.
+        expires_us: new expiry, or None if the key never expires.
     """
 
     scopes: Collection[Scope]

@@ -32,7 +32,7 @@ class Cost:
     Args:
         name: name of the kind.
         counted: limit on open requests that applies until the client has received the whole response: `reads` or
-            `changes`. Empty: no limit.
+            `changes`, or "" if there is no limit.
         in_turn: whether only a few requests of this kind are processed at the same time. Teams then take turns.
         n_bytes: bytes of `limits.max_unread_bytes` to reserve when the request starts.
         streams, memory: text about these limits for the table in docs/access.md.

@@ -35,11 +35,11 @@ class LedgerLine(BaseModel):
         description="Worker that answered and billed the call. For a `lost` call: the worker that was called."
     )
     account: str | None = Field(
-        description="Deployment of the worker that answered. null: the worker has only one deployment."
+        description="Deployment of the worker that answered, or null if the worker has only one."
     )
     cost_usd: Decimal = Field(description="Cost in dollars, as an exact decimal string.")
     exact: bool = Field(
-        description="Whether `cost_usd` is exact. false: it is the maximum cost of the call, or an estimate for an interrupted stream."
+        description="Whether `cost_usd` is exact. If false, it is the maximum cost of the call, or an estimate for an interrupted stream."
     )
     input_tokens: int | None
     output_tokens: int | None

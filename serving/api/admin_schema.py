@@ -54,7 +54,7 @@ class NewKey(_Body):
     )
     expires_at: AwareDatetime | None = Field(
         default=None,
-        description="Time from which the key is rejected, with a time zone. null: the key does not expire.",
+        description="Time from which the key is rejected, with a time zone, or null if the key does not expire.",
     )
 
     @property
@@ -72,7 +72,8 @@ class KeyChange(_Body):
         description="New scopes of the key. `admin` is only for keys without a team.",
     )
     expires_at: AwareDatetime | None = Field(
-        default=None, description="Time from which the key is rejected, with a time zone. null: never."
+        default=None,
+        description="Time from which the key is rejected, with a time zone, or null if it does not expire.",
     )
 
     @property
@@ -128,16 +129,16 @@ class Key(_Body):
     name: str
     hint: str = Field(description="Last characters of the secret.")
     scopes: list[Scope]
-    team: TeamBody | None = Field(description="Team of the key. null: the key has no team.")
+    team: TeamBody | None = Field(description="Team of the key, or null if it has none.")
     state: KeyState = Field(
         description="State of the key. Only an `active` key is accepted. `team off`: its team is disabled."
     )
     created_at: datetime
     expires_at: datetime | None = Field(
-        description="Time from which the key is rejected. null: the key does not expire."
+        description="Time from which the key is rejected, or null if the key does not expire."
     )
     revoked_at: datetime | None = Field(
-        description="Time at which the key was revoked. null: the key was not revoked."
+        description="Time at which the key was revoked, or null if it was not revoked."
     )
 
     @classmethod
@@ -160,11 +161,13 @@ class WindowBody(_Body):
     """Budget of the current day or month (UTC). Dollar amounts are exact decimal strings."""
 
     limit_usd: Decimal | None = Field(
-        description="Maximum spending in the window, in dollars. null: no limit."
+        description="Maximum spending in the window, in dollars, or null if there is no limit."
     )
     spent_usd: Decimal
     held_usd: Decimal = Field(description="Amount reserved for open calls, which is their maximum cost.")
-    left_usd: Decimal | None = Field(description="Limit minus `spent_usd` and `held_usd`. null: no limit.")
+    left_usd: Decimal | None = Field(
+        description="Limit minus `spent_usd` and `held_usd`, or null if there is no limit."
+    )
     resets_at: datetime = Field(description="Start of the next window.")
 
     @classmethod
@@ -193,14 +196,14 @@ class OwnBudget(_Body):
 
     object: Literal["budget"] = "budget"
     api_key: Key | None = Field(
-        description="The caller's key, with its scopes. null: the server needs no key."
+        description="The caller's key, with its scopes, or null if the server needs no key."
     )
     left_usd: Decimal | None = Field(
-        description="Remaining dollars of the budget with the least left. null: there is no limit."
+        description="Smallest remaining amount of the budgets, in dollars, or null if there is no limit."
     )
-    key: BudgetBody | None = Field(description="Budget of the key. null: the server needs no key.")
+    key: BudgetBody | None = Field(description="Budget of the key, or null if the server needs no key.")
     team: BudgetBody | None = Field(
-        description="Budget of the team, for all its keys together. null: the key has no team."
+        description="Budget of the team, for all its keys together, or null if the key has no team."
     )
 
 
@@ -227,7 +230,7 @@ class PolicyBody(_Body):
     id: str = Field(description="Id of the key or the team.")
     policy: AccountPolicy = Field(description="The policy as it was set for this key or team.")
     in_force: AccountPolicy = Field(
-        description="The policy that applies. For a key: its own together with that of its team."
+        description="Effective policy. For a key, it combines the key's policy with its team's."
     )
 
     @classmethod

@@ -1,6 +1,6 @@
-"""Several answers to one request, each with a run of its own, merged into one response.
+"""Several answers to one request, each with a run of its own, merger into one response.
 
-`Merged` knows how Chat Completions and Completions number their choices, and nothing about runs.
+`ChoiceMerger` knows how Chat Completions and Completions number their choices, and nothing about runs.
 """
 
 import asyncio
@@ -43,15 +43,15 @@ class ChoicesResponse:
         self._responses = responses
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        merged, disconnect = Merged(len(self._responses), send), asyncio.Event()
+        merger, disconnect = ChoiceMerger(len(self._responses), send), asyncio.Event()
 
         async def wait_for_disconnect() -> Message:
             await disconnect.wait()
             return {"type": "http.disconnect"}
 
         async def answer(index: int, response: ASGIApp) -> None:
-            await response(scope, wait_for_disconnect, merged.sender(index))
-            if merged.is_over:
+            await response(scope, wait_for_disconnect, merger.sender(index))
+            if merger.is_over:
                 disconnect.set()
 
         async def watch() -> None:
@@ -68,10 +68,10 @@ class ChoicesResponse:
         finally:
             watching.cancel()
         if not disconnect.is_set():
-            await merged.end()
+            await merger.end()
 
 
-class Merged:
+class ChoiceMerger:
     """Merges the messages that several responses send into one response."""
 
     def __init__(self, n: int, send: Send) -> None:

@@ -135,7 +135,7 @@ class History:
         members = team.members_for(task)
         if newest.worker not in team.fallbacks(task) or team.conductor is None or task.plan_only:
             return None
-        if pool.health[newest.worker].rest_s:
+        if pool.health[newest.worker].skip_s:
             return None
         tokens = self.prompt_tokens(request)
         waits = task.priority == "interactive" and not request.podium.background

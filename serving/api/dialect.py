@@ -135,7 +135,7 @@ class Dialect(Protocol):
         gets this failure instead of a new run.
         """
         status = errors.row(error).status
-        return errors.FINAL if is_paid and errors.is_asked_again(status) else status
+        return errors.FINAL if is_paid and errors.clients_retry(status) else status
 
     def background_response(self, records: RunRecords, request: ApiRequest) -> tuple[int, dict[str, Any]]:
         """Return the status and the body for a background run that has started."""

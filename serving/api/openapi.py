@@ -38,7 +38,7 @@ class Body:
     """Body that a route accepts, and the content types of its responses."""
 
     model: type[BaseModel] | None = None
-    """Schema of the body. None: no body, or one without a JSON Schema, such as a file."""
+    """Schema of the body, or None if there is no body or if it has no JSON Schema, such as a file."""
     content_type: str = "application/json"
     answers: tuple[str, ...] = ("application/json",)
 

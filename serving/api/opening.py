@@ -1,4 +1,4 @@
-"""Finds or starts the run that answers a request: its own, one that outlives its client, or an earlier
+"""Find or start the run that answers a request: its own, one that outlives its client, or an earlier
 request's.
 """
 
@@ -34,7 +34,7 @@ class Keeping:
     """Options of a run that continues if its client disconnects.
 
     Args:
-        key: the client's idempotency key. None: the request always starts a new run.
+        key: the client's idempotency key, or None if the request always starts a new run.
         may_change: whether an answer that is written again may differ from the first one. False if the client
             receives numbered events.
     """
@@ -47,8 +47,8 @@ class RunOpener:
     """Finds or starts the run that answers one request.
 
     Args:
-        keeping: options of a run that continues without its client. None: the run ends with the response.
-        siblings: the other runs that answer the request. None: this is the only one.
+        keeping: options of a run that continues without its client, or None if the run ends with the response.
+        siblings: the other runs that answer the request, or None if this is the only one.
     """
 
     def __init__(

@@ -63,7 +63,7 @@ class PlannedStep(_Strict):
 
     worker: str = Field(description="Name of the worker.")
     subtask: str = Field(
-        default="", description="Task for the worker. Empty: the worker answers the question itself."
+        default="", description="Task for the worker. If empty, the worker answers the question itself."
     )
     access: Annotated[list[StrictInt], Field(fail_fast=True)] | Literal["all"] = Field(
         default_factory=list[int],
@@ -76,7 +76,7 @@ class PlannedStep(_Strict):
     )
     tools: bool = Field(default=True, description="Whether the step may call the tools of the request.")
     on_failure: OnFailure | None = Field(
-        default=None, description="What happens if the step fails. null: as in `on_step_failure`."
+        default=None, description="What happens if the step fails. If null, `on_step_failure` applies."
     )
 
 
@@ -89,7 +89,7 @@ class Podium(_Strict):
     workers: Annotated[list[str], Field(fail_fast=True)] | None = Field(
         default=None,
         max_length=MOST_NAMES,
-        description="Names of the workers that the run may call. null: as in the model's settings.",
+        description="Names of the workers that the run may call. If null, the model's settings apply.",
     )
     exclude_workers: Annotated[list[str], Field(fail_fast=True)] = Field(
         default_factory=list[str],
@@ -127,7 +127,7 @@ class Podium(_Strict):
     on_step_failure: OnFailure | None = Field(
         default=None,
         description="What happens if a step fails whose result other steps read. `fail`: the run fails. `skip`: those "
-        "steps receive a note instead of the result. null: as in the model's settings.",
+        "steps receive a note instead of the result. If null, the model's settings apply.",
     )
     cache: bool = Field(
         default=True,
@@ -150,7 +150,7 @@ class Podium(_Strict):
         min_length=1,
         max_length=200,
         description="Name of the conversation. Turns with the same name and API key keep their worker and its prompt "
-        "cache. null: Podium uses `conversation`, `previous_response_id`, `prompt_cache_key` or the session in "
+        "cache. If null, Podium uses `conversation`, `previous_response_id`, `prompt_cache_key` or the session in "
         "`metadata.user_id`, or else the first messages.",
     )
 
@@ -174,18 +174,18 @@ class ApiRequest:
         podium: options beyond OpenAI's fields, such as limits and how the run is shown.
         include_usage: whether a stream ends with the usage of the run.
         tools: tools that the model may call; the client runs them.
-        answer_format: format that the answer must have. None: any text.
+        answer_format: format that the answer must have, or None if any text is valid.
         operation: operation of the worker `model`. Only a chat has a plan.
         n: number of answers, each with a run of its own.
         more: further prompts to complete, in addition to `conversation`.
         n_beside: number of other answers that share the request's limits of cost and tokens.
         as_base64: whether to return embeddings as base64 instead of numbers.
-        places: request field of each message, for error messages. Empty: `messages[i].content[j]`.
+        places: request field of each message, for error messages, or empty for `messages[i].content[j]`.
         left_out: a line for each field that was ignored because it does not change the answer, for the
             record.
         logprobs_field: request field that asks for log probabilities.
-        conversation_name: name of the conversation, with the kind of the field that it comes from. Empty: the
-            first messages identify it.
+        conversation_name: name of the conversation, with the kind of the field that it comes from, or "" if
+            the first messages identify it.
     """
 
     model: str

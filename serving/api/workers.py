@@ -36,7 +36,7 @@ def _worker(pool: Pool, name: str) -> Json:
         "queued": slots.queued if slots else None,
         "succeeded": health.successes,
         "failed": health.failures,
-        "rests_s": seconds(health.rest_s),
+        "rests_s": seconds(health.skip_s),
         "circuit": health.circuit,
         "opened_elsewhere": health.is_open_elsewhere,
         "failing": worker_failing(name, health),

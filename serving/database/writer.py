@@ -121,8 +121,8 @@ class Writer:
         """Write `item`, and return its result after the commit. Raise StoreUnavailable, unless `is_kept`
         waits.
 
-        If the caller is cancelled before the write has started, nothing is written. Later, it may or may not
-        be.
+        If the caller is cancelled before the write has started, nothing is written. After the start, the write may
+        still complete.
         """
         return await self.post(operation, item)
 

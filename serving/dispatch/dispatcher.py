@@ -30,8 +30,8 @@ from serving.dispatch import policy
 from serving.dispatch.conforming import Repair, ask_for_form, invalid_answer, note_fault, read_whole
 from serving.dispatch.continuing import Continuation, form_of
 from serving.dispatch.fitting import fit, limit_effort
-from serving.dispatch.limiter import QueueRules, Skipped
-from serving.dispatch.policy import Attempts, Tries
+from serving.dispatch.limiter import CallSkipped, QueueRules
+from serving.dispatch.policy import Attempts, WorkerAttempts
 from serving.dispatch.race import Race
 from serving.dispatch.route import Route, call_again
 from serving.dispatch.stop_sequences import cut_at
@@ -90,14 +90,14 @@ class Dispatcher:
             call,
             queue,
             skipped,
-            call.terms.begins,
+            call.terms.is_first_paid_call,
             skipped={each.worker for each in skipped},
             n_not_made=len(skipped),
         )
         async with AsyncExitStack() as opened:
             with ExitStack() as expected:
                 reply = await self._answer(opened, expected, attempts)
-            reply.attempts = (*attempts.failed, *reply.attempts)
+            reply.attempts = (*attempts.failures, *reply.attempts)
             if how := self._chosen.get(attempts.route.name):
                 note = f"{attempts.route.name} answered in place of {self.name}. Podium chose this fallback {how}."
                 reply.notes = (note, *reply.notes)
@@ -119,55 +119,59 @@ class Dispatcher:
                     reply = await _try(stack, expected, attempts, has_fallback=has_fallback)
                     opened.push_async_exit(stack.pop_all())
                     return reply
-            except Skipped as exc:
+            except CallSkipped as exc:
                 self._skip(attempts, exc)
             except WorkerError as exc:
                 rules, took_s = attempts.route.retry, time.monotonic() - began_s
-                wait_s = policy.retry_wait_s(attempts.tries.number, exc, rules)
-                await _go_on(attempts, policy.Failed(exc, took_s, wait_s, has_fallback))
+                wait_s = policy.retry_wait_s(attempts.worker_attempts.number, exc, rules)
+                await _go_on(attempts, policy.FailedAttempt(exc, took_s, wait_s, has_fallback))
 
-    def _skip(self, attempts: Attempts, skipped: Skipped) -> None:
+    def _skip(self, attempts: Attempts, skip: CallSkipped) -> None:
         """Move the current worker to the end of the queue. Raise WorkerUnavailable if none is left and the
         caller has a fallback.
         """
         route, terms = attempts.route, attempts.call.terms
-        attempts.failed += skipped.attempts
+        attempts.failures += skip.attempts
         attempts.n_not_made += 1
         attempts.skipped.add(route.name)
         if not terms.has_fallback:
             attempts.queue.append(route)
         elif not attempts.others:
-            raise policy.no_worker_left(self.name, attempts.failed) from None
-        if skipped.skipped_for:
-            attempts.bring_forward(skipped.skipped_for)
-        if any(charges(None, skipped.attempts)):
-            attempts.call = replace(attempts.call, terms=replace(terms, begins=False))
-        attempts.waited_s += skipped.waited_s
+            raise policy.no_worker_left(self.name, attempts.failures) from None
+        if skip.skipped_for:
+            attempts.bring_forward(skip.skipped_for)
+        if any(charges(None, skip.attempts)):
+            attempts.call = replace(attempts.call, terms=replace(terms, is_first_paid_call=False))
+        attempts.waited_s += skip.waited_s
         _move_on(attempts)
 
 
-async def _go_on(attempts: Attempts, failed: policy.Failed) -> None:
+async def _go_on(attempts: Attempts, failure: policy.FailedAttempt) -> None:
     """Bill a failed attempt, wait, and prepare the next one, or raise if there is none or no budget."""
-    route, error = attempts.route, failed.error
+    route, error = attempts.route, failure.error
     if isinstance(error, ContextOverflow):
         policy.drop_too_short(attempts)
-    step = policy.after(failed, attempts, time.monotonic())
-    if isinstance(step, policy.Retry) and attempts.may_ask_again is None and not _spend(route, attempts.call):
-        step = policy.after(dataclasses.replace(failed, may_retry=False), attempts, time.monotonic())
-    if isinstance(step, policy.Stop):
-        earlier = () if step.is_final else attempts.errors
-        raise policy.last_error(error, earlier, attempts.failed, failed.took_s) from error.__cause__
-    wait_s = step.wait_s if isinstance(step, policy.Retry) else 0.0
+    action = policy.next_action(failure, attempts, time.monotonic())
+    if (
+        isinstance(action, policy.Retry)
+        and attempts.may_ask_again is None
+        and not _spend(route, attempts.call)
+    ):
+        action = policy.next_action(dataclasses.replace(failure, may_retry=False), attempts, time.monotonic())
+    if isinstance(action, policy.Stop):
+        earlier = () if action.is_final else attempts.errors
+        raise policy.last_error(error, earlier, attempts.failures, failure.took_s) from error.__cause__
+    wait_s = action.wait_s if isinstance(action, policy.Retry) else 0.0
     if isinstance(error, LineTooLong):
         attempts.waited_s += error.waited_s
     holds = attempts.call.terms.holds
     attempts.call = await call_again(attempts.call, holds.hold() if holds else None, error, wait_s)
-    failed_attempt = Attempt.of(route.name, Failure.of(error), waited_s=wait_s, took_s=failed.took_s)
-    attempts.failed += [*error.attempts, replace(failed_attempt, deployment=attempts.deployment)]
-    match step:
+    attempt = Attempt.of(route.name, Failure.of(error), waited_s=wait_s, took_s=failure.took_s)
+    attempts.failures += [*error.attempts, replace(attempt, deployment=attempts.deployment)]
+    match action:
         case policy.Retry():
-            attempts.tries.waited_s += wait_s
-            attempts.tries.was_empty |= attempts.may_ask_again is not None
+            attempts.worker_attempts.waited_s += wait_s
+            attempts.worker_attempts.was_empty |= attempts.may_ask_again is not None
         case policy.Change(tries):
             _start(attempts, tries)
         case policy.Next():
@@ -184,9 +188,10 @@ async def _try(
     `stack` closes the attempt, `expected` the slot that is reserved at another worker if the call moves
     there.
     """
-    route, tries, call, terms = attempts.route, attempts.tries, attempts.call, attempts.call.terms
+    route, tries, call, terms = attempts.route, attempts.worker_attempts, attempts.call, attempts.call.terms
     tries.number += 1
-    attempts.had_answer, attempts.wrong, attempts.may_ask_again, attempts.deployment = False, None, None, ""
+    attempts.had_answer, attempts.deployment = False, ""
+    attempts.invalid_answer = attempts.may_ask_again = None
     _check_allowed(attempts)
     began_s, answer_format = time.monotonic(), call.answer_format
     call, notes = _shape(route, call, tries)
@@ -197,19 +202,22 @@ async def _try(
         adapted_call, fit_notes = fit(adapted_call, route.profile.accepts, route.profile.model)
     own_stops = tuple(stop for stop in call.sampling.stop if stop not in adapted_call.sampling.stop)
     # With other workers left, a long queue may still reject a run that has already paid.
-    begins = attempts.begins if attempts.others else terms.begins
+    is_first_paid_call = attempts.is_first_paid_call if attempts.others else terms.is_first_paid_call
     adapted_call = replace(
         adapted_call,
         site=replace(call.site, attempt=attempts.number),
         terms=replace(
-            terms, has_fallback=has_fallback, begins=begins, limits=AttemptLimits(places=tries.places)
+            terms,
+            has_fallback=has_fallback,
+            is_first_paid_call=is_first_paid_call,
+            limits=AttemptLimits(places=tries.places),
         ),
     )
     if terms.refusals is not None and tries.form != "prefill":  # a prefill may be refused for its form alone
         stack.push(partial(_note_refusal, route.name, adapted_call))
     reply = await _send(stack, expected, attempts, adapted_call)
     attempts.deployment = reply.deployment
-    if reply.is_empty and policy.should_say_more(adapted_call):
+    if reply.is_empty and policy.is_empty_answer_failure(adapted_call):
         took_s = time.monotonic() - began_s
         may_ask_again = policy.may_ask_again(
             call, tries, route.retry, took_s=took_s, has_fallback=has_fallback
@@ -234,7 +242,7 @@ async def _try(
     whole, fault = await read_whole(reply, answer_format)
     await stack.aclose()
     if fault is not None:
-        attempts.wrong = Repair("".join(reply.texts), fault)
+        attempts.invalid_answer = Repair("".join(reply.texts), fault)
         raise invalid_answer(reply, fault)
     whole.notes = (*notes, *whole.notes)
     return whole
@@ -244,7 +252,7 @@ def _check_allowed(attempts: Attempts) -> None:
     """Check that the permit allows the worker, that it has not refused in this run, and that its retry budget
     allows a restart. Raise otherwise.
     """
-    route, tries, terms = attempts.route, attempts.tries, attempts.call.terms
+    route, tries, terms = attempts.route, attempts.worker_attempts, attempts.call.terms
     if not terms.permit.allows(route.name):
         message = f"This run may not call worker {route.name}."
         raise WorkerRefused(message, worker=route.name, every_call=True)
@@ -259,7 +267,7 @@ def _check_allowed(attempts: Attempts) -> None:
         raise earlier
 
 
-def _shape(route: Route, call: Call, tries: Tries) -> tuple[Call, tuple[str, ...]]:
+def _shape(route: Route, call: Call, tries: WorkerAttempts) -> tuple[Call, tuple[str, ...]]:
     """Limit the reasoning effort to the permit, and translate the answer format. Return call and notes."""
     profile, most = route.profile, call.terms.permit.max_effort
     if most is not None:
@@ -271,7 +279,7 @@ def _shape(route: Route, call: Call, tries: Tries) -> tuple[Call, tuple[str, ...
 
 
 async def _send(stack: AsyncExitStack, expected: ExitStack, attempts: Attempts, call: Call) -> Reply:
-    """Send the call, and a hedge if it is late. Raise Skipped if it left the queue, or the circuit opened."""
+    """Send the call, and a hedge if it is late. Raise CallSkipped if it left the queue, or the circuit opened."""
     route, health, began_s = attempts.route, attempts.route.health, time.monotonic()
     caller_has_fallback = attempts.call.terms.has_fallback
     left_to = [] if route.name in attempts.skipped else attempts.others
@@ -291,8 +299,8 @@ async def _send(stack: AsyncExitStack, expected: ExitStack, attempts: Attempts, 
         is_left = caller_has_fallback or any(not policy.skip_reason(other, call) for other in left_to)
         if health.circuit == "open" and is_left:
             took_s = time.monotonic() - began_s
-            attempt = policy.attempt_of_skipped(route.name, policy.rest_reason(route), took_s)
-            raise Skipped(attempt.message, worker=route.name, attempts=(attempt,))
+            attempt = policy.attempt_of_skipped(route.name, policy.unhealthy_reason(route), took_s)
+            raise CallSkipped(attempt.message, worker=route.name, attempts=(attempt,))
         attempts.probes_until_s = health.begin_call()
 
     holds, after_s = call.terms.holds, policy.hedge_after_s(route, call)
@@ -312,7 +320,7 @@ async def _send(stack: AsyncExitStack, expected: ExitStack, attempts: Attempts, 
             raise
         why = f"{route.name} was skipped because {leaves_for.name} can answer immediately."
         attempt = policy.attempt_of_skipped(route.name, why, exc.waited_s)
-        raise Skipped(
+        raise CallSkipped(
             attempt.message,
             worker=route.name,
             attempts=(*exc.attempts, attempt),
@@ -332,12 +340,13 @@ def _enter(attempts: Attempts) -> None:
     """Start with the current worker."""
     attempts.probes_until_s = attempts.route.health.begin_call()
     call = attempts.call
-    _start(attempts, Tries(form_of(call, attempts.route.profile.prefills) if call.prefix else "plain"))
+    form = form_of(call, attempts.route.profile.prefills) if call.prefix else "plain"
+    _start(attempts, WorkerAttempts(form))
 
 
-def _start(attempts: Attempts, tries: Tries) -> None:
+def _start(attempts: Attempts, tries: WorkerAttempts) -> None:
     """Start the attempts in a form of the call, with a share of the retry budget unless it continues."""
-    attempts.tries = tries
+    attempts.worker_attempts = tries
     budget, terms = attempts.route.retry_budget, attempts.call.terms
     if budget is not None and not terms.broken:  # otherwise a broken answer would pay for its own retry
         budget.earn(terms.tenant)
@@ -345,7 +354,7 @@ def _start(attempts: Attempts, tries: Tries) -> None:
 
 def _move_on(attempts: Attempts) -> None:
     _leave(attempts)
-    attempts.at += 1
+    attempts.index += 1
     _enter(attempts)
 
 

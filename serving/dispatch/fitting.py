@@ -131,7 +131,7 @@ class ModelProfile:
         calls_tools: whether the model calls tools, or None if unknown.
         reports_filter: whether the client gets an error if the content filter stops its prompt. If False, a
             fallback is tried.
-        context_tokens: longest prompt and answer together, in tokens. None: unknown.
+        context_tokens: longest prompt and answer together, in tokens, or None if unknown.
     """
 
     model: str = ""

@@ -19,6 +19,7 @@ from conductor.errors import LineTooLong, WorkerUnavailable
 from conductor.model.call import Call
 from conductor.model.terms import Priority, Terms
 from serving.dispatch.slots import FairQueue, Slots
+from serving.health import MAX_RETRY_AFTER_S
 from serving.traffic import TRAFFIC_S, Witnesses, witness_of
 
 NEWEST = 0.1
@@ -26,9 +27,7 @@ NEWEST = 0.1
 IDLE_SHARE = 0.5
 """Maximum share of a worker's slots that may be in use when a call is sent that may be unnecessary, such as a hedge. It
 includes that call."""
-LONGEST_TOLD_S = 300.0
-"""Maximum `Retry-After` in seconds."""
-WAIT_BESIDE_FREE_S = 5.0
+MAX_WAIT_WITH_FALLBACK_S = 5.0
 """Maximum wait for a slot while another worker can answer immediately."""
 
 
@@ -52,7 +51,7 @@ class QueueRules:
 NO_RULES = QueueRules()
 
 
-class Skipped(WorkerUnavailable):
+class CallSkipped(WorkerUnavailable):
     """Error for a queued call that was not sent: its circuit opened, or another worker can answer
     immediately. The last of `attempts` says which.
     """
@@ -140,12 +139,12 @@ class Limiter:
             return False
         if is_other_free:
             wait_s = max(self.wait_s(payer), self._until_end_s(self._ends_before(payer)))
-            return wait_s > self._beside_free_s
+            return wait_s > self._wait_with_fallback_s
         return self.wait_s(payer) > self.max_wait_s
 
     @property
-    def _beside_free_s(self) -> float:
-        return min(self.max_wait_s, WAIT_BESIDE_FREE_S)
+    def _wait_with_fallback_s(self) -> float:
+        return min(self.max_wait_s, MAX_WAIT_WITH_FALLBACK_S)
 
     @contextmanager
     def expect(self, run: str, payer: str) -> Generator[None]:
@@ -187,7 +186,6 @@ class Limiter:
     async def acquire(
         self, slot: object, call: Call, waiting: AbstractContextManager[object], rules: QueueRules
     ) -> None:
-        """Wait for a slot. See `slot`."""
         await self._wait_for_slot(call, waiting, rules)
         began_s = time.monotonic()
         if not self.open_calls:
@@ -225,7 +223,7 @@ class Limiter:
         """Limit the wait of a call that may be rejected or moved. Raise LineTooLong at the end, or if another
         worker is free.
         """
-        is_bounded = terms.begins and terms.priority == "interactive" and self.max_wait_s != inf
+        is_bounded = terms.is_first_paid_call and terms.priority == "interactive" and self.max_wait_s != inf
         may_wait_s = max(0.0, self.max_wait_s - rules.waited_s) if is_bounded else None
         began_s = time.monotonic()
         try:
@@ -233,7 +231,7 @@ class Limiter:
                 with self._until_other_is_free(terms, limit, rules.may_leave):
                     yield
         except TimeoutError:
-            again_s = max(1.0, min(self.wait_s(terms.payer), LONGEST_TOLD_S))
+            again_s = max(1.0, min(self.wait_s(terms.payer), MAX_RETRY_AFTER_S))
             message = f"The queue of {self.name} is too long. Retry later."
             waited_s = time.monotonic() - began_s
             raise LineTooLong(message, worker=self.name, retry_after_s=again_s, waited_s=waited_s) from None
@@ -255,9 +253,9 @@ class Limiter:
             if may_leave():
                 limit.reschedule(loop.time())
             else:
-                timer = loop.call_later(self._beside_free_s, look)
+                timer = loop.call_later(self._wait_with_fallback_s, look)
 
-        timer = loop.call_later(self._beside_free_s, look)
+        timer = loop.call_later(self._wait_with_fallback_s, look)
         try:
             yield
         finally:

@@ -32,7 +32,7 @@ from serving.dispatch.route import RetryRules, Route
 
 
 @dataclass(slots=True, eq=False)
-class Tries:
+class WorkerAttempts:
     """Attempts at one worker, in the form of the call, and with an invalid answer to repair, if any."""
 
     form: Form = "plain"
@@ -55,31 +55,31 @@ class Attempts:
         call: call for the next attempt. A failure may lower its output limit.
         queue: workers in the order in which they are tried. A worker that is skipped for now is appended once
             more.
-        failed: attempts that failed or were skipped, for the record of the run, oldest first.
-        begins: whether the run had not paid for a worker's answer before this call.
+        failures: attempts that failed or were skipped, for the record of the run, oldest first.
+        is_first_paid_call: whether the run had not paid for a worker's answer before this call.
     """
 
     call: Call
     queue: list[Route]
-    failed: list[Attempt]
-    begins: bool
-    at: int = 0
+    failures: list[Attempt]
+    is_first_paid_call: bool
+    index: int = 0
     """Index of the current worker."""
     errors: list[WorkerError] = field(default_factory=list[WorkerError])
     """Errors of earlier workers."""
     skipped: set[str] = field(default_factory=set[str])
     """Names of the workers that were skipped once. They are not skipped again."""
     n_not_made: int = 0
-    """Number of entries in `failed` that record a skipped worker, to which no call was sent."""
+    """Number of entries in `failures` that record a skipped worker, to which no call was sent."""
     waited_s: float = 0.0
     """Seconds that the call has waited in queues that it then left."""
-    tries: Tries = field(default_factory=Tries)
+    worker_attempts: WorkerAttempts = field(default_factory=WorkerAttempts)
     probes_until_s: float = 0.0
     """See `WorkerHealth.begin_call`."""
     had_answer: bool = False
     """True if the newest attempt returned an answer. If the attempt still failed, its answer was not usable.
     """
-    wrong: Repair | None = None
+    invalid_answer: Repair | None = None
     """Answer of the newest attempt if it does not match the requested format, or None."""
     may_ask_again: bool | None = None
     """Whether to retry after the newest attempt returned an empty answer. None if it did not."""
@@ -88,22 +88,22 @@ class Attempts:
 
     @property
     def route(self) -> Route:
-        return self.queue[self.at]
+        return self.queue[self.index]
 
     @property
     def others(self) -> list[Route]:
         """Workers after the current one."""
-        return self.queue[self.at + 1 :]
+        return self.queue[self.index + 1 :]
 
     @property
     def number(self) -> int:
-        return self.call.site.attempt + len(self.failed) - self.n_not_made
+        return self.call.site.attempt + len(self.failures) - self.n_not_made
 
     def bring_forward(self, name: str) -> None:
         """Make a worker the next one to try, if it is still in the queue."""
         for free in [each for each in self.others if each.name == name][:1]:
-            del self.queue[self.queue.index(free, self.at + 1)]
-            self.queue.insert(self.at + 1, free)
+            del self.queue[self.queue.index(free, self.index + 1)]
+            self.queue.insert(self.index + 1, free)
 
 
 QUICK_S = 1.0
@@ -178,13 +178,13 @@ def order(eligible: list[Route], call: Call) -> tuple[list[Route], list[Attempt]
 
 
 def _only_healthy(eligible: list[Route], call: Call) -> tuple[list[Route], list[Attempt]]:
-    why = {route.name: rest_reason(route) for route in eligible if route.health.rest_s}
-    failed = [attempt_of_skipped(name, reason) for name, reason in why.items()]
+    why = {route.name: unhealthy_reason(route) for route in eligible if route.health.skip_s}
+    skips = [attempt_of_skipped(name, reason) for name, reason in why.items()]
     ready = [route for route in eligible if route.name not in why]
     _note_traffic([route for route in eligible if route.name in why], call)
     if not ready:
-        raise no_worker_left(eligible[0].name, failed)
-    return ready, failed
+        raise no_worker_left(eligible[0].name, skips)
+    return ready, skips
 
 
 def _note_traffic(routes: Sequence[Route], call: Call) -> None:
@@ -197,8 +197,8 @@ def _note_traffic(routes: Sequence[Route], call: Call) -> None:
 
 def skip_reason(route: Route, call: Call, *, is_other_free: bool = False) -> str:
     """Return a sentence that says why to skip this worker, or "" to use it."""
-    if route.health.rest_s:
-        return rest_reason(route)
+    if route.health.skip_s:
+        return unhealthy_reason(route)
     terms = call.terms
     if any(route.name == name for name, _ in terms.broken):
         return f"{route.name} was skipped because it stopped in the middle of an answer to this call."
@@ -208,12 +208,12 @@ def skip_reason(route: Route, call: Call, *, is_other_free: bool = False) -> str
     return ""
 
 
-def rest_reason(route: Route) -> str:
+def unhealthy_reason(route: Route) -> str:
     """Return a sentence that says why an unhealthy worker is skipped."""
     health, skipped = route.health, f"{route.name} was skipped because its latest calls failed"
-    again = f"It will be tried again in {health.rest_s:.1f} s."
+    again = f"It will be tried again in {health.skip_s:.1f} s."
     if first := health.first_fault:
-        return f"{skipped}. {again} First failure: {first.story}"
+        return f"{skipped}. {again} First failure: {first.description}"
     return f"{skipped}, it sent Retry-After, or it reached a local rate limit. {again}"
 
 
@@ -227,9 +227,9 @@ def attempt_of_skipped(worker: str, message: str, took_s: float = 0.0) -> Attemp
     return Attempt(worker, "WorkerUnavailable", message, took_s=took_s, outcome="left_alone")
 
 
-def no_worker_left(name: str, failed: Sequence[Attempt]) -> WorkerUnavailable:
+def no_worker_left(name: str, failures: Sequence[Attempt]) -> WorkerUnavailable:
     """Return the error for a call that could be sent to no worker."""
-    return WorkerUnavailable(failed[-1].message, worker=name, attempts=tuple(failed))
+    return WorkerUnavailable(failures[-1].message, worker=name, attempts=tuple(failures))
 
 
 # What follows a failure
@@ -246,7 +246,7 @@ class Retry:
 class Change:
     """Decision to try the same worker again, with the call in another form or with its invalid answer to repair."""
 
-    tries: Tries
+    worker_attempts: WorkerAttempts
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,11 +261,11 @@ class Stop:
     is_final: bool = False
 
 
-Step = Retry | Change | Next | Stop
+Action = Retry | Change | Next | Stop
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class FailedAttempt:
     """One failed attempt.
 
     Args:
@@ -285,38 +285,40 @@ def drop_too_short(attempts: Attempts) -> None:
     """Remove the workers whose context is at most as long as that of the current worker, which was too short."""
     tokens = attempts.route.profile.context_tokens
     if tokens is not None:
-        attempts.queue[attempts.at + 1 :] = [
+        attempts.queue[attempts.index + 1 :] = [
             each for each in attempts.others if _context_tokens(each) > tokens
         ]
 
 
-def after(failed: Failed, attempts: Attempts, now_s: float) -> Step:
-    error, tries, route = failed.error, attempts.tries, attempts.route
-    if not attempts.had_answer and _may_retry(failed, attempts, now_s):
-        return Retry(failed.wait_s)
+def next_action(failure: FailedAttempt, attempts: Attempts, now_s: float) -> Action:
+    """Return what follows a failed attempt: a retry, a changed call, the next worker, or its error."""
+    error, tries, route = failure.error, attempts.worker_attempts, attempts.route
+    if not attempts.had_answer and _may_retry(failure, attempts, now_s):
+        return Retry(failure.wait_s)
     is_turn_refused = isinstance(error, WorkerRefused) and not isinstance(error, ContentFiltered)
     if tries.form == "prefill" and attempts.call.prefix.strip() and is_turn_refused:
-        return Change(Tries("ask", tries.repair))  # the worker may reject only the assistant turn at the end
-    if attempts.wrong is not None and tries.repair is None:
-        return Change(Tries(tries.form, attempts.wrong))
+        # the worker may reject only the assistant turn at the end
+        return Change(WorkerAttempts("ask", tries.repair))
+    if attempts.invalid_answer is not None and tries.repair is None:
+        return Change(WorkerAttempts(tries.form, attempts.invalid_answer))
     is_reported = isinstance(error, ContentFiltered) and route.profile.reports_filter
     return Stop(is_reported) if is_reported or not attempts.others else Next()
 
 
-def _may_retry(failed: Failed, attempts: Attempts, now_s: float) -> bool:
-    error, tries, route = failed.error, attempts.tries, attempts.route
+def _may_retry(failure: FailedAttempt, attempts: Attempts, now_s: float) -> bool:
+    error, tries, route = failure.error, attempts.worker_attempts, attempts.route
     if attempts.may_ask_again is not None:
         return attempts.may_ask_again
     rules, retry_after_s = route.retry, _retry_after_s(error)
     is_queue = isinstance(error, LineTooLong)  # it has already waited for the maximum time
-    if not (error.retryable and failed.may_retry) or is_queue or retry_after_s > rules.max_wait_s:
+    if not (error.retryable and failure.may_retry) or is_queue or retry_after_s > rules.max_wait_s:
         return False
-    if tries.number >= rules.attempts or failed.wait_s >= longest_wait_s(attempts.call.terms, now_s):
+    if tries.number >= rules.attempts or failure.wait_s >= longest_wait_s(attempts.call.terms, now_s):
         return False
-    if not failed.has_fallback:
+    if not failure.has_fallback:
         return True
-    is_announced = retry_after_s > 0 and tries.waited_s + failed.wait_s <= rules.fallback_wait_s
-    is_quick = failed.took_s + failed.wait_s < QUICK_S
+    is_announced = retry_after_s > 0 and tries.waited_s + failure.wait_s <= rules.fallback_wait_s
+    is_quick = failure.took_s + failure.wait_s < QUICK_S
     is_late = isinstance(error, WorkerUnavailable) and error.only_late
     return (is_announced or is_quick) and route.health.circuit == "closed" and not is_late
 
@@ -338,13 +340,15 @@ def longest_wait_s(terms: Terms, now_s: float) -> float:
     return inf if terms.deadline_at_s is None else (terms.deadline_at_s - now_s) / 2
 
 
-def may_ask_again(call: Call, tries: Tries, rules: RetryRules, *, took_s: float, has_fallback: bool) -> bool:
+def may_ask_again(
+    call: Call, tries: WorkerAttempts, rules: RetryRules, *, took_s: float, has_fallback: bool
+) -> bool:
     """Return whether to retry a call after an empty answer that took `took_s` seconds."""
     longest_s = QUICK_S if has_fallback else longest_wait_s(call.terms, time.monotonic())
     return not tries.was_empty and took_s < longest_s and tries.number < rules.attempts
 
 
-def should_say_more(call: Call) -> bool:
+def is_empty_answer_failure(call: Call) -> bool:
     """Return whether an empty answer is a failure. With stop sequences, or text to continue, it can be
     correct.
     """
@@ -371,14 +375,14 @@ def can_hedge(route: Route) -> bool:
 
 
 def last_error(
-    last: WorkerError, earlier: Sequence[WorkerError], failed: Sequence[Attempt], took_s: float
+    last: WorkerError, earlier: Sequence[WorkerError], failures: Sequence[Attempt], took_s: float
 ) -> WorkerError:
     """Return the error if every worker failed: the first `ContextOverflow`, to which agents respond by
     shortening the prompt, or else the last error.
     """
     overflow = next((each for each in earlier if isinstance(each, ContextOverflow)), None)
     if overflow is None:
-        last.attempts = (*failed, *last.attempts)
+        last.attempts = (*failures, *last.attempts)
         return last
     unpaid = replace(Failure.of(last), usage=None, cost_usd=None)
     attempt = Attempt.of(last.worker or "", unpaid, took_s=took_s)
@@ -387,7 +391,7 @@ def last_error(
         worker=overflow.worker,
         detail=overflow.detail,
         provider_status=overflow.provider_status,
-        attempts=(*failed, *last.attempts, attempt),
+        attempts=(*failures, *last.attempts, attempt),
         usage=last.usage,
         cost_usd=last.cost_usd,
         billed_at_bound=last.billed_at_bound,

@@ -24,7 +24,7 @@ from conductor.model.terms import AttemptHold
 from conductor.run.call_bound import input_estimate
 from conductor.run.plan_record import charges
 from serving.dispatch.fitting import ModelProfile
-from serving.dispatch.limiter import NO_RULES, Limiter, QueueRules, Skipped
+from serving.dispatch.limiter import NO_RULES, CallSkipped, Limiter, QueueRules
 from serving.dispatch.target import Target, Watch
 from serving.health import WorkerHealth
 from serving.traffic import RetryBudget, unit_hash
@@ -105,7 +105,7 @@ class SharedLimiter(Limiter):
 
 
 def _unavailable_s(deployment: Target) -> float:
-    return max(deployment.health.rest_s, deployment.wait_s)
+    return max(deployment.health.skip_s, deployment.wait_s)
 
 
 @dataclass(slots=True, eq=False)
@@ -135,7 +135,7 @@ class Route:
     def is_free(self) -> bool:
         """True if the worker is healthy and can send a call immediately."""
         is_spent = self.has_deployments and all(each.wait_s for each in self.targets)
-        return not (self.health.rest_s or self.limiter.is_full or is_spent)
+        return not (self.health.skip_s or self.limiter.is_full or is_spent)
 
     def open(
         self, call: Call, hold: AttemptHold | None, rules: QueueRules = NO_RULES
@@ -236,13 +236,13 @@ class Route:
         drawn = sorted(self._others(call, ready) or ready, key=lambda each: _draw(conversation, each))
         drawn.sort(key=lambda each: (self.name, each.name) != call.terms.home)
         writer = self._writer(call)
-        healthy = [each for each in ready if not each.health.rest_s]
+        healthy = [each for each in ready if not each.health.skip_s]
 
         def reluctance(each: Target) -> tuple[float, bool, bool, bool]:
-            rest_s, is_full = each.reluctance
+            skip_s, is_full = each.reluctance
             is_broken = (self.name, each.name) in call.terms.broken
             is_full = is_full or (bool(conversation) and _is_uneven(each, healthy))
-            return rest_s, is_broken, not writer or each.account != writer, is_full
+            return skip_s, is_broken, not writer or each.account != writer, is_full
 
         return sorted(drawn, key=reluctance)
 
@@ -288,8 +288,8 @@ async def call_again(call: Call, hold: AttemptHold | None, error: WorkerError, w
     After a paid attempt, the call is not the first of its run, so a long queue does not reject it. Raise
     BudgetExceeded if there is not enough left.
     """
-    if call.terms.begins and is_paid(error):
-        call = replace(call, terms=replace(call.terms, begins=False))
+    if call.terms.is_first_paid_call and is_paid(error):
+        call = replace(call, terms=replace(call.terms, is_first_paid_call=False))
     if hold is None:
         await asyncio.sleep(wait_s)
         return call
@@ -319,4 +319,4 @@ def _may_differ(error: WorkerError) -> bool:
     """Return whether another deployment may succeed after this error."""
     if isinstance(error, WorkerRefused):
         return error.every_call
-    return not isinstance(error, ContextOverflow | Skipped)
+    return not isinstance(error, ContextOverflow | CallSkipped)

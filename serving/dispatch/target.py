@@ -33,18 +33,18 @@ from conductor.model.reply import Reply
 from conductor.model.terms import AttemptHold, AttemptLimits, Callee, Pauses, Terms
 from conductor.model.worker import Worker
 from serving.dispatch.limiter import NO_RULES, Limiter, QueueRules
-from serving.health import FAILED, MOST_REST_S, Fault, WorkerHealth
+from serving.health import FAILED, MAX_OPEN_S, Fault, WorkerHealth
 from serving.redaction.failures import outline
 from serving.telemetry.spans import CallSpan, SpanFacts, messages_in_span
 from serving.traffic import TokenBucket, witness_of
 
 logger = logging.getLogger("podium")
 
-BUSY_REST_S = 1.0
+BUSY_SKIP_S = 1.0
 """Seconds for which a busy worker is skipped if it sends no `Retry-After`. It is also the maximum if a rate
 limit of the settings was reached.
 """
-REFUSED_REST_S = MOST_REST_S
+REFUSED_SKIP_S = MAX_OPEN_S
 """Seconds for which a worker is skipped if it refuses every call, for example because its key was revoked."""
 KNOWN_CALLS = 20
 """Number of measured first tokens, or of complete answers, from which limits are learned."""
@@ -60,8 +60,8 @@ TIMES_P99 = 4.0
 LEAST_S = 10.0
 SHARE = 0.5
 """Share of the time until the deadline that one attempt may use. The rest is for the fallback."""
-TELLING_TIMES_P99 = 2.0
-TELLING_LEAST_S = 3.0
+FAILURE_SILENCE_TIMES_P99 = 2.0
+FAILURE_SILENCE_LEAST_S = 3.0
 LEAST_PAUSE_S = 20.0
 """Minimum limit for a pause, high because a cut answer is already paid for and partly shown."""
 
@@ -90,13 +90,11 @@ def usual_limit_s(health: WorkerHealth) -> float:
     return max(LEAST_S, TIMES_P99 * p99_s) if health.circuit == "closed" else FAILING_S
 
 
-def telling_silence_s(health: WorkerHealth) -> float:
-    """Return after how many seconds of silence a call that its caller gave up counts as a failure. It is at most
-    `usual_limit_s`, and no timeout.
-    """
+def failure_silence_s(health: WorkerHealth) -> float:
+    """Return the silence in seconds after which an abandoned call counts as a failure. This is not a timeout."""
     p99_s = _p99_s(health)
-    telling_s = LEAST_S if p99_s is None else max(TELLING_LEAST_S, TELLING_TIMES_P99 * p99_s)
-    return min(telling_s, usual_limit_s(health))
+    silence_s = LEAST_S if p99_s is None else max(FAILURE_SILENCE_LEAST_S, FAILURE_SILENCE_TIMES_P99 * p99_s)
+    return min(silence_s, usual_limit_s(health))
 
 
 def usual_pause_s(health: WorkerHealth) -> float | None:
@@ -157,16 +155,16 @@ class Watch:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        failed = False
+        is_failure = False
         if isinstance(error, WorkerError):
             if isinstance(error, WorkerBusy) and error.by_own_rate:
                 # Short, because the tokens of a prompt are an estimate that is refunded if the call fails.
-                self._health.rest(min(_rest_s(error), BUSY_REST_S))
+                self._health.skip(min(_skip_s(error), BUSY_SKIP_S))
             is_late = isinstance(error, WorkerUnavailable) and error.only_late
-            failed = _blames_worker(error) and not (is_late and not self._is_telling(self._began_s))
+            is_failure = _blames_worker(error) and not (is_late and not self._is_too_silent(self._began_s))
         elif isinstance(error, asyncio.CancelledError):
-            failed = self._reply is None and self._is_telling(self._silent_since_s)
-        if failed:
+            is_failure = self._reply is None and self._is_too_silent(self._silent_since_s)
+        if is_failure:
             self._fail(error if isinstance(error, WorkerError) else None)
         elif self._reply is not None and self._reply.finish is not None:
             self._health.succeed()
@@ -177,26 +175,26 @@ class Watch:
         The worker is skipped for all keys only if calls of enough tenants failed, or if it clearly refuses
         every call.
         """
-        refused = isinstance(error, WorkerRefused)
-        in_doubt = isinstance(error, WorkerRefused) and error.in_doubt
+        is_refusal = isinstance(error, WorkerRefused)
+        is_doubtful = isinstance(error, WorkerRefused) and error.in_doubt
         what = type(error).__name__ if isinstance(error, WorkerBusy | WorkerRefused) else FAILED
-        for_all = self._health.witnesses.tell(what, witness_of(self._call), is_clear=not in_doubt)
-        for_all |= refused and not in_doubt
+        for_all = self._health.witnesses.tell(what, witness_of(self._call), is_clear=not is_doubtful)
+        for_all |= is_refusal and not is_doubtful
         was_failing = self._health.is_failing
         self._health.fail(
-            _rest_s(error) if error and for_all else 0.0,
+            _skip_s(error) if error and for_all else 0.0,
             for_all=for_all,
             fault=_fault_of(error, self._name, self._call),
-            refuses=refused and for_all,
+            refuses=is_refusal and for_all,
         )
         if self._health.is_failing and not was_failing and (first := self._health.first_fault):
             logger.warning(
-                "Worker %s is failing. First failure: %s %s", self._name, first.story, first.detail
+                "Worker %s is failing. First failure: %s %s", self._name, first.description, first.detail
             )
 
-    def _is_telling(self, since_s: float) -> bool:
+    def _is_too_silent(self, since_s: float) -> bool:
         """Return whether the silence since `since_s` indicates that the worker is unhealthy."""
-        is_long = time.monotonic() - since_s > telling_silence_s(self._health)
+        is_long = time.monotonic() - since_s > failure_silence_s(self._health)
         return is_long and self._health.spoke_at_s <= self._began_s
 
 
@@ -211,11 +209,11 @@ def _fault_of(error: WorkerError | None, worker: str, call: Call) -> Fault:
     return Fault(failure.code, failure.message, detail)
 
 
-def _rest_s(error: WorkerError) -> float:
+def _skip_s(error: WorkerError) -> float:
     """Return for how many seconds to skip the worker after this error."""
     if isinstance(error, WorkerBusy):
-        return error.retry_after_s or BUSY_REST_S
-    return REFUSED_REST_S if isinstance(error, WorkerRefused) else 0.0
+        return error.retry_after_s or BUSY_SKIP_S
+    return REFUSED_SKIP_S if isinstance(error, WorkerRefused) else 0.0
 
 
 def _blames_worker(error: WorkerError) -> bool:
@@ -273,8 +271,8 @@ class Target:
 
     @property
     def reluctance(self) -> tuple[float, bool]:
-        """Sort key: seconds until the target is healthy again, and whether it is full."""
-        return self.health.rest_s, self.limiter.is_full
+        """Sort key: seconds until the target may be called, and whether it is full."""
+        return self.health.skip_s, self.limiter.is_full
 
     def count(self, tokens: int) -> None:
         """Count a call of an estimated number of tokens against the rate limits."""

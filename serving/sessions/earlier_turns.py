@@ -263,9 +263,7 @@ def _tool_step(record: Record) -> StepRecord | None:
 
 
 def _tool_run(record: Record) -> _ToolRun | None:
-    """Return what is kept of a run, or None if its answer was not written after tool calls and the conversation
-    alone.
-    """
+    """Return the stored tool turns of a run, or None if the answer also used other steps or no tools."""
     step = _tool_step(record)
     if step is None:
         return None

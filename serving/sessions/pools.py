@@ -170,7 +170,7 @@ def _is_failure(plan: PlanRecord) -> bool:
 def _reason(plan: PlanRecord) -> str:
     if _is_silent(plan):
         return "DeadlineExceeded: the conductor sent nothing before the deadline of the request"
-    return plan.failure.story if plan.failure else f"{plan.reject_reason}: {plan.why}"
+    return plan.failure.description if plan.failure else f"{plan.reject_reason}: {plan.why}"
 
 
 def _explanation(plan: PlanRecord) -> str:

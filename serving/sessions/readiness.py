@@ -66,7 +66,7 @@ def _conductor(pool: Pool, down: list[str], health: ConductorHealth) -> Json | N
     if health.is_degraded:
         return state | {"reason": health.reason}
     own = pool.health[chosen.worker]
-    first = own.first_fault.story if own.first_fault else "its calls fail at another router"
+    first = own.first_fault.description if own.first_fault else "its calls fail at another router"
     return state | {"reason": first} if own.is_failing else None
 
 

@@ -43,7 +43,7 @@ class PriceQuery(NamedTuple):
     """Model whose price is looked up."""
 
     provider: str | None
-    """None: the provider whose model has this name, unless `address` is set."""
+    """Name of the provider, or None for the provider whose model has this name, unless `address` is set."""
     address: str | None
     """Replaces `provider` if set."""
     model: str

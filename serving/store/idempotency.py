@@ -115,6 +115,7 @@ CLAIM: Operation[Claim, Claim] = Operation("claim of an idempotency key", _claim
 RELEASE_CLAIM: Operation[Claim, None] = Operation("release of a claim", _release, is_kept=True)
 """Operation that releases a claim whose run was not started."""
 FREE_CLAIM: Operation[Claim, bool] = Operation("release of a dead claim", _free)
-"""Release of a claim whose replica ended before the run started. False: it has started, or still may."""
+"""Operation that releases a claim whose replica ended before the run started. It returns False if the run has
+started or may still start."""
 KEEP_ANSWER: Operation[CachedAnswer, None] = Operation("cache entry of an answer", _keep)
 """Operation that stores which run answered a request. An earlier entry is replaced."""

@@ -30,7 +30,7 @@ from serving.store.rows import Item, join_pieces, join_work, top_run
 from serving.store.statements import WRITE, Written, run_write
 from serving.store.store import StoreListener
 from serving.store.suspended import SUSPEND, SuspendedRow, SuspendWrite
-from serving.store.unflushed_run import Packed, UnflushedRun, current_records, pack, pack_items, weight
+from serving.store.unflushed_run import RunSnapshot, UnflushedRun, current_records, pack, pack_items, weight
 
 logger = logging.getLogger("podium")
 
@@ -257,7 +257,7 @@ class RunJournal:
         return [*waiting[:n_first], *waiting[n_new : n_new + most - n_first]]
 
     async def _write_all(self, waiting: list[tuple[str, UnflushedRun]]) -> int:
-        packed, writes = list[Packed](), list[asyncio.Task[None]]()
+        packed, writes = list[RunSnapshot](), list[asyncio.Task[None]]()
         async for each in self._pack_all(waiting):
             packed.append(each)
             writes.append(asyncio.create_task(self._write(each)))
@@ -267,7 +267,7 @@ class RunJournal:
                 self._give_up(each.id, result)
         return len(packed)
 
-    async def _pack_all(self, waiting: list[tuple[str, UnflushedRun]]) -> AsyncGenerator[Packed]:
+    async def _pack_all(self, waiting: list[tuple[str, UnflushedRun]]) -> AsyncGenerator[RunSnapshot]:
         """Pack runs in slices, which block the event loop, and give other tasks as much time. If they take
         longer, the next slice is a quarter of that, so that packing still makes progress.
         """
@@ -304,7 +304,7 @@ class RunJournal:
         self._ended.pop(id, None)
         return self._runs.pop(id, None)
 
-    async def _write(self, packed: Packed) -> None:
+    async def _write(self, packed: RunSnapshot) -> None:
         run = packed.run
         try:
             written = await self._store.write(WRITE, packed.write)

@@ -25,7 +25,7 @@ from serving.database.address import StoreError
 from serving.database.clock import NOW_US
 from serving.database.inserts import insert_into
 from serving.database.schema import circuit
-from serving.health import MOST_ASKED_REST_S, Health, Identity, Opening
+from serving.health import MAX_RETRY_AFTER_S, Health, Identity, Opening
 
 logger = logging.getLogger("podium")
 
@@ -44,7 +44,7 @@ MOST_ROWS = 1000
 OUTAGES = (StoreUnavailable, StoreError, SQLAlchemyError, TimeoutError)
 """Errors after which this replica uses only its own circuits. `SQLAlchemyError` covers a missing table."""
 IS_SOUND = circuit.c.since_us.between(0, NOW_US + int(SLACK_S * 1e6)) & circuit.c.until_us.between(
-    NOW_US - int(STALE_S * 1e6), NOW_US + int((MOST_ASKED_REST_S + SLACK_S) * 1e6)
+    NOW_US - int(STALE_S * 1e6), NOW_US + int((MAX_RETRY_AFTER_S + SLACK_S) * 1e6)
 )
 """SQL condition for valid rows. Stale rows, and rows with impossible times, are ignored and deleted.
 """
@@ -141,7 +141,7 @@ class SharedCircuits:
                 logger.warning(
                     "Worker %s fails at another router; skipping it here for %.1f s",
                     worker.name,
-                    health.rest_s,
+                    health.skip_s,
                 )
             elif not health.is_open_elsewhere and worker in self._heard:
                 self._heard.discard(worker)

@@ -91,7 +91,7 @@ class UnflushedRun:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Packed:
+class RunSnapshot:
     """Snapshot of a run for one write.
 
     Args:
@@ -106,7 +106,7 @@ class Packed:
     write: RunWrite
 
 
-def pack(id: str, run: UnflushedRun) -> tuple[Packed | None, list[Item]]:
+def pack(id: str, run: UnflushedRun) -> tuple[RunSnapshot | None, list[Item]]:
     """Pack a run for a write. Return it, or None if it cannot be written yet, and the packed items."""
     records = run.final or current_records(id, run)
     if records is None:
@@ -114,7 +114,7 @@ def pack(id: str, run: UnflushedRun) -> tuple[Packed | None, list[Item]]:
     items = pack_items(id, run)
     if run.is_kept:
         run.undelivered += items
-    packed = Packed(
+    packed = RunSnapshot(
         id, run, len(run.undelivered), run.final, run_write(records, tuple(run.rows), is_kept=run.is_kept)
     )
     return packed, items

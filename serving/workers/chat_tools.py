@@ -137,9 +137,9 @@ class _Call:
         return newest.rstrip().endswith("}") and _is_object(self.text)
 
     @property
-    def says_something(self) -> bool:
-        """False for an empty placeholder that some servers send with text."""
-        return bool(self.name or self.arguments)
+    def is_empty(self) -> bool:
+        """True if the call has neither a name nor arguments. Some servers send such a call with text."""
+        return not (self.name or self.arguments)
 
 
 class CallCollector:
@@ -157,7 +157,7 @@ class CallCollector:
         self._thoughts: dict[str, list[Any]] = {}
 
     def __bool__(self) -> bool:
-        return any(call.says_something for call in self._calls)
+        return any(not call.is_empty for call in self._calls)
 
     def add(self, delta: ChunkDelta | None) -> bool:
         """Add the next piece of the answer. Return whether it has new content for a call or for thoughts."""
@@ -214,7 +214,7 @@ class CallCollector:
 
     def calls(self, tools: WireTools) -> tuple[ToolCall, ...]:
         """Return the complete calls. A call without an id, or with the id of another one, gets a new id."""
-        self._calls = [call for call in self._calls if call.says_something]
+        self._calls = [call for call in self._calls if not call.is_empty]
         ids = set[str]()
         for call in self._calls:
             call.id = call.id if call.id not in ids else ""

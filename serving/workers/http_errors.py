@@ -278,8 +278,9 @@ class ErrorMapper:
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """Return the seconds after which to retry, or None: `retry-after-ms`, or Retry-After in seconds or as a
-    date.
+    """Return the seconds after which to retry, or None if neither `retry-after-ms` nor Retry-After gives them.
+
+    Retry-After is a number of seconds or a date.
     """
     for name, per_second in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
         wait_s = _number(headers.get(name))

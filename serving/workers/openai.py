@@ -83,8 +83,7 @@ class WireErrors:
     def __init__(self, map_error: Callable[[Exception], WorkerError | None]) -> None:
         self._map_error = map_error
 
-    def __enter__(self) -> None:
-        """Do nothing."""
+    def __enter__(self) -> None: ...
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if isinstance(error, Exception) and (mapped := self._map_error(error)) is not None:

@@ -37,7 +37,8 @@ class ProviderAccount:
     price: Price | None = None
     """Price per token, or None if it is not known."""
     stall_timeout_s: float | None = None
-    """Longest silence between two tokens, in seconds. None: `STALL_S`, or `THINKING_STALL_S` if it may think."""
+    """Longest silence between two tokens, in seconds. None stands for `STALL_S`, or for `THINKING_STALL_S` if the
+    worker may think."""
     first_token_timeout_s: float | None = None
     """Longest wait for the first token, in seconds. None stands for `AttemptLimits.first_token_s` of the
     call, or else the longest silence.

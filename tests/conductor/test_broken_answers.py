@@ -63,7 +63,7 @@ async def test_a_broken_answer_continues_and_each_call_is_billed():
     assert [call.prefix for call in player.calls] == ["", "It is", "It is fo"]
     assert [call.terms.broken for call in player.calls] == [frozenset(), {("a", "")}, {("a", "")}]
     assert [call.site.attempt for call in player.calls] == [1, 2, 3]
-    assert [call.terms.begins for call in player.calls] == [True, False, False], (
+    assert [call.terms.is_first_paid_call for call in player.calls] == [True, False, False], (
         "no line sends it away any more"
     )
     assert (len(run.of(StepContinued)), run.of(StepRestarted)) == (2, [])

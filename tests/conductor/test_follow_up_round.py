@@ -622,7 +622,7 @@ async def test_a_filter_error_of_the_conductor_reaches_the_client_if_the_setting
     engine = in_turn(team(a, Player("b"), conductor=boss))
     assert engine.conductor is not None
     leader = dataclasses.replace(
-        engine.conductor.member, tells_filters=frozenset({"boss"} if is_told else ())
+        engine.conductor.member, reports_filter=frozenset({"boss"} if is_told else ())
     )
     engine = dataclasses.replace(engine, conductor=dataclasses.replace(engine.conductor, member=leader))
     run = await run_to_decision(engine, gate, lambda: a.calls)

@@ -125,7 +125,7 @@ def test_a_value_of_another_type_than_its_default_is_written():
         (Text("a"), Text("a", "1h")),
         (ToolCall("1", "f", "{}"), ToolCall("1", "f", "{}", cache="5m")),
         (Step("a", "x"), Step("a", "x", needs="patience")),
-        (Call(()), Call((), mark_key="k", terms=Terms(begins=True))),
+        (Call(()), Call((), mark_key="k", terms=Terms(is_first_paid_call=True))),
     ],
     ids=lambda value: type(value).__name__,
 )

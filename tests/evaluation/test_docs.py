@@ -45,7 +45,7 @@ def test_a_documented_command_is_valid_and_uses_known_names(command: str):
     ("replies", "answer"),
     [
         (["So <answer>4</answer>", "<answer>5</answer>", "<answer> 4 </answer>"], "<answer>4</answer>"),
-        (["4", "4", "It is 4."], "(No output holds an answer.)"),
+        (["4", "4", "It is 4."], "(No output contains an <answer> tag.)"),
     ],
 )
 async def test_the_documented_vote_counts_answers_of_scripted_workers(replies: list[str], answer: str):

@@ -11,9 +11,9 @@ from conductor.errors import WorkerError
 from conductor.model.call import Call
 from conductor.model.messages import Message
 from serving.health import (
-    FAILURES_BEFORE_REST,
-    FIRST_REST_S,
-    MOST_REST_S,
+    FAILURES_BEFORE_OPEN,
+    FIRST_OPEN_S,
+    MAX_OPEN_S,
     PROBE_S,
     WINDOW,
     Health,
@@ -176,35 +176,35 @@ def test_many_simultaneous_failures_open_a_circuit_no_longer_than_three() -> Non
     for _ in range(64):
         health.fail()
     assert (health.circuit, health.failures_in_a_row) == ("open", 64)
-    assert health.rest_s == pytest.approx(FIRST_REST_S, abs=1)
+    assert health.skip_s == pytest.approx(FIRST_OPEN_S, abs=1)
 
 
 def test_failed_probes_extend_the_wait_up_to_a_limit_and_a_success_resets_it() -> None:
     health = WorkerHealth()
 
     def probe_and_fail() -> float:
-        health.rests_until_s = 0.0
-        assert bool(health.begin_call()) == (health.failures_in_a_row >= FAILURES_BEFORE_REST)
+        health.skip_until_s = 0.0
+        assert bool(health.begin_call()) == (health.failures_in_a_row >= FAILURES_BEFORE_OPEN)
         health.fail()
-        return health.rest_s
+        return health.skip_s
 
     rests = [round(probe_and_fail()) for _ in range(9)]
     assert rests == [0, 0, 5, *[8] * 6]
-    health.rests_until_s = 0.0
+    health.skip_until_s = 0.0
     assert health.begin_call()
-    assert health.rest_s == pytest.approx(PROBE_S, abs=1), "its answer is waited for"
+    assert health.skip_s == pytest.approx(PROBE_S, abs=1), "its answer is waited for"
     health.succeed()
-    assert (health.circuit, health.rest_s) == ("closed", 0)
+    assert (health.circuit, health.skip_s) == ("closed", 0)
     assert [round(probe_and_fail()) for _ in range(4)] == [0, 0, 5, 8]
 
 
 def test_only_the_newest_inconclusive_probe_permits_another_one() -> None:
     health = WorkerHealth()
-    for _ in range(FAILURES_BEFORE_REST):
+    for _ in range(FAILURES_BEFORE_OPEN):
         health.fail()
     health.end_call(health.begin_call())
     assert health.circuit == "open", "a call that was no probe ends no rest"
-    health.rests_until_s = 0.0
+    health.skip_until_s = 0.0
     late = health.begin_call()
     health._probes_until_s = 0.0  # as after a probe that timed out
     newer = health.begin_call()
@@ -216,16 +216,16 @@ def test_only_the_newest_inconclusive_probe_permits_another_one() -> None:
     failed = health.begin_call()
     health.fail()
     health.end_call(failed)
-    assert health.rest_s == pytest.approx(MOST_REST_S, abs=1), "a verdict stands"
+    assert health.skip_s == pytest.approx(MAX_OPEN_S, abs=1), "a verdict stands"
 
 
 def test_a_failure_after_another_replicas_opening_opens_the_circuit() -> None:
     health, now_s = WorkerHealth(), time.monotonic()
     health.elsewhere = (Opening(now_s - 60, now_s - 1),)
-    assert (health.circuit, health.rest_s) == ("half_open", 0)
+    assert (health.circuit, health.skip_s) == ("half_open", 0)
     health.fail()
     assert health.circuit == "open"
-    assert health.rest_s == pytest.approx(FIRST_REST_S, abs=1)
+    assert health.skip_s == pytest.approx(FIRST_OPEN_S, abs=1)
     assert health.opening is None, "one failure is no opening of its own"
 
 

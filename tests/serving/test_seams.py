@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conductor.model.call import Call, Sampling
-from conductor.run.continuing import Shown
+from conductor.run.continuing import PartialAnswer
 from serving.dispatch.resume_point import MARK, MOST_CHARS, NotContinued, Seam, anchor_of, drop_blanks
 from tests.serving.play_seams import WAYS, play
 
@@ -113,7 +113,7 @@ def test_a_table_without_a_unique_anchor_continues_only_if_one_row_fits():
 
 @given(TEXTS | repetitive_answers().map(lambda cut: cut[0]))
 def test_a_continuation_has_additional_tokens_for_the_repetition(prefix: str):
-    call = Shown(prefix, breaks=1).continue_call(Call((), Sampling(max_output_tokens=100)))
+    call = PartialAnswer(prefix, breaks=1).continue_call(Call((), Sampling(max_output_tokens=100)))
     assert call.terms.rest_tokens == 100
     assert call.sampling.max_output_tokens
     assert call.sampling.max_output_tokens - 100 >= len(Seam(prefix).beginning.encode())

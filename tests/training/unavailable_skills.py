@@ -4,7 +4,7 @@ from conductor.errors import WorkerUnavailable
 from evaluation.synthetic.skills import Assignment, Skill
 
 CALLS_LEFT: int | None = None
-"""None: the skills are available. 0: they are not."""
+"""0 if the skills are not available, else None."""
 
 
 class Failing(Skill):

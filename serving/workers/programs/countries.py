@@ -22,7 +22,7 @@ _CAPITALS = {
     "SG": "Singapore", "MX": "Mexico City", "CO": "Bogotá", "BO": "", "ZA": "", "SZ": "", "IL": "", "PS": "", "EH": "",
     "HK": "", "MO": "", "GQ": "", "NR": "", "MS": "", "AN": "", "CS": "", "GE": "", "IO": "", "BQ": "", "TK": "",
 }  # fmt: skip
-"""Corrections of countryinfo's capitals. Empty: none, several, disputed, or moving."""
+"""Corrections of countryinfo's capitals, or "" if a country has no capital, several, a disputed or a moving one."""
 _PARTS_OF_UK = {
     "england": "London",
     "scotland": "Edinburgh",

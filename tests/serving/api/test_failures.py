@@ -237,11 +237,11 @@ async def test_a_conductor_with_an_open_circuit_is_skipped_if_a_worker_can_answe
         body = await api.ok()
         assert (body["choices"][0]["message"]["content"], upstream.requests) == ("c says so.", 0)
         assert "was skipped" in body["podium"]["fallback"]
-        health.rests_until_s = 0.0
+        health.skip_until_s = 0.0
         await api.ok()
         assert upstream.requests == 1, "one request finds out whether it is well"
-        health.rests_until_s = time.monotonic() + 60
-        api.service.pool.health["c"].rests_until_s = time.monotonic() + 60
+        health.skip_until_s = time.monotonic() + 60
+        api.service.pool.health["c"].skip_until_s = time.monotonic() + 60
         await api.ok()
         assert upstream.requests > 1, "nobody else is free: it is asked all the same"
 

@@ -67,7 +67,7 @@ async def test_a_pdf_goes_only_to_workers_that_read_pdfs_and_text_to_all(dialect
     async with served(mixture(plan_text)) as api:
         assert await ask(api, dialect, DATA, "report.pdf") == "A report."
         assert (files(api, "other"), files(api, "reader")) == ([], [("report.pdf", DATA)])
-        assert "[The PDF report.pdf is here that this model cannot read.]" in words(api, "other")
+        assert "[The PDF report.pdf was omitted: this model cannot read PDFs.]" in words(api, "other")
         prompt = words(api, "conductor")
         assert f"- report.pdf (PDF, {len(PDF)} bytes): only 1 can use it" in prompt
         record = await api.newest()

@@ -381,7 +381,7 @@ async def test_a_conversation_stays_at_the_healthy_deployment_with_its_cache() -
             assert caches.rows[-1].deployment == away
             limiter = api.service.pool.limiters["a"]
             assert isinstance(limiter, SharedLimiter)
-            next(each for each in limiter._deployments if each.name == away).health.rest(60.0)
+            next(each for each in limiter._deployments if each.name == away).health.skip(60.0)
             record = await run(api, LONG, "And now?", "Then?")
             assert sources(record)[0] == "conductor", "the cache cannot be reached"
             assert caches.rows[-1].deployment == first.deployment
@@ -422,10 +422,10 @@ async def test_a_tool_loop_stays_at_the_deployment_of_its_last_call(model: str) 
             assert isinstance(limiter, SharedLimiter)
             for n, resting in enumerate(limiter._deployments):
                 upstream.answers.append(Answer(instead=tool_call_events(kind, f"call_{n}")))
-                resting.health.rest(60.0)
+                resting.health.skip(60.0)
                 body = {"model": model, "tools": [READ], "podium": {"conversation": str(n)}}
                 answer = await api.ok(body | {"messages": turns("Why?")})
-                resting.health.rests_until_s = 0.0
+                resting.health.skip_until_s = 0.0
                 message = answer["choices"][0]["message"]
                 result = {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": "X."}
                 await api.ok(body | {"messages": [*turns("Why?"), message, result]})

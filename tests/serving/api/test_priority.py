@@ -9,7 +9,7 @@ import openai
 import pytest
 
 from serving.api.request import Tier
-from serving.health import FAILURES_BEFORE_REST
+from serving.health import FAILURES_BEFORE_OPEN
 from tests.serving.api.calling_team import calling_team
 from tests.serving.api.keyed import Keyed, keyed
 from tests.serving.api.served import PRICE, plan, scripted, served, step, team
@@ -151,12 +151,12 @@ async def test_runs_answered_by_a_fallback_are_not_counted_in_the_failed_workers
     async with served(team(workers=[brisk, scripted("b", HANGS)], workflows={})) as api:
         slots, health = api.service.pool.limiters["a"], api.service.pool.health["a"]
         await ask(api.sdk, "so that its pace is known")
-        for _ in range(FAILURES_BEFORE_REST):
+        for _ in range(FAILURES_BEFORE_OPEN):
             health.fail()
         tasks = [ask(api.sdk, "meanwhile") for _ in range(10)]
         await until(lambda: api.worker("b").open_calls == 10)
         assert slots.wait_s("") == 0
-        health.rests_until_s = 0.0
+        health.skip_until_s = 0.0
         answer = await ask(api.sdk, "once it is well")
         assert (answer.model, answer.choices[0].message.content) == ("a", "Done.")
         assert health.circuit == "closed"
@@ -168,7 +168,7 @@ async def test_runs_planned_by_another_conductor_are_not_counted_in_the_failed_o
     settings = team(plan(step("a")), workers=workers, workflows={})
     settings["workers"][0] |= {"fallbacks": ["second"]}
     async with served(settings) as api:
-        for _ in range(FAILURES_BEFORE_REST):
+        for _ in range(FAILURES_BEFORE_OPEN):
             api.service.pool.health["conductor"].fail()
         tasks = [ask(api.sdk, "meanwhile", model="mini") for _ in range(5)]
         await until(lambda: api.worker("a").open_calls == 5)

@@ -88,7 +88,7 @@ async def test_without_a_healthy_worker_readyz_is_503_until_a_retry_is_due(
             assert {each["worker"] for each in report["failing"]} == {"big", "small", "tiny"}
             monkeypatch.setattr("serving.health.OUT_S", 0.0)
             for health in api.service.pool.health.values():
-                health.rests_until_s = 0.0
+                health.skip_until_s = 0.0
             assert (await ready(api))[0] == 200, "else no traffic would ever find out that it is well again"
             up["small"].answers.clear()
             up["small"].answers.extend([Answer(text="Words.")] * 9)
@@ -116,7 +116,7 @@ async def test_a_failing_worker_degrades_the_server_until_it_answers() -> None:
             assert "conductor" not in report
             up["small"].answers.clear()
             up["small"].answers.extend([Answer(text="Words.")] * 9)
-            api.service.pool.health["small"].rests_until_s = 0.0
+            api.service.pool.health["small"].skip_until_s = 0.0
             await api.ok({"model": "small"})
             assert (await ready(api))[1]["status"] == "ready"
 
@@ -126,7 +126,7 @@ async def test_busy_workers_are_reported_but_the_server_stays_ready() -> None:
         for _ in range(3):
             for model in ("big", "small"):
                 await api.post({"model": model})
-                api.service.pool.health[model].rests_until_s = 0.0
+                api.service.pool.health[model].skip_until_s = 0.0
         status, report = await ready(api)
     assert (status, report["status"]) == (200, "degraded")
     assert {each["first"]["error"] for each in report["failing"]} == {"WorkerBusy"}

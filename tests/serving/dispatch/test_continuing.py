@@ -13,7 +13,7 @@ from conductor.model.messages import Message
 from conductor.model.reply import Delta, FinishReason, Reply
 from conductor.model.usage import Usage
 from conductor.model.worker import Worker
-from conductor.run.continuing import Shown
+from conductor.run.continuing import PartialAnswer
 from serving.dispatch.fitting import ModelProfile
 from serving.dispatch.resume_point import MARK, Seam
 from tests.conductor.team import Piece, Player
@@ -32,7 +32,7 @@ def begin(text: str, words: int) -> str:
 
 def call_after(prefix: str, limit: int = LIMIT) -> Call:
     """Return the call that continues an answer after `prefix`."""
-    partial_answer = Shown(prefix, tokens=len(tokens(prefix)), breaks=1, worker="a")
+    partial_answer = PartialAnswer(prefix, tokens=len(tokens(prefix)), breaks=1, worker="a")
     return partial_answer.continue_call(
         Call((Message.of("user", "Say it."),), Sampling(max_output_tokens=limit))
     )
@@ -76,7 +76,7 @@ async def test_a_longer_answer_exceeds_its_limit_by_at_most_the_repetition(cut: 
 
 
 async def test_after_a_break_during_reasoning_only_the_remaining_tokens_are_requested():
-    partial_answer = Shown("", "A thought.", tokens=3, breaks=1, worker="a")
+    partial_answer = PartialAnswer("", "A thought.", tokens=3, breaks=1, worker="a")
     call = partial_answer.continue_call(
         Call((Message.of("user", "Say it."),), Sampling(max_output_tokens=LIMIT))
     )

@@ -15,8 +15,8 @@ from conductor.model.messages import File, Image, Message, Text
 from conductor.model.operation import PromptCache, WireOptions
 from conductor.model.terms import ANY_TERMS, Terms
 from conductor.run.call_bound import PDF_TOKENS
-from serving.dispatch.target import BUSY_REST_S, Target
-from serving.health import FAILURES_BEFORE_REST
+from serving.dispatch.target import BUSY_SKIP_S, Target
+from serving.health import FAILURES_BEFORE_OPEN
 from serving.settings.keys import absent_workers, without_workers
 from serving.settings.settings import SettingsError, parse
 from serving.traffic import TokenBucket, unit_hash
@@ -180,7 +180,7 @@ async def test_admission_uses_the_capacity_of_all_deployments() -> None:
             await ask(running, sdk)
         assert limiter.n_slots == 1, "who rests takes none"
         for each in running.service.pool.limiters["gpt"]._deployments:  # type: ignore[attr-defined]
-            each.health.rests_until_s = min(each.health.rests_until_s, time.monotonic() + 0.2)
+            each.health.skip_until_s = min(each.health.skip_until_s, time.monotonic() + 0.2)
         await ask(running, sdk)
         await until(lambda: limiter.n_slots == 2, "without one more call")
 
@@ -269,13 +269,13 @@ async def test_a_pdfs_estimated_tokens_count_towards_the_rate() -> None:
 async def test_a_rate_limit_of_this_router_does_not_open_the_circuit() -> None:
     async with deployed({"requests_per_minute": 1}) as (running, wires), running.sdk as sdk:
         await ask(running, sdk)
-        for n in range(2 * FAILURES_BEFORE_REST):
+        for n in range(2 * FAILURES_BEFORE_OPEN):
             with pytest.raises(openai.InternalServerError, match="busy"):
                 await ask(running, sdk, f"Why {n}?")
         health = running.service.pool.health["gpt"]
         assert (health.circuit, health.opening, len(wires["a"].requests)) == ("closed", None, 1)
-        assert 0 < health.rest_s <= BUSY_REST_S, "others are free meanwhile, and it is not"
-        health.rests_until_s = 0.0
+        assert 0 < health.skip_s <= BUSY_SKIP_S, "others are free meanwhile, and it is not"
+        health.skip_until_s = 0.0
         assert not running.service.pool.members["gpt"].is_free(), "nor is it once that rest is over"
 
 
@@ -313,7 +313,7 @@ async def test_a_moved_conversation_stays_at_the_deployment_with_its_cache() -> 
 
     assert await answer_place(moved) == home
     assert await answer_place(call_in("cv_1", terms=Terms(home=("other", home)))) == before["cv_1"]
-    next(each for each in places if each.name == home).health.fail(rest_s=60)
+    next(each for each in places if each.name == home).health.fail(skip_s=60)
     assert await answer_place(moved) == before["cv_1"]
 
 
@@ -335,7 +335,7 @@ async def test_conversations_are_distributed_by_weight_equally_on_every_router()
 async def test_only_conversations_of_a_failing_deployment_move_and_they_return() -> None:
     places = targets(a=1, b=1, c=1)
     before = await deployments_of(*places)
-    places[1].health.fail(rest_s=60)
+    places[1].health.fail(skip_s=60)
     meanwhile = await deployments_of(*places)
     stayed = [name for name in CONVERSATIONS if meanwhile[name] == before[name]]
     assert stayed == [name for name in CONVERSATIONS if before[name] != "b"]

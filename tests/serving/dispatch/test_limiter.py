@@ -17,7 +17,7 @@ from conductor.model.terms import Terms
 from conductor.model.worker import Worker
 from serving.dispatch.limiter import Limiter
 from serving.dispatch.route import Route
-from serving.health import FAILURES_BEFORE_REST
+from serving.health import FAILURES_BEFORE_OPEN
 from serving.workers.scripted import ScriptedReply, ScriptedWorker
 from tests.serving.dispatch.routes import deployed, dispatcher, route, target
 from tests.states import until
@@ -25,7 +25,7 @@ from tests.states import until
 CALL = Call((Message.of("user", "hi"),))
 
 
-BEGUN = replace(CALL, terms=Terms(begins=True))
+BEGUN = replace(CALL, terms=Terms(is_first_paid_call=True))
 
 
 def full(name: str, *replies: ScriptedReply | str, slots: int = 1, longest_queue_s: float = inf) -> Route:
@@ -34,7 +34,7 @@ def full(name: str, *replies: ScriptedReply | str, slots: int = 1, longest_queue
 
 
 def of_key(payer: str, run: str = "", *, begins: bool = False) -> Call:
-    return replace(CALL, site=CallSite(run), terms=Terms(payer=payer, begins=begins))
+    return replace(CALL, site=CallSite(run), terms=Terms(payer=payer, is_first_paid_call=begins))
 
 
 async def hold(worker: Worker | Route, call: Call) -> None:
@@ -140,7 +140,7 @@ async def test_a_runs_first_call_is_rejected_after_its_maximum_queue_time():
         assert 1 <= caught.value.retry_after_s <= 300
         assert one.limiter.queued == 0
         patient = [asyncio.create_task(worker.open(CALL).__aenter__())]
-        batch = replace(CALL, terms=Terms(begins=True, priority="batch"))
+        batch = replace(CALL, terms=Terms(is_first_paid_call=True, priority="batch"))
         patient.append(asyncio.create_task(worker.open(batch).__aenter__()))
         await asyncio.sleep(0.2)
         assert one.limiter.queued == 2, "a run that others have worked for waits on, and so does who can wait"
@@ -235,11 +235,11 @@ async def test_a_skipped_worker_that_becomes_free_is_called_first():
     tasks = {each.name: await flood(each, 1) for each in (first, second, third)}
     task = asyncio.create_task(text_of(dispatcher(first, second, third), of_key("modest")))
     await until(lambda: first.limiter.queued == 1)
-    for _ in range(FAILURES_BEFORE_REST):
+    for _ in range(FAILURES_BEFORE_OPEN):
         first.health.fail()
     await leave(tasks["a"])
     await until(lambda: second.limiter.queued == 1, "the first one's circuit is open")
-    first.health.rests_until_s = 0.0
+    first.health.skip_until_s = 0.0
     await until(lambda: len(down.calls) == 2, "it left for the first")
     await leave(tasks["c"])
     reply, text = await task

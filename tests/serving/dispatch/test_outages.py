@@ -23,7 +23,7 @@ from serving.dispatch.build import retry_reserve
 from serving.dispatch.limiter import Limiter
 from serving.dispatch.resume_point import MARK
 from serving.dispatch.target import FAILING_S, KNOWN_CALLS, LEAST_S, START_S, usual_limit_s
-from serving.health import FAILURES_BEFORE_REST, PROBE_S, WINDOW, Health, WorkerHealth
+from serving.health import FAILURES_BEFORE_OPEN, PROBE_S, WINDOW, Health, WorkerHealth
 from serving.pool import Pool, build_pool
 from serving.settings.settings import Settings, parse
 from serving.traffic import OFTEN, RESERVE, RetryBudget
@@ -139,7 +139,7 @@ async def test_calls_that_end_in_long_silence_open_the_circuit(ends: str, monkey
     monkeypatch.setattr(targets, "LEAST_S", 0.1)
     async with faulty(Fault()) as upstream:
         own = pool(api(upstream.url, retry=ONCE, fallbacks=["b"]), INSTEAD)
-        for _ in range(FAILURES_BEFORE_REST):
+        for _ in range(FAILURES_BEFORE_OPEN):
             if ends == "at their deadline":
                 assert await ask_until(own, 0.6) == "Instead."
             else:
@@ -147,7 +147,7 @@ async def test_calls_that_end_in_long_silence_open_the_circuit(ends: str, monkey
                     await asyncio.wait_for(ask(own), 0.3)
         assert own.health["a"].circuit == "open"
         assert (await ask(own))[0] == "Instead."
-        own.health["a"].rests_until_s = 0.0
+        own.health["a"].skip_until_s = 0.0
         if ends == "at their deadline":
             assert await ask_until(own, 0.6) == "Instead."
         else:
@@ -175,7 +175,7 @@ async def test_clients_that_leave_do_not_open_a_healthy_workers_circuit(
                 yield reply
 
     worker = dispatcher(route(Starting(), health=health))
-    for _ in range(FAILURES_BEFORE_REST):
+    for _ in range(FAILURES_BEFORE_OPEN):
         start.clear()
         asking = asyncio.create_task(anext(aiter_of(worker)))
         await start.wait()
@@ -217,7 +217,7 @@ def test_the_first_token_limit_is_learned():
 async def test_a_thousand_requests_call_a_dead_worker_three_times():
     own = pool(DOWN | {"fallbacks": ["b"], "retry": QUICK}, INSTEAD)
     answers = [await ask(own)]
-    own.health["a"].rests_until_s += 600  # long enough for the other calls on a busy machine
+    own.health["a"].skip_until_s += 600  # long enough for the other calls on a busy machine
     answers += [await ask(own) for _ in range(999)]
     assert {text for text, _ in answers} == {"Instead."}
     assert len(script(own, "a").calls) == 3
@@ -233,10 +233,10 @@ async def test_calls_queued_for_a_dead_worker_are_not_sent_to_it():
     own = pool(DOWN | {"delay_s": 0.1, "max_concurrency": SLOTS, "fallbacks": ["b"], "retry": QUICK}, INSTEAD)
     answers = await asyncio.gather(*(ask(own) for _ in range(AT_ONCE)))
     assert {text for text, _ in answers} == {"Instead."}
-    assert len(script(own, "a").calls) <= SLOTS + FAILURES_BEFORE_REST
+    assert len(script(own, "a").calls) <= SLOTS + FAILURES_BEFORE_OPEN
     only_waited = [attempts for _, reply in answers if len(attempts := reply.attempts) == 1]
     skipped_attempts = [attempt for (attempt,) in only_waited if attempt.outcome == "left_alone"]
-    assert len(skipped_attempts) >= AT_ONCE - SLOTS - FAILURES_BEFORE_REST
+    assert len(skipped_attempts) >= AT_ONCE - SLOTS - FAILURES_BEFORE_OPEN
     assert {(each.worker, each.error) for each in skipped_attempts} == {("a", "WorkerUnavailable")}
     pattern = re.compile(
         r"a was skipped because its latest calls failed\. It will be tried again in [0-9.]+ s\. First failure: WorkerUnavailable: a was scripted to fail \(unavailable\)\."
@@ -271,9 +271,9 @@ async def test_when_the_circuit_may_close_one_queued_call_probes_the_worker():
     await until(lambda: script(own, "a").open_calls == 2)
     waiters = [asyncio.create_task(ask(own)) for _ in range(6)]
     await until(lambda: own.limiters["a"].queued == 6)
-    for _ in range(FAILURES_BEFORE_REST):
+    for _ in range(FAILURES_BEFORE_OPEN):
         own.health["a"].fail()
-    own.health["a"].rests_until_s = 0.0
+    own.health["a"].skip_until_s = 0.0
     for holder in holders:
         holder.cancel()
     texts = [text for text, _ in await asyncio.gather(*waiters)]
@@ -292,7 +292,7 @@ async def test_calls_queued_inside_a_dead_workers_deployment_are_not_sent():
             return "".join([delta.text async for delta in reply])
 
     assert set(await asyncio.gather(*(answer() for _ in range(20)))) == {"Instead."}
-    assert (len(inner.calls), health.failures) == (FAILURES_BEFORE_REST, FAILURES_BEFORE_REST)
+    assert (len(inner.calls), health.failures) == (FAILURES_BEFORE_OPEN, FAILURES_BEFORE_OPEN)
 
 
 async def test_one_call_probes_whether_the_worker_has_recovered():
@@ -300,20 +300,20 @@ async def test_one_call_probes_whether_the_worker_has_recovered():
     own = pool(DOWN | {"replies": replies, "delay_s": 0.05, "fallbacks": ["b"], "retry": QUICK}, INSTEAD)
     await ask(own)
     health = own.health["a"]
-    health.rests_until_s = 0.0
+    health.skip_until_s = 0.0
     assert health.circuit == "half_open"
     texts = [text for text, _ in await asyncio.gather(*(ask(own) for _ in range(20)))]
     assert sorted(texts) == ["Instead."] * 19 + ["Well."]
-    assert (health.circuit, health.rest_s) == ("closed", 0.0)
+    assert (health.circuit, health.skip_s) == ("closed", 0.0)
 
 
 async def test_a_failed_probe_is_not_retried():
     own = pool(DOWN | {"fallbacks": ["b"], "retry": QUICK}, INSTEAD)
     await ask(own)
-    own.health["a"].rests_until_s = 0.0
+    own.health["a"].skip_until_s = 0.0
     await ask(own)
     assert len(script(own, "a").calls) == 4
-    assert 5 < own.health["a"].rest_s <= 10, "it is left alone for twice as long as before"
+    assert 5 < own.health["a"].skip_s <= 10, "it is left alone for twice as long as before"
 
 
 async def test_if_no_worker_is_healthy_all_are_still_tried():
@@ -330,7 +330,7 @@ async def test_an_only_worker_is_always_called_without_a_probe():
     for _ in range(5):
         await fail(own)
     assert own.health["a"].circuit == "open"
-    own.health["a"].rests_until_s = 0.0
+    own.health["a"].skip_until_s = 0.0
     await asyncio.gather(*(fail(own) for _ in range(5)))
     assert len(script(own, "a").calls) == 10
 
@@ -444,9 +444,9 @@ async def test_an_unfinished_probe_does_not_close_the_circuit():
         INSTEAD,
     )
     await ask(own)
-    own.health["a"].rests_until_s = 0.0
+    own.health["a"].skip_until_s = 0.0
     async with own.members["a"].worker.open(CALL):
-        assert 0 < own.health["a"].rest_s <= PROBE_S
+        assert 0 < own.health["a"].skip_s <= PROBE_S
     assert own.health["a"].circuit == "half_open"
 
 
@@ -466,11 +466,11 @@ async def test_an_inconclusive_probe_permits_another_one_immediately(ends: str):
     async with AsyncExitStack() as stack:
         if ends == "client leaves the line":
             await stack.enter_async_context(own.limiters["a"].slot(CALL))
-        for _ in range(FAILURES_BEFORE_REST):
+        for _ in range(FAILURES_BEFORE_OPEN):
             health.fail()
-        health.rests_until_s = 0.0
+        health.skip_until_s = 0.0
         probe = asyncio.create_task(ask(own))
-        await until(lambda: probe.done() or health.rest_s)
+        await until(lambda: probe.done() or health.skip_s)
         if ends != "prompt is refused":
             assert (await ask(own))[0] == "Instead.", "one at a time"
             probe.cancel()
@@ -483,9 +483,9 @@ async def test_an_inconclusive_probe_permits_another_one_immediately(ends: str):
 async def test_a_rejected_probe_is_over_while_its_fallback_answers():
     a = {"name": "a", "replies": [{"error": "refused"}, "Well."], "fallbacks": ["b"], "retry": ONCE}
     own = pool(a, INSTEAD)
-    for _ in range(FAILURES_BEFORE_REST):
+    for _ in range(FAILURES_BEFORE_OPEN):
         own.health["a"].fail()
-    own.health["a"].rests_until_s = 0.0
+    own.health["a"].skip_until_s = 0.0
     async with own.members["a"].worker.open(CALL) as reply:
         assert reply.worker == "b"
         assert (await ask(own))[0] == "Well."
@@ -499,8 +499,8 @@ async def test_an_inconclusive_probe_of_a_deployment_permits_another_one_immedia
     here = target(inner, "here", slots=1, health=healths[0])
     there = target(ScriptedWorker("a", ["There."]), "there", slots=8, health=healths[1])
     line = dispatcher(deployed(here, there))
-    healths[1].rests_until_s = math.inf
-    for _ in range(FAILURES_BEFORE_REST):
+    healths[1].skip_until_s = math.inf
+    for _ in range(FAILURES_BEFORE_OPEN):
         healths[0].fail()
 
     async def answer() -> str:
@@ -510,7 +510,7 @@ async def test_an_inconclusive_probe_of_a_deployment_permits_another_one_immedia
     async with AsyncExitStack() as stack:
         if ends == "client leaves the line":
             await stack.enter_async_context(here.limiter.slot(CALL))
-        healths[0].rests_until_s = 0.0
+        healths[0].skip_until_s = 0.0
         probe = asyncio.create_task(answer())
         await until(lambda: probe.done() or here.limiter.queued)
         probe.cancel()
@@ -609,7 +609,7 @@ async def test_errors_caused_by_one_clients_request_do_not_open_the_circuit(
             with pytest.raises(WorkerError) as caught:
                 await ask(own)
             assert (type(caught.value), len(upstream.requests)) == (error, n), "it is not tried again"
-        assert (own.health["a"].circuit, own.health["a"].rest_s) == ("closed", 0)
+        assert (own.health["a"].circuit, own.health["a"].skip_s) == ("closed", 0)
         assert own.limiters["a"].n_slots == 64
         await own.aclose()
 
@@ -646,14 +646,14 @@ async def test_failures_of_one_keys_prompts_do_not_affect_other_keys(answer: Ans
         assert (await ask(own, call=of_key("other")))[0] == "Well."
         for n in range(10):
             assert (await ask(own, call=of_key("poisoner", f"poison {n}")))[0] == "Instead."
-        assert (own.health["a"].circuit, own.health["a"].rest_s) == ("closed", 0.0)
+        assert (own.health["a"].circuit, own.health["a"].skip_s) == ("closed", 0.0)
         assert own.limiters["a"].n_slots == 64
         assert (await ask(own, call=of_key("other")))[0] == "Well."
         upstream.respond = lambda _: answer
-        for n in range(FAILURES_BEFORE_REST):
+        for n in range(FAILURES_BEFORE_OPEN):
             assert (await ask(own, call=of_key("poisoner", f"poison {n}")))[0] == "Instead."
             assert (await ask(own, call=of_key("other")))[0] == "Instead."
-        assert own.health["a"].rest_s, "another key was told the same"
+        assert own.health["a"].skip_s, "another key was told the same"
         await own.aclose()
 
 
@@ -662,11 +662,11 @@ async def test_if_only_one_key_calls_two_failing_prompts_are_enough(answer: Answ
     async with serving(OpenAIWire()) as upstream:
         upstream.respond = lambda _: answer
         own = pool(api(upstream.url, retry=ONCE, fallbacks=["b"]), INSTEAD)
-        for _ in range(FAILURES_BEFORE_REST):
+        for _ in range(FAILURES_BEFORE_OPEN):
             await ask(own, call=of_key("only"))
-        assert not own.health["a"].rest_s, "one prompt may be to blame"
+        assert not own.health["a"].skip_s, "one prompt may be to blame"
         await ask(own, call=of_key("only", "something else"))
-        assert own.health["a"].rest_s
+        assert own.health["a"].skip_s
         await own.aclose()
 
 
@@ -681,14 +681,14 @@ async def test_a_key_with_failing_prompts_does_not_keep_the_circuit_open_for_oth
     async with serving(OpenAIWire()) as upstream:
         upstream.respond = lambda request: TO_ONE_PROMPT["a 500"] if "poison" in str(request.body) else Answer(text="Well.")  # fmt: skip
         own = pool(api(upstream.url, retry=ONCE, fallbacks=["b"]), INSTEAD)
-        for n in range(FAILURES_BEFORE_REST + 1):
+        for n in range(FAILURES_BEFORE_OPEN + 1):
             await ask(own, call=of_key("poisoner", f"poison {n}"))
         health = own.health["a"]
         assert health.circuit == "open", "nobody else called"
         assert (await ask(own, call=of_key("other")))[0] == "Instead."
-        health.rests_until_s = 0.0
+        health.skip_until_s = 0.0
         await ask(own, call=of_key("poisoner", "poison again"))
-        assert not health.rest_s, "its probe says nothing of other keys' prompts"
+        assert not health.skip_s, "its probe says nothing of other keys' prompts"
         assert (await ask(own, call=of_key("other")))[0] == "Well."
         assert health.circuit == "closed"
         await own.aclose()
@@ -717,7 +717,7 @@ async def test_a_failure_that_concerns_every_call_opens_the_circuit_immediately(
         own = pool(api(upstream.url, fallbacks=["b"]), INSTEAD)
         await ask(own, call=of_key("other"))
         await ask(own, call=of_key("one", "bad"))
-        assert own.health["a"].rest_s
+        assert own.health["a"].skip_s
         await own.aclose()
 
 

@@ -28,24 +28,24 @@ from serving.dispatch.conforming import Repair
 from serving.dispatch.fitting import ModelProfile
 from serving.dispatch.policy import (
     QUICK_S,
+    Action,
     Attempts,
     Change,
-    Failed,
+    FailedAttempt,
     Next,
     Retry,
-    Step,
     Stop,
-    Tries,
-    after,
+    WorkerAttempts,
     candidates,
     drop_too_short,
     last_error,
     longest_wait_s,
+    next_action,
     order,
     retry_wait_s,
 )
 from serving.dispatch.route import RetryRules, Route
-from serving.health import FAILURES_BEFORE_REST
+from serving.health import FAILURES_BEFORE_OPEN
 from serving.workers.scripted import ScriptedWorker
 from tests.serving.dispatch.routes import route
 
@@ -70,7 +70,7 @@ def named(name: str, profile: ModelProfile | None = None) -> Route:
 
 def after_failure(
     error: WorkerError,
-    tries: Tries | None = None,
+    tries: WorkerAttempts | None = None,
     *,
     call: Call = CALL,
     others: int = 1,
@@ -81,18 +81,18 @@ def after_failure(
     is_open: bool = False,
     reports_filter: bool = False,
     **state: Any,
-) -> Step:
-    """Return the step after the first failure at the first of several workers, at second 0.
+) -> Action:
+    """Return the action after the first failure at the first of several workers, at second 0.
 
     Args:
         error: error of the attempt.
         tries: attempts so far, or None for one.
         call: the call that failed.
         others: number of remaining workers.
-        took_s: see `Failed`.
-        wait_s: see `Failed`.
-        has_fallback: see `Failed`.
-        may_retry: see `Failed`.
+        took_s: see `FailedAttempt`.
+        wait_s: see `FailedAttempt`.
+        has_fallback: see `FailedAttempt`.
+        may_retry: see `FailedAttempt`.
         is_open: whether the circuit of the worker is open.
         reports_filter: see `ModelProfile`.
         state: fields of `Attempts`.
@@ -101,12 +101,14 @@ def after_failure(
     routes = [named(name, profile) for name in "abcd"[: 1 + others]]
     routes[0].retry = RULES
     if is_open:
-        for _ in range(FAILURES_BEFORE_REST):
+        for _ in range(FAILURES_BEFORE_OPEN):
             routes[0].health.fail()
-    attempts = Attempts(call, routes, [], begins=False, tries=tries or Tries(number=1))
+    attempts = Attempts(
+        call, routes, [], is_first_paid_call=False, worker_attempts=tries or WorkerAttempts(number=1)
+    )
     for name, value in state.items():
         setattr(attempts, name, value)
-    return after(Failed(error, took_s, wait_s, has_fallback, may_retry), attempts, now_s=0.0)
+    return next_action(FailedAttempt(error, took_s, wait_s, has_fallback, may_retry), attempts, now_s=0.0)
 
 
 def due(at_s: float) -> Call:
@@ -115,14 +117,14 @@ def due(at_s: float) -> Call:
 
 BEGUN = replace(CALL, prefix="It is")
 RETRY = Retry(0.2)
-STEPS: dict[str, tuple[WorkerError, dict[str, Any], Step]] = {
+ACTIONS: dict[str, tuple[WorkerError, dict[str, Any], Action]] = {
     "an outage": (DOWN, {}, RETRY),
     "a busy worker": (busy(), {}, RETRY),
     "a refusal": (REFUSED, {}, Next()),
     "a prompt that is too long": (ContextOverflow("It is too long."), {}, Next()),
     "a refusal of the last worker": (REFUSED, {"others": 0}, Stop()),
-    "the last attempt": (DOWN, {"tries": Tries(number=3)}, Next()),
-    "the last attempt at the last worker": (DOWN, {"tries": Tries(number=3), "others": 0}, Stop()),
+    "the last attempt": (DOWN, {"tries": WorkerAttempts(number=3)}, Next()),
+    "the last attempt at the last worker": (DOWN, {"tries": WorkerAttempts(number=3), "others": 0}, Stop()),
     "no retry budget": (DOWN, {"may_retry": False}, Next()),
     "a queue that is too long": (LineTooLong("It has too many calls."), {}, Next()),
     "a wait within Retry-After": (busy(20), {"wait_s": 20.0}, Retry(20.0)),
@@ -136,7 +138,7 @@ STEPS: dict[str, tuple[WorkerError, dict[str, Any], Step]] = {
     "a longer one beside a fallback": (busy(6), {"has_fallback": True, "wait_s": 6.0}, Next()),
     "a second short one beside a fallback": (
         busy(3),
-        {"has_fallback": True, "wait_s": 3.0, "tries": Tries(number=2, waited_s=3.0)},
+        {"has_fallback": True, "wait_s": 3.0, "tries": WorkerAttempts(number=2, waited_s=3.0)},
         Next(),
     ),
     "an open circuit beside a fallback": (DOWN, {"has_fallback": True, "is_open": True}, Next()),
@@ -146,49 +148,63 @@ STEPS: dict[str, tuple[WorkerError, dict[str, Any], Step]] = {
     "an answer without a word": (ENDED_EMPTY, {"may_ask_again": True}, RETRY),
     "another one": (ENDED_EMPTY, {"may_ask_again": False}, Next()),
     "an answer that broke off while it was read": (DOWN, {"had_answer": True}, Next()),
-    "a wrong answer": (INVALID, {"had_answer": True, "wrong": WRONG}, Change(Tries(repair=WRONG))),
+    "a wrong answer": (
+        INVALID,
+        {"had_answer": True, "invalid_answer": WRONG},
+        Change(WorkerAttempts(repair=WRONG)),
+    ),
     "a wrong answer of the last worker": (
         INVALID,
-        {"had_answer": True, "wrong": WRONG, "others": 0},
-        Change(Tries(repair=WRONG)),
+        {"had_answer": True, "invalid_answer": WRONG, "others": 0},
+        Change(WorkerAttempts(repair=WRONG)),
     ),
     "a wrong answer to a call to go on": (
         INVALID,
-        {"had_answer": True, "wrong": WRONG, "call": BEGUN, "tries": Tries("ask", number=1)},
-        Change(Tries("ask", WRONG)),
+        {
+            "had_answer": True,
+            "invalid_answer": WRONG,
+            "call": BEGUN,
+            "tries": WorkerAttempts("ask", number=1),
+        },
+        Change(WorkerAttempts("ask", WRONG)),
     ),
     "a wrong repair": (
         INVALID,
-        {"had_answer": True, "wrong": WRONG, "tries": Tries(number=1, repair=WRONG)},
+        {"had_answer": True, "invalid_answer": WRONG, "tries": WorkerAttempts(number=1, repair=WRONG)},
         Next(),
     ),
     "a refused turn at the end": (
         REFUSED,
-        {"call": BEGUN, "tries": Tries("prefill", number=1)},
-        Change(Tries("ask")),
+        {"call": BEGUN, "tries": WorkerAttempts("prefill", number=1)},
+        Change(WorkerAttempts("ask")),
     ),
-    "a refused call to go on": (REFUSED, {"call": BEGUN, "tries": Tries("ask", number=1)}, Next()),
-    "an outage at a turn at the end": (DOWN, {"call": BEGUN, "tries": Tries("prefill", number=1)}, RETRY),
-    "a filtered turn at the end": (FILTERED, {"call": BEGUN, "tries": Tries("prefill", number=1)}, Next()),
+    "a refused call to go on": (REFUSED, {"call": BEGUN, "tries": WorkerAttempts("ask", number=1)}, Next()),
+    "an outage at a turn at the end": (
+        DOWN,
+        {"call": BEGUN, "tries": WorkerAttempts("prefill", number=1)},
+        RETRY,
+    ),
+    "a filtered turn at the end": (
+        FILTERED,
+        {"call": BEGUN, "tries": WorkerAttempts("prefill", number=1)},
+        Next(),
+    ),
     "a filter": (FILTERED, {}, Next()),
     "a filter that clients are told of": (FILTERED, {"reports_filter": True}, Stop(is_final=True)),
 }
 
 
-def is_same(one: Step, other: Step) -> bool:
+def is_same(one: Action, other: Action) -> bool:
     if isinstance(one, Change) and isinstance(other, Change):
-        return (one.tries.form, one.tries.repair, one.tries.number) == (
-            other.tries.form,
-            other.tries.repair,
-            other.tries.number,
-        )
+        mine, expected = one.worker_attempts, other.worker_attempts
+        return (mine.form, mine.repair, mine.number) == (expected.form, expected.repair, expected.number)
     return one == other
 
 
-@pytest.mark.parametrize(("error", "state", "step"), STEPS.values(), ids=STEPS.keys())
-def test_each_error_has_the_expected_next_step(error: WorkerError, state: dict[str, Any], step: Step):
-    next_step = after_failure(error, **state)
-    assert is_same(next_step, step), next_step
+@pytest.mark.parametrize(("error", "state", "action"), ACTIONS.values(), ids=ACTIONS.keys())
+def test_each_error_has_the_expected_next_action(error: WorkerError, state: dict[str, Any], action: Action):
+    next_one = after_failure(error, **state)
+    assert is_same(next_one, action), next_one
 
 
 ERRORS = st.sampled_from([DOWN, LATE, busy(), busy(1), busy(30), REFUSED, FILTERED, INVALID])
@@ -214,7 +230,7 @@ def test_calls_are_limited_by_the_settings_and_continue_while_workers_remain(
 ):
     step = after_failure(
         error,
-        Tries(number=number),
+        WorkerAttempts(number=number),
         others=others,
         took_s=took_s,
         wait_s=wait_s,
@@ -310,13 +326,13 @@ def test_only_suitable_workers_are_candidates(call: Call, kinds: Sequence[str], 
 )
 def test_after_a_prompt_was_too_long_only_longer_contexts_are_tried(kinds: list[str], names: list[str]):
     queue = [named(name, LESS[kind]) for name, kind in zip("abcde", kinds, strict=False)]
-    attempts = Attempts(CALL, queue, [], begins=False)
+    attempts = Attempts(CALL, queue, [], is_first_paid_call=False)
     drop_too_short(attempts)
     assert [each.name for each in attempts.queue] == names
 
 
 def resting(candidate: Route) -> None:
-    candidate.health.rest(60)
+    candidate.health.skip(60)
 
 
 def slow(candidate: Route) -> None:

@@ -39,7 +39,7 @@ async def test_a_conversation_continues_at_its_deployment():
     worker = dispatcher(deployed(*places))
     call = Call(talk("w", "account-b"))
     assert {await ask(worker, call) for _ in range(20)} == {"b"}
-    places[1].health.fail(rest_s=60)
+    places[1].health.fail(skip_s=60)
     assert "b" not in {await ask(worker, call) for _ in range(5)}
 
 

@@ -26,7 +26,7 @@ from serving.dispatch.build import HEDGE_SHARE
 from serving.dispatch.limiter import Limiter
 from serving.dispatch.policy import HEDGE_KNOWN_CALLS
 from serving.dispatch.target import Target
-from serving.health import FAILURES_BEFORE_REST, WINDOW, WorkerHealth
+from serving.health import FAILURES_BEFORE_OPEN, WINDOW, WorkerHealth
 from serving.traffic import RetryBudget
 from serving.workers.vllm import Chunk, EngineCall, VllmWorker
 from tests.serving.dispatch.routes import deployed, dispatcher, route, target
@@ -267,7 +267,7 @@ async def test_no_hedge_is_sent_to_a_worker_whose_circuit_has_opened():
     it.inner.delays_s = repeat(FAST * 3)
     asking = asyncio.create_task(it.ask())
     await until(lambda: it.inner.n_open)
-    for _ in range(FAILURES_BEFORE_REST):
+    for _ in range(FAILURES_BEFORE_OPEN):
         it.health.fail()
     assert ((await asking).output, it.inner.n_calls) == ("call 1 said so", 1)
 

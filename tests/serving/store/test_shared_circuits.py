@@ -106,12 +106,12 @@ async def test_a_circuit_opens_and_closes_at_other_routers_within_a_second(
         await one.ask(3)
         await until(lambda: other.a.circuit == "open", "it is told", WITHIN_S)
         assert other.a.is_open_elsewhere
-        assert other.a.rest_s == pytest.approx(one.a.rest_s, abs=0.5)
+        assert other.a.skip_s == pytest.approx(one.a.skip_s, abs=0.5)
         assert (await other.ask(), other.calls) == ("Instead.", 0)
-        one.a.rests_until_s = 0.0
+        one.a.skip_until_s = 0.0
         assert await one.ask() == "Well."
         await until(lambda: other.a.circuit == "closed", "it is told of the end, too", WITHIN_S)
-        assert (await other.ask(), other.a.rest_s) == ("Well.", 0.0)
+        assert (await other.ask(), other.a.skip_s) == ("Well.", 0.0)
     messages = [record.message for record in caplog.records if "router" in record.message]
     assert [" ".join(each.split()[:4]) for each in messages] == ["Worker a fails at", "Worker a is no"]
 
@@ -157,7 +157,7 @@ async def test_a_router_with_successful_calls_ignores_anothers_open_circuit(addr
         assert await other.ask() == "Well."
         await other.ask()
         assert (other.a.failures_in_a_row, other.a.circuit) == (1, "closed"), "it was answered since"
-        one.a.rests_until_s = 0.0
+        one.a.skip_until_s = 0.0
         await one.ask()  # its probe fails, which extends the same opening
         await one.circuits.look()
         await other.circuits.look()

@@ -69,7 +69,7 @@ class MessagesDialect(Dialect):
         another.
         """
         status = errors.row(error).status
-        return FINAL if is_paid and not is_joined and errors.is_asked_again(status) else status
+        return FINAL if is_paid and not is_joined and errors.clients_retry(status) else status
 
 
 def _to_request(prompt: Prompt) -> ApiRequest:

@@ -41,7 +41,7 @@ def echo_of_newest(record: Record) -> Mapping[str, Any]:
 
 
 def as_of(records: RunRecords, part: int) -> RunRecords | None:
-    """Return the run as it was when the response `part` ended, or None if that has not begun."""
+    """Return the run as it was when the response `part` ended, or None if the response has not started."""
     record = records.record
     if part > part_of(record):
         return None
