@@ -54,7 +54,7 @@ def trim_when_idle() -> None:
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
-        _Trimmer(trim).look()
+        _Trimmer(trim).poll()
 
 
 class _Trimmer:
@@ -64,14 +64,14 @@ class _Trimmer:
         self._trim, self._loop = trim, asyncio.get_running_loop()
         self._cpu_s, self._least_bytes = time.process_time(), _resident_bytes()
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Trim if the process is idle and has grown, and schedule the next check."""
         cpu_s, self._cpu_s = self._cpu_s, time.process_time()
         is_idle = self._cpu_s - cpu_s < IDLE * LOOK_EVERY_S
         if is_idle and _resident_bytes() > GROWN * self._least_bytes:
             gc.collect()
             self._loop.run_in_executor(None, self._trim, 0).add_done_callback(self._note)
-        self._loop.call_later(LOOK_EVERY_S, self.look)
+        self._loop.call_later(LOOK_EVERY_S, self.poll)
 
     def _note(self, _: object) -> None:
         self._least_bytes = _resident_bytes()

@@ -86,8 +86,8 @@ class Room:
                 f"This key or its team has used its fair share of the server's limit of {self._what}"
             )
 
-    def take(self, account: Account, n: int = 1) -> None:
-        """Check that an account may take `n` units of the resource, and take them. Release them with `leave`.
+    def acquire(self, account: Account, n: int = 1) -> None:
+        """Check that an account may take `n` units of the resource, and acquire them. Release them with `release`.
 
         Raises:
             Overloaded: see `check`.
@@ -96,7 +96,7 @@ class Room:
         if n:
             self._add(account, n)
 
-    def leave(self, account: Account, n: int = 1) -> None:
+    def release(self, account: Account, n: int = 1) -> None:
         """Release `n` units."""
         self._add(account, -n)
 
@@ -105,13 +105,13 @@ class Room:
         """Take `n` units of the resource until the block ends.
 
         Raises:
-            Overloaded: see `take`.
+            Overloaded: see `acquire`.
         """
-        self.take(account, n)
+        self.acquire(account, n)
         try:
             yield
         finally:
-            self.leave(account, n)
+            self.release(account, n)
 
     def _add(self, account: Account, n: int) -> None:
         self.in_use += n
@@ -141,9 +141,9 @@ class Share:
             Overloaded: there is no room for `n`. The part keeps its size.
         """
         if n > self.n:
-            self._room.take(self._account, n - self.n)
+            self._room.acquire(self._account, n - self.n)
         else:
-            self._room.leave(self._account, self.n - n)
+            self._room.release(self._account, self.n - n)
         self.n = n
 
 

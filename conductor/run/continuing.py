@@ -109,10 +109,10 @@ class PartialAnswer:
             return None
         return CallResult(self.text, self.worker, "", Usage(), Decimal(0), None, reasoning=self.reasoning)
 
-    def result_of_open(self, failed: tuple[Attempt, ...]) -> CallResult | None:
+    def result_of_open(self, attempts: tuple[Attempt, ...]) -> CallResult | None:
         """Return the result while a call for the rest is open, whose usage is unknown."""
         result = self.result
-        return result and replace(result, usage=None, attempts=failed)
+        return result and replace(result, usage=None, attempts=attempts)
 
     def explain(self, error: WorkerError, why: str = "") -> None:
         """Append to the message of `error` how much of the answer the reader has received, and the reason `why`."""

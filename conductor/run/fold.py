@@ -256,8 +256,8 @@ def _break_step(step: StepRecord, event: StepBreak) -> StepRecord:
         return _cut_step(replace(step, result=event.result), "planned", event.at_s, event.failure)
     took_s = event.at_s - (event.at_s if step.started_s is None else step.started_s)
     worker = str(event.failure.get("worker") or step.worker)
-    failed = Attempt.of(worker, event.failure, took_s=took_s)
-    return _without_call(replace(step, status="planned"), (*event.failure.attempts, failed))
+    attempt = Attempt.of(worker, event.failure, took_s=took_s)
+    return _without_call(replace(step, status="planned"), (*event.failure.attempts, attempt))
 
 
 def _cut_step(step: StepRecord, status: StepStatus, at_s: float, why: Failure = CUT) -> StepRecord:

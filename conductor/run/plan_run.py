@@ -205,8 +205,8 @@ class PlanRun:
                 if not await self._go_on(index, recorded, exc):
                     if last_error is None or not so_far.breaks or index in self._replies:
                         raise
-                    failed = Attempt.of(exc.worker or step.worker, Failure.of(exc))
-                    raise so_far.end(last_error, (*exc.attempts, failed)) from exc
+                    attempt = Attempt.of(exc.worker or step.worker, Failure.of(exc))
+                    raise so_far.end(last_error, (*exc.attempts, attempt)) from exc
                 last_error = exc
 
     async def _go_on(self, index: int, recorded: StepRecord, error: WorkerError) -> bool:

@@ -133,8 +133,8 @@ class AccountPolicy(BaseModel, frozen=True):
     @property
     def limits_workers(self) -> bool:
         """True if the policy restricts which workers may be called."""
-        named = (self.workers, self.providers, self.regions)
-        return self.local_only or bool(self.exclude_workers) or any(each is not None for each in named)
+        limits = (self.workers, self.providers, self.regions)
+        return self.local_only or bool(self.exclude_workers) or any(each is not None for each in limits)
 
     def allows_model(self, name: str) -> bool:
         return self.models is None or name in self.models

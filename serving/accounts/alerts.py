@@ -63,13 +63,13 @@ async def _new_alerts(database: Database, percents: Collection[int], now_us: int
     )
     is_its = and_(window.subject == budget.c.subject, window.period == budget.c.period)
     least = budget.c.cap // 100 * min(percents)  # not spent * 100, which may overflow its column
-    spent = (
+    spending_query = (
         select(window.subject, window.period, window.starts, window.spent, budget.c.cap)
         .select_from(spend_window.join(budget, is_its))
         .where(is_under_way, budget.c.cap > 0, window.spent >= least)
     )
     async with database.reading() as connection:
-        rows = (await connection.execute(spent)).mappings().all()
+        rows = (await connection.execute(spending_query)).mappings().all()
         if not rows:
             return []
         subjects = {row["subject"] for row in rows}

@@ -93,10 +93,12 @@ async def read_spending(database: Database, subject: str) -> list[Spending]:
     starts: dict[Period, int] = {"day": day, "month": month}
     window, under_way = spend_window.c, or_(*(_is_window(*each) for each in starts.items()))
     caps = select(budget.c.period, budget.c.cap).where(budget.c.subject == subject)
-    spent = select(window.period, window.spent, window.held).where(window.subject == subject, under_way)
+    spending_query = select(window.period, window.spent, window.held).where(
+        window.subject == subject, under_way
+    )
     async with database.reading() as connection:
         cap_of = {row.period: row.cap for row in await connection.execute(caps)}
-        spent_of = {row.period: (row.spent, row.held) for row in await connection.execute(spent)}
+        spent_of = {row.period: (row.spent, row.held) for row in await connection.execute(spending_query)}
     windows: list[Spending] = []
     for period in starts:
         cap, (spent_pico, held_pico) = cap_of.get(period), spent_of.get(period, (0, 0))

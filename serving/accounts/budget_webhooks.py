@@ -73,9 +73,9 @@ class BudgetWebhooks:
         while True:
             await asyncio.sleep(self._look_s * random.uniform(0.8, 1.2))
             with suppress(StoreUnavailable, StoreError):  # already logged by the store's writer
-                await self.look()
+                await self.poll()
 
-    async def look(self) -> int:
+    async def poll(self) -> int:
         """Record alerts for the spending, send those that are due, and return their number, delivered or not."""
         settings = self._settings()
         if settings.url is None or not settings.budget_percent or not self._store.address.may_hold_something:

@@ -197,17 +197,17 @@ class Directory:
         several.
         """
         keys = await self._keys(KEYS.where(or_(api_key.c.id == reference, api_key.c.name == reference)))
-        named = [key for key in keys if key.state(self._now_us) not in ("revoked", "expired")]
-        chosen = [key for key in keys if key.id == reference] or named
-        if not chosen:
+        usable_keys = [key for key in keys if key.state(self._now_us) not in ("revoked", "expired")]
+        matches = [key for key in keys if key.id == reference] or usable_keys
+        if not matches:
             raise UnknownName(
                 f"No active key is named {quote(reference)}, and no key has this id. `podium keys list` lists the keys.",
                 param="key",
             )
-        if len(chosen) > 1:
-            ids = ", ".join(key.id for key in chosen)
-            raise BadTask(f"{len(chosen)} keys are named {quote(reference)}. Use the id of one: {ids}.", param="key")  # fmt: skip
-        return chosen[0]
+        if len(matches) > 1:
+            ids = ", ".join(key.id for key in matches)
+            raise BadTask(f"{len(matches)} keys are named {quote(reference)}. Use the id of one: {ids}.", param="key")  # fmt: skip
+        return matches[0]
 
     async def change_key(self, reference: str, edit: KeyEdit) -> KeyInfo:
         """Change the scopes or the expiry of a key. Every replica applies the change within 10 s.

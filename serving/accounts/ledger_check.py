@@ -65,5 +65,5 @@ async def find_faults(database: Database) -> list[str]:
 async def read_totals(database: Database) -> tuple[int, int, int, int]:
     """Return the number and sum in pico-dollars of all entries, and of all open holds."""
     async with database.reading() as connection:
-        entries, spent, holds, held_sum = (await connection.execute(text(TOTALS))).one()
-        return int(entries), int(spent), int(holds), int(held_sum)
+        entries, spent_sum, holds, held_sum = (await connection.execute(text(TOTALS))).one()
+        return int(entries), int(spent_sum), int(holds), int(held_sum)

@@ -86,9 +86,9 @@ async def list_teams(request: Request) -> Teams:
 @router.post("/teams/{id}", responses={404: ABSENT})
 async def change_team(request: Request, caller: Admin, id: str, body: TeamChange) -> TeamBody:
     """Enable or disable a team. The keys of a disabled team are rejected."""
-    changed = await _directory(request).switch_team(id, on=body.enabled)
-    _note(request, caller, "team enabled or disabled", team_id=changed.id, enabled=body.enabled)
-    return TeamBody.of(changed)
+    team = await _directory(request).switch_team(id, on=body.enabled)
+    _note(request, caller, "team enabled or disabled", team_id=team.id, enabled=body.enabled)
+    return TeamBody.of(team)
 
 
 @router.post("/keys", status_code=201, responses={400: BAD, 404: ABSENT})
@@ -126,16 +126,16 @@ async def change_key(request: Request, caller: Admin, id: str, body: KeyChange) 
     All replicas apply the change within 10 s. Open runs of the key continue to their end. If it loses a scope, its
     event streams end.
     """
-    changed = await _directory(request).change_key(id, body.edit)
+    key = await _directory(request).change_key(id, body.edit)
     _note(
         request,
         caller,
         "key changed",
-        changed_key_id=changed.id,
-        scopes=sorted(changed.scopes),
-        expires=iso(changed.expires_us),
+        changed_key_id=key.id,
+        scopes=sorted(key.scopes),
+        expires=iso(key.expires_us),
     )
-    return Key.of(changed)
+    return Key.of(key)
 
 
 @router.delete("/keys/{id}", responses={404: ABSENT})
@@ -207,9 +207,9 @@ async def set_team_policy(request: Request, caller: Admin, id: str, body: Accoun
     All replicas apply the change within 10 s. Open runs continue under the previous policy.
     """
     check_names(body, _service(request).pool.written)
-    changed = await _directory(request).change_team_policy(id, body)
-    _note(request, caller, "team policy set", team_id=changed.id, policy=changed.policy.stated())
-    return PolicyBody.of(changed)
+    team = await _directory(request).change_team_policy(id, body)
+    _note(request, caller, "team policy set", team_id=team.id, policy=team.policy.stated())
+    return PolicyBody.of(team)
 
 
 @router.get("/keys/{id}/policy", responses={404: ABSENT})
@@ -222,9 +222,9 @@ async def get_key_policy(request: Request, id: str) -> PolicyBody:
 async def set_key_policy(request: Request, caller: Admin, id: str, body: AccountPolicy) -> PolicyBody:
     """Change the policy of a key. It can only restrict what the policy of the key's team allows."""
     check_names(body, _service(request).pool.written)
-    changed = await _directory(request).change_key_policy(id, body)
-    _note(request, caller, "key policy set", set_key_id=changed.id, policy=changed.policy.stated())
-    return PolicyBody.of(changed)
+    key = await _directory(request).change_key_policy(id, body)
+    _note(request, caller, "key policy set", set_key_id=key.id, policy=key.policy.stated())
+    return PolicyBody.of(key)
 
 
 @router.post("/reload", responses={400: BAD})

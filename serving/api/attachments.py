@@ -67,14 +67,14 @@ async def attach(request: ApiRequest, caller: Caller, store: BatchStore, service
     """Return `request` with the content of each stored file that it names. Nothing is loaded beyond the
     limits of a body and of memory. Raise BadTask for files that are missing, hidden, or neither PDF nor text.
     """
-    named, settings = _list_named_files(request), service.settings()
-    ids = {part.id: request.place(index, number) for index, number, part in named}
+    mentions, settings = _list_named_files(request), service.settings()
+    ids = {part.id: request.place(index, number) for index, number, part in mentions}
     if len(ids) > MOST_KEPT:
         raise BadTask(
             f"A request may name at most {MOST_KEPT} files by id. Send fewer files.", param="file_id"
         )
     files = {id: await _find(id, place, caller, store) for id, place in ids.items()}
-    n_bytes = sum(files[part.id].n_bytes for _, _, part in named)  # a file counts once per mention
+    n_bytes = sum(files[part.id].n_bytes for _, _, part in mentions)  # a file counts once per mention
     max_bytes = settings.limits.max_body_bytes
     if n_bytes > max_bytes:
         raise TooLarge(

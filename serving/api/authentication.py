@@ -301,8 +301,8 @@ def _is_local(server: str, headers: Headers) -> bool:
     HAProxy connects to replicas over loopback even for requests from other machines, and names the client in
     a header. So behind HAProxy, a request without that header is not local.
     """
-    named = [_text(value) for name, value in headers if name in CLIENTS]
-    if not named and os.environ.get(BEHIND_HAPROXY) == "1":
+    header_values = [_text(value) for name, value in headers if name in CLIENTS]
+    if not header_values and os.environ.get(BEHIND_HAPROXY) == "1":
         return False
-    clients = [client.strip() for value in named for client in value.split(",")]
+    clients = [client.strip() for value in header_values for client in value.split(",")]
     return all(map(is_loopback, (server, *clients)))

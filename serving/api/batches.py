@@ -145,10 +145,10 @@ async def cancel(request: Request, id: str) -> Response:
             return batch
         return replace(batch, status="cancelling", stamps=batch.stamps | {"cancelling": batches.now_us()})
 
-    changed = await batches.store.change(id, change)
-    if not caller.reads(changed.account):
-        return success({"id": id, "object": "batch", "status": changed.status})
-    return success(await _show(request, changed))
+    new_batch = await batches.store.change(id, change)
+    if not caller.reads(new_batch.account):
+        return success({"id": id, "object": "batch", "status": new_batch.status})
+    return success(await _show(request, new_batch))
 
 
 async def _show(request: Request, batch: Batch) -> Json:

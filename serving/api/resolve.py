@@ -221,8 +221,11 @@ def _check_given_plan(
     team.members_for(task)
     used = tuple(dict.fromkeys(step.worker for step in plan.steps))
     allowed = used if task.workers is None else task.workers
-    for field, refused in (("exclude_workers", set(task.exclude_workers)), ("workers", {*used} - {*allowed})):
-        if needed := refused.intersection(used):
+    for field, forbidden_names in (
+        ("exclude_workers", set(task.exclude_workers)),
+        ("workers", {*used} - {*allowed}),
+    ):
+        if needed := forbidden_names.intersection(used):
             message = f"The plan uses worker {min(needed)!r}, which podium.{field} does not allow."
             raise BadTask(message, param=f"podium.{field}")
     workers = task.workers if source == "client" else used

@@ -58,16 +58,16 @@ async def find_tool_answer(request: ApiRequest, dialect: Dialect, service: Servi
     conversation, param = request.conversation, dialect.turns_field
     answered = [n for n, m in enumerate(conversation) if m.role == "assistant" and not m.tool_calls]
     newest = conversation[answered[-1] + 1 if answered else 0 :]
-    named = [
+    results_by_call = [
         (name, result)
         for m in newest
         for result in m.tool_results
         if (name := ids.read(result.id, param)) is not None
     ]
-    if not named:
+    if not results_by_call:
         return None
-    run_id, results = named[-1][0].run_id, dict[int, ToolResult]()
-    for name, result in named:
+    run_id, results = results_by_call[-1][0].run_id, dict[int, ToolResult]()
+    for name, result in results_by_call:
         if name.run_id == run_id and not _same(results.setdefault(name.number, result), result):
             raise BadTask(f"The tool call {result.id} has two different results. Send only one.", param=param)
     last_asked = max((n for n, m in enumerate(newest) if m.role == "assistant"), default=-1)

@@ -148,9 +148,11 @@ class DatabaseBatchStore:
             row = result.first()
             if row is None:
                 raise KeyError(id)
-            changed = change(_batch(row.body))
-            await connection.execute(update(batch_table).where(batch_table.c.id == id).values(_row(changed)))
-        return changed
+            new_batch = change(_batch(row.body))
+            await connection.execute(
+                update(batch_table).where(batch_table.c.id == id).values(_row(new_batch))
+            )
+        return new_batch
 
     async def take(self) -> list[Batch]:
         if not self._store.address.may_hold_something:

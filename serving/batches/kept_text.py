@@ -74,9 +74,9 @@ def kept_in_steps(
             limits.check(number, line)
         if len(line) > STEP_BYTES:
             yield
-        changed = yield from _kept_line(line, redact, ids, repack)
-        if changed is not line:
-            pieces += content[done:begin], changed
+        new_line = yield from _kept_line(line, redact, ids, repack)
+        if new_line is not line:
+            pieces += content[done:begin], new_line
             done = end
     whole = b"".join([*pieces, content[done:]]) if pieces else content
     return whole if not whole or whole.endswith(b"\n") else whole + b"\n"
@@ -101,8 +101,8 @@ def _kept_line(
         return orjson.dumps(value) if has_changed else line
     except (orjson.JSONDecodeError, orjson.JSONEncodeError):  # not JSON, or nested too deeply to be written
         text = line.decode("utf-8", "replace")
-        changed = yield from steps_of(redact, text)
-        return line if changed == text else changed.encode()
+        new_text = yield from steps_of(redact, text)
+        return line if new_text == text else new_text.encode()
 
 
 def _too_large(number: int, what: str, most: int, setting: str) -> TooLarge:
@@ -125,5 +125,5 @@ def kept_content(content: bytes, redact: Redactor, most: int) -> Steps[bytes]:
             f"file: a text file may have at most {most} bytes (limits.max_text_bytes). Split it.",
             param="file",
         )
-    changed = yield from steps_of(redact, text)
-    return content if changed is text else changed.encode()
+    new_text = yield from steps_of(redact, text)
+    return content if new_text is text else new_text.encode()

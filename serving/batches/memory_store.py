@@ -79,8 +79,8 @@ class MemoryBatchStore:
         return sum(each.is_open and same_owner(each.account, account) for each in self._batches.values())
 
     async def change(self, id: str, change: Change) -> Batch:
-        self._batches[id] = changed = change(self._batches[id])
-        return changed
+        self._batches[id] = new_batch = change(self._batches[id])
+        return new_batch
 
     async def take(self) -> list[Batch]:
         """Return nothing, because there is no other replica."""
@@ -91,8 +91,8 @@ class MemoryBatchStore:
 
     async def counts(self, batch_id: str) -> tuple[int, int]:
         results = self._results.get(batch_id, {}).values()
-        failed = sum(result.is_error for result in results)
-        return len(results) - failed, failed
+        n_failed = sum(result.is_error for result in results)
+        return len(results) - n_failed, n_failed
 
     async def numbers(self, batch_id: str) -> set[int]:
         return set(self._results.get(batch_id, {}))

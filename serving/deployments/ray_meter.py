@@ -70,9 +70,9 @@ def _metric(instrument: Instrument) -> Any:
 def sample(meter: MeasurementSink, levels: Callable[[], Iterable[Measurement]]) -> None:
     """Report the gauges that `levels` returns, in a thread, so that they continue while the loop is busy."""
 
-    def forever() -> None:
+    def report_forever() -> None:
         while True:
             report(meter, levels())
             time.sleep(SAMPLED_EVERY_S)
 
-    threading.Thread(target=forever, name="levels", daemon=True).start()
+    threading.Thread(target=report_forever, name="levels", daemon=True).start()

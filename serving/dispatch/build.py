@@ -56,9 +56,9 @@ def dispatcher(
     own: WorkerSettings, routes: Mapping[str, Route], settings: Settings, before: Sequence[str] = ()
 ) -> Dispatcher:
     chain = chain_of(own, settings)
-    chosen = {each.worker: each.why for each in chain if each.why}
+    reasons = {each.worker: each.why for each in chain if each.why}
     line = [routes[name] for name in (own.name, *(each.worker for each in chain))]
-    return Dispatcher(line, chosen, [routes[name] for name in before])
+    return Dispatcher(line, reasons, [routes[name] for name in before])
 
 
 def build_routes(clients: Mapping[str, Worker], settings: Settings, health: Health) -> dict[str, Route]:

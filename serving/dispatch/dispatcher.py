@@ -61,11 +61,11 @@ class Dispatcher:
     def __init__(
         self,
         routes: Sequence[Route],
-        chosen: Mapping[str, str] = MappingProxyType({}),
+        fallback_reasons: Mapping[str, str] = MappingProxyType({}),
         before: Sequence[Route] = (),
     ) -> None:
         """Create the dispatcher of `routes[0]` and its fallbacks. `before` are called first, except with tools."""
-        self.name, self._routes, self._chosen = routes[0].name, tuple(routes), chosen
+        self.name, self._routes, self._fallback_reasons = routes[0].name, tuple(routes), fallback_reasons
         self._before = tuple(before)
 
     @property
@@ -98,7 +98,7 @@ class Dispatcher:
             with ExitStack() as expected:
                 reply = await self._answer(opened, expected, attempts)
             reply.attempts = (*attempts.failures, *reply.attempts)
-            if how := self._chosen.get(attempts.route.name):
+            if how := self._fallback_reasons.get(attempts.route.name):
                 note = f"{attempts.route.name} answered in place of {self.name}. Podium chose this fallback {how}."
                 reply.notes = (note, *reply.notes)
             yield reply

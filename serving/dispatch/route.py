@@ -182,7 +182,7 @@ class Route:
     async def _open_one(
         self, opened: AsyncExitStack, call: Call, hold: AttemptHold | None, watch: Watch, rules: QueueRules
     ) -> tuple[Target, Reply, int]:
-        failed: list[Attempt] = []
+        failures: list[Attempt] = []
         targets = self._order(call)
         estimate = input_estimate(call)
         for number, target in enumerate(targets, 1):
@@ -192,8 +192,8 @@ class Route:
             terms = call.terms
             has_fallback = terms.has_fallback or any(each.is_free for each in others)
             attempt = call
-            if failed or has_fallback != terms.has_fallback:
-                site = replace(call.site, attempt=call.site.attempt + len(failed))
+            if failures or has_fallback != terms.has_fallback:
+                site = replace(call.site, attempt=call.site.attempt + len(failures))
                 attempt = replace(call, site=site, terms=replace(terms, has_fallback=has_fallback))
             try:
                 opening = target.open(attempt, hold, watch, rules)
@@ -201,16 +201,16 @@ class Route:
             except WorkerError as exc:
                 target.correct(-estimate)
                 if not others or not _may_differ(exc):
-                    exc.attempts = (*failed, *exc.attempts)
+                    exc.attempts = (*failures, *exc.attempts)
                     raise
                 took_s = time.monotonic() - began_s
                 if isinstance(exc, LineTooLong):
                     rules = dataclasses.replace(rules, waited_s=rules.waited_s + exc.waited_s)
                 call = await call_again(call, hold, exc)
                 failed_attempt = Attempt.of(self.name, Failure.of(exc), took_s=took_s)  # includes its charges
-                failed += [*exc.attempts, replace(failed_attempt, deployment=target.name)]
+                failures += [*exc.attempts, replace(failed_attempt, deployment=target.name)]
             else:
-                reply.attempts = (*failed, *reply.attempts)
+                reply.attempts = (*failures, *reply.attempts)
                 return target, reply, estimate
         raise AssertionError("there is at least one deployment")
 
@@ -233,8 +233,8 @@ class Route:
                 detail="Every deployment has reached its `requests_per_minute` or `tokens_per_minute`.",
             )
         conversation = conversation_in_cache(call, self.profile.model)
-        drawn = sorted(self._others(call, ready) or ready, key=lambda each: _draw(conversation, each))
-        drawn.sort(key=lambda each: (self.name, each.name) != call.terms.home)
+        ranking = sorted(self._others(call, ready) or ready, key=lambda each: _draw(conversation, each))
+        ranking.sort(key=lambda each: (self.name, each.name) != call.terms.home)
         writer = self._writer(call)
         healthy = [each for each in ready if not each.health.skip_s]
 
@@ -244,7 +244,7 @@ class Route:
             is_full = is_full or (bool(conversation) and _is_uneven(each, healthy))
             return skip_s, is_broken, not writer or each.account != writer, is_full
 
-        return sorted(drawn, key=reluctance)
+        return sorted(ranking, key=reluctance)
 
     def _others(self, call: Call, targets: Sequence[Target]) -> list[Target]:
         """Return the targets to which the call has not been sent."""

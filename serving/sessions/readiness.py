@@ -57,15 +57,15 @@ class Readiness:
 
 def _conductor(pool: Pool, down: list[str], health: ConductorHealth) -> Json | None:
     """Return why runs get no plan from the conductor, or None if the conductor works or there is none."""
-    chosen = pool.settings.conductor
-    if chosen is None:
+    conductor = pool.settings.conductor
+    if conductor is None:
         return None
-    state: Json = {"worker": chosen.worker, "failures_in_a_row": health.failures}
-    if down and not pool.may_answer(chosen.worker, down) and pool.may_answer(chosen.worker, ()):
+    state: Json = {"worker": conductor.worker, "failures_in_a_row": health.failures}
+    if down and not pool.may_answer(conductor.worker, down) and pool.may_answer(conductor.worker, ()):
         return state | {"reason": "its engine is not ready"}
     if health.is_degraded:
         return state | {"reason": health.reason}
-    own = pool.health[chosen.worker]
+    own = pool.health[conductor.worker]
     first = own.first_fault.description if own.first_fault else "its calls fail at another router"
     return state | {"reason": first} if own.is_failing else None
 

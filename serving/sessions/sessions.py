@@ -303,8 +303,8 @@ class Sessions(SessionRegistry):
     async def _fail(self, records: RunRecords, error: PodiumError, lost_usd: Decimal) -> None:
         at_s = records.record.wall_s
         resumed = after(records.record, RunResumed(at_s, self.store.owner, lost_usd))
-        failed = after(resumed, RunFailed(at_s, Failure.of(error)))
-        await self.store.put(kept_part(replace(records, record=failed)))
+        failed_record = after(resumed, RunFailed(at_s, Failure.of(error)))
+        await self.store.put(kept_part(replace(records, record=failed_record)))
 
 
 def _team_of(task: Task, pool: Pool) -> Team:

@@ -88,7 +88,7 @@ def describe(fault: ErrorDetails, data: object, root: yaml.Node | None, model: t
     cause = fault.get("ctx", {}).get("error")
     is_whole = isinstance(cause, At) and not fault["loc"]
     line = line_of(root, cause.at if isinstance(cause, At) and is_whole else fault["loc"])
-    place, message = place_of(fault["loc"]), say(fault, fields_at(model, fault["loc"]))
+    place, message = place_of(fault["loc"]), message_of(fault, fields_at(model, fault["loc"]))
     name = None if is_whole or root is None else _worker_name(data, fault["loc"])
     facts = ", ".join([*([f"line {line}"] if line else []), *([f"worker {name!r}"] if name else [])])
     if not is_whole:
@@ -108,7 +108,7 @@ def place_of(loc: Loc) -> str:
     return ".".join(names).replace(".[", "[")
 
 
-def say(fault: ErrorDetails, fields: Sequence[str] = ()) -> str:
+def message_of(fault: ErrorDetails, fields: Sequence[str] = ()) -> str:
     """Return the text that follows the field's name in an error. `fields` are the names to suggest."""
     kind, facts = fault["type"], cast(Mapping[str, Any], fault.get("ctx", {}))
     if kind in BOUNDS:

@@ -278,9 +278,9 @@ def _numbers(value: Any) -> Any:
     for name in kind.__struct_fields__:
         if name not in fields:
             inner = getattr(value, name)
-            changed = _numbers(inner)
-            if changed is not inner:
-                fields[name] = changed
+            new_inner = _numbers(inner)
+            if new_inner is not inner:
+                fields[name] = new_inner
     return replace(value, **fields) if fields else value
 
 

@@ -81,12 +81,12 @@ class DatabaseConversations:
             ]  # fmt: skip
             await connection.execute(insert(conversation_item), rows)
             n_bytes = CONVERSATION.n_bytes + sum(map(len, bodies))
-            changed = (
+            statement = (
                 update(conversation_table)
                 .where(CONVERSATION.id == id)
                 .values(n_bytes=n_bytes, changed_us=at_us)
             )
-            await connection.execute(changed)
+            await connection.execute(statement)
 
     async def items(
         self, id: str, limit: int | None = None, after: str | None = None, *, newest_first: bool = False

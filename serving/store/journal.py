@@ -257,15 +257,15 @@ class RunJournal:
         return [*waiting[:n_first], *waiting[n_new : n_new + most - n_first]]
 
     async def _write_all(self, waiting: list[tuple[str, UnflushedRun]]) -> int:
-        packed, writes = list[RunSnapshot](), list[asyncio.Task[None]]()
+        snapshots, writes = list[RunSnapshot](), list[asyncio.Task[None]]()
         async for each in self._pack_all(waiting):
-            packed.append(each)
+            snapshots.append(each)
             writes.append(asyncio.create_task(self._write(each)))
         results = await asyncio.gather(*writes, return_exceptions=True)
-        for each, result in zip(packed, results, strict=True):
+        for each, result in zip(snapshots, results, strict=True):
             if isinstance(result, BaseException):
                 self._give_up(each.id, result)
-        return len(packed)
+        return len(snapshots)
 
     async def _pack_all(self, waiting: list[tuple[str, UnflushedRun]]) -> AsyncGenerator[RunSnapshot]:
         """Pack runs in slices, which block the event loop, and give other tasks as much time. If they take
@@ -276,14 +276,14 @@ class RunJournal:
         for id, run in waiting:
             run.packed_s = loop.time()
             try:
-                packed, items = pack(id, run)
+                snapshot, items = pack(id, run)
             except Exception as exc:  # noqa: BLE001 (a fault of one run must not stop the others)
                 self._give_up(id, exc)
                 continue
             if items and not run.is_kept:
                 self._listener.on_items(id, items)
-            if packed is not None:
-                yield packed
+            if snapshot is not None:
+                yield snapshot
             if (took_s := loop.time() - began_s) > slice_s:
                 back_s = loop.time() + took_s
                 await asyncio.sleep(0)  # on a busy loop, a timer would take three iterations
@@ -304,10 +304,10 @@ class RunJournal:
         self._ended.pop(id, None)
         return self._runs.pop(id, None)
 
-    async def _write(self, packed: RunSnapshot) -> None:
-        run = packed.run
+    async def _write(self, snapshot: RunSnapshot) -> None:
+        run = snapshot.run
         try:
-            written = await self._store.write(WRITE, packed.write)
+            written = await self._store.write(WRITE, snapshot.write)
         except (StoreUnavailable, StoreError) as exc:
             if not self._is_away:
                 logger.error("Store unreachable; runs wait in memory: %s", getattr(exc, "detail", exc))
@@ -318,19 +318,19 @@ class RunJournal:
         self._is_away = self._hangs = False
         run.is_begun = True
         run.tried.set()
-        if self._runs.get(packed.id) is not run:  # suspended in the meantime, and completely written
+        if self._runs.get(snapshot.id) is not run:  # suspended in the meantime, and completely written
             return
-        del run.rows[: len(packed.write.events)]
+        del run.rows[: len(snapshot.write.events)]
         written_items, run.undelivered = (
-            run.undelivered[: packed.undelivered],
-            run.undelivered[packed.undelivered :],
+            run.undelivered[: snapshot.undelivered],
+            run.undelivered[snapshot.undelivered :],
         )
         if written_items:
-            self._listener.on_items(packed.id, written_items)
-        if packed.final is not None and run.final is packed.final:
-            self._remove(packed.id)
-            self._listener.on_items(packed.id, ())
-        self._take_result(packed.id, written)
+            self._listener.on_items(snapshot.id, written_items)
+        if snapshot.final is not None and run.final is snapshot.final:
+            self._remove(snapshot.id)
+            self._listener.on_items(snapshot.id, ())
+        self._take_result(snapshot.id, written)
 
     def _take_result(self, id: str, written: Written) -> None:
         if written.is_watched:

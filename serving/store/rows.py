@@ -167,11 +167,11 @@ def load_items(run_id: str, bodies: Iterable[bytes]) -> list[Item]:
     ]
 
 
-def load_records(packed: bytes, *, has_content: bool) -> RunRecords:
+def load_records(data: bytes, *, has_content: bool) -> RunRecords:
     """Unpack a run's records from `pack_records` or `run_row`. Raise UnreadableRecord for damaged or newer
     ones.
     """
-    first, *inner = _unpack(list[Record], packed)
+    first, *inner = _unpack(list[Record], data)
     return RunRecords(first, {record.id: record for record in inner}, has_content)
 
 
@@ -259,20 +259,20 @@ def _pack(value: Any) -> bytes:
     return packing.compress(written) + packing.flush()
 
 
-def _unpack_items(packed: bytes) -> list[_ItemShape]:
+def _unpack_items(data: bytes) -> list[_ItemShape]:
     try:
-        return _unpack(list[_ItemShape], packed)
+        return _unpack(list[_ItemShape], data)
     except codec.UnreadableRecord:
-        shapes: list[dict[str, Any]] = _unpack(list[dict[str, Any]], packed)
+        shapes: list[dict[str, Any]] = _unpack(list[dict[str, Any]], data)
         current_shapes = [
             each for each in shapes if each["event"].get(codec.TYPE) not in codec.RETIRED_EVENTS
         ]
         return codec.load(list[_ItemShape], current_shapes)
 
 
-def _unpack(kind: type[T], packed: bytes) -> T:
+def _unpack(kind: type[T], data: bytes) -> T:
     try:
-        return codec.decode(kind, zlib.decompress(packed))
+        return codec.decode(kind, zlib.decompress(data))
     except codec.UnreadableRecord:
         raise
     except (zlib.error, ValueError) as exc:

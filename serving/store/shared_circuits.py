@@ -78,7 +78,7 @@ class SharedCircuits:
         is_away = False
         while True:
             try:
-                await self.look()
+                await self.poll()
                 is_away = False
             except OUTAGES as exc:
                 self._hear({})
@@ -89,7 +89,7 @@ class SharedCircuits:
                 is_away = True
             await asyncio.sleep((AWAY_S if is_away else LOOK_S) * random.uniform(0.8, 1.2))
 
-    async def look(self) -> None:
+    async def poll(self) -> None:
         """Write this replica's changed circuits, and read the open ones of others. Any error of the store is
         raised.
         """

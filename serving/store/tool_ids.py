@@ -37,8 +37,8 @@ class CallIds:
         self._secrets = tuple(secrets)
 
     def sign(self, name: CallName) -> str:
-        named = _pack(name)
-        return PREFIX + base64.urlsafe_b64encode(named + _signature(self._secrets[0], named)).decode()
+        payload = _pack(name)
+        return PREFIX + base64.urlsafe_b64encode(payload + _signature(self._secrets[0], payload)).decode()
 
     def read(self, id: str, param: str = "messages") -> CallName | None:
         """Return the content of a tool call id, or None for another format, such as a provider's. Raise
@@ -46,20 +46,20 @@ class CallIds:
         """
         if not OURS.fullmatch(id):
             return None
-        packed = base64.urlsafe_b64decode(id.removeprefix(PREFIX))
-        named, signature = packed[:-SIGNATURE_BYTES], packed[-SIGNATURE_BYTES:]
-        if not any(hmac.compare_digest(_signature(each, named), signature) for each in self._secrets):
+        data = base64.urlsafe_b64decode(id.removeprefix(PREFIX))
+        payload, signature = data[:-SIGNATURE_BYTES], data[-SIGNATURE_BYTES:]
+        if not any(hmac.compare_digest(_signature(each, payload), signature) for each in self._secrets):
             raise BadTask(
                 f"The tool call id {id} has an invalid signature. Send tool call ids exactly as you received them.",
                 param=param,
             )
-        run = named[:RUN_BYTES].hex()
-        return CallName(f"wf_{run}", int.from_bytes(named[RUN_BYTES:], "big"))
+        run = payload[:RUN_BYTES].hex()
+        return CallName(f"wf_{run}", int.from_bytes(payload[RUN_BYTES:], "big"))
 
 
 def _pack(name: CallName) -> bytes:
     return bytes.fromhex(name.run_id.removeprefix("wf_")) + name.number.to_bytes(NUMBER_BYTES, "big")
 
 
-def _signature(secret: bytes, named: bytes) -> bytes:
-    return hmac.digest(secret, b"podium tool call 1\0" + named, "sha256")[:SIGNATURE_BYTES]
+def _signature(secret: bytes, payload: bytes) -> bytes:
+    return hmac.digest(secret, b"podium tool call 1\0" + payload, "sha256")[:SIGNATURE_BYTES]

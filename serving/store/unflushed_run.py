@@ -114,10 +114,10 @@ def pack(id: str, run: UnflushedRun) -> tuple[RunSnapshot | None, list[Item]]:
     items = pack_items(id, run)
     if run.is_kept:
         run.undelivered += items
-    packed = RunSnapshot(
+    snapshot = RunSnapshot(
         id, run, len(run.undelivered), run.final, run_write(records, tuple(run.rows), is_kept=run.is_kept)
     )
-    return packed, items
+    return snapshot, items
 
 
 def pack_items(id: str, run: UnflushedRun) -> list[Item]:

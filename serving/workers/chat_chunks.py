@@ -160,7 +160,7 @@ def text_of(value: object) -> str:
             return ""
 
 
-def together(words: list[tuple[str, str]]) -> tuple[str, str]:
+def concatenate(words: list[tuple[str, str]]) -> tuple[str, str]:
     """Join the answer texts and the reasoning texts of one read."""
     return "".join([text for text, _ in words]), "".join([thought for _, thought in words])
 

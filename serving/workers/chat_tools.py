@@ -40,14 +40,14 @@ def tools_json(tools: WireTools, *, takes_strict: bool, show_mark: ShowMark = no
     if not tools:
         return {}
     listed = [_tool_json(tool, takes_strict) | show_mark(tool.cache) for tool in tools.tools]
-    chosen: dict[str, object] = {"tools": listed}
+    fields: dict[str, object] = {"tools": listed}
     if not tools.is_offered:
-        return chosen | {"tool_choice": "none"}
+        return fields | {"tool_choice": "none"}
     if tools.forced:
-        chosen["tool_choice"] = {"type": "function", "function": {"name": tools.forced}}
+        fields["tool_choice"] = {"type": "function", "function": {"name": tools.forced}}
     elif tools.choice.mode == "required":
-        chosen["tool_choice"] = "required"
-    return chosen if tools.parallel else chosen | {"parallel_tool_calls": False}
+        fields["tool_choice"] = "required"
+    return fields if tools.parallel else fields | {"parallel_tool_calls": False}
 
 
 def _tool_json(tool: Tool, takes_strict: bool) -> dict[str, object]:

@@ -79,20 +79,20 @@ def _encoding(headers: Mapping[str, str]) -> str:
     return headers.get("content-encoding", "identity").strip().lower()
 
 
-def _parts(unpack: Any, packed: bytes) -> Iterator[bytes]:
+def _parts(unpack: Any, chunk: bytes) -> Iterator[bytes]:
     """Yield the decompressed parts of a piece of a body."""
     try:
-        while part := unpack.decompress(packed, UNPACKED_BYTES):
+        while part := unpack.decompress(chunk, UNPACKED_BYTES):
             yield part
-            packed = unpack.unconsumed_tail
+            chunk = unpack.unconsumed_tail
     except zlib.error as exc:
         raise httpx2.DecodingError(str(exc)) from exc
 
 
 async def _unpack_pieces(body: httpx2.AsyncByteStream) -> AsyncIterator[bytes]:
     unpack = zlib.decompressobj(zlib.MAX_WBITS | 32)  # detects gzip or zlib by the first bytes
-    async for packed in body:
-        for part in _parts(unpack, packed):
+    async for chunk in body:
+        for part in _parts(unpack, chunk):
             yield part
             await asyncio.sleep(0)  # a decompression bomb slows down only its own call
         if unpack.eof:

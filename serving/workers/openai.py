@@ -177,9 +177,9 @@ class OpenAIWorker:
         self, endpoint: httpx2.URL, body: dict[str, Any]
     ) -> AsyncGenerator[aiohttp.ClientResponse]:
         """Send `body` and open the response, again without the hints that the server rejects."""
-        refused = for_all = self._refused_hints
+        hints = for_all = self._refused_hints
         while True:
-            reduced_body = without_hints(body, refused)
+            reduced_body = without_hints(body, hints)
             response = await self._send(endpoint, reduced_body)
             try:
                 check_answer(response)
@@ -191,7 +191,7 @@ class OpenAIWorker:
                         raise self._failure(response, text) from aiohttp.ClientResponseError(
                             response.request_info, (), status=response.status
                         )
-                    refused |= more
+                    hints |= more
                     for_all |= {hint for hint in more if is_for_all(hint, text)}
                     continue
                 self._refused_hints |= for_all

@@ -67,14 +67,14 @@ def find_refused_hints(body: Mapping[str, Any], status: int, text: str) -> froze
     """
     if status not in REFUSALS:
         return frozenset()
-    named = {name for name in CACHE if name in body and _names(text, name)}
+    fields = {name for name in CACHE if name in body and _names(text, name)}
     if any(name in message for message in _messages(body) for name in THOUGHTS):
-        named |= {name for name in THOUGHTS if _names(text, name)}
+        fields |= {name for name in THOUGHTS if _names(text, name)}
     form = body.get(ENCODING)
     is_named = _names(text, ENCODING) or _names(text, "base64")
     if form is not None and (is_named or (form == "base64" and status in (400, 422))):
-        named.add(BASE64 if form == "base64" else ENCODING)
-    return frozenset(named)
+        fields.add(BASE64 if form == "base64" else ENCODING)
+    return frozenset(fields)
 
 
 def is_for_all(hint: str, text: str) -> bool:
@@ -82,13 +82,13 @@ def is_for_all(hint: str, text: str) -> bool:
     return hint in (BASE64, ENCODING) or UNKNOWN.search(text) is not None
 
 
-def without_hints(body: Json, refused: Collection[str]) -> Json:
-    if not refused:
+def without_hints(body: Json, names: Collection[str]) -> Json:
+    if not names:
         return body
-    less = {name: value for name, value in body.items() if name not in refused or name in THOUGHTS}
-    if BASE64 in refused and less.get(ENCODING) == "base64":
+    less = {name: value for name, value in body.items() if name not in names or name in THOUGHTS}
+    if BASE64 in names and less.get(ENCODING) == "base64":
         less[ENCODING] = "float"
-    if any(name in refused for name in THOUGHTS):
+    if any(name in names for name in THOUGHTS):
         less["messages"] = [
             {name: value for name, value in message.items() if name not in THOUGHTS}
             for message in _messages(body)

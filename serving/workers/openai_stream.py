@@ -20,10 +20,10 @@ from serving.workers.chat_chunks import (
     ChatChunk,
     ChunkChoice,
     ChunkReader,
+    concatenate,
     fields,
     groups_of,
     plain_words,
-    together,
     words_of,
 )
 from serving.workers.chat_tools import CallCollector
@@ -152,7 +152,7 @@ class OpenAIAnswer(AnswerReader[list[ChatChunk]]):
         usage = None if self.last.finish else self.last.usage  # the last delta has the final usage
         model = self.last.model
         return [
-            Delta(*together(each), usage=usage, model=model, pieces=len(each), logprobs=likely)
+            Delta(*concatenate(each), usage=usage, model=model, pieces=len(each), logprobs=likely)
             for each in groups
         ]
 

@@ -34,12 +34,12 @@ def tools_json(tools: WireTools, *, takes_custom: bool) -> dict[str, object]:
     if not tools:
         return {}
     listed = [_tool_json(tool, takes_custom) for tool in tools.tools]
-    chosen: dict[str, object] = {"tools": listed, "parallel_tool_calls": tools.parallel}
+    fields: dict[str, object] = {"tools": listed, "parallel_tool_calls": tools.parallel}
     if not tools.is_offered:
-        return chosen | {"tool_choice": "none"}
+        return fields | {"tool_choice": "none"}
     if tools.forced:
-        return chosen | {"tool_choice": {"type": listed[0]["type"], "name": tools.forced}}
-    return chosen | ({"tool_choice": "required"} if tools.choice.mode == "required" else {})
+        return fields | {"tool_choice": {"type": listed[0]["type"], "name": tools.forced}}
+    return fields | ({"tool_choice": "required"} if tools.choice.mode == "required" else {})
 
 
 def _tool_json(tool: Tool, takes_custom: bool) -> Item:

@@ -163,7 +163,7 @@ def _deployment(
         name=name,
         min_replicas=int(counts["min_replicas"] if fixed is None else fixed),
         max_replicas=int(counts["max_replicas"] if fixed is None else fixed),
-        needs=together(merged["placement_group_bundles"]),
+        needs=sum_amounts(merged["placement_group_bundles"]),
         drain_s=float(merged["graceful_shutdown_timeout_s"]),
         worker=worker,
         scaling=scaling if fixed is None else None,
@@ -172,7 +172,7 @@ def _deployment(
     )
 
 
-def together(bundles: list[Amounts]) -> dict[str, float]:
+def sum_amounts(bundles: list[Amounts]) -> dict[str, float]:
     """Add the resources of a replica's bundles, which are all on the same node."""
     keys = reduce(lambda names, bundle: names | bundle.keys(), bundles, set[str]())
     return {key: sum(float(bundle.get(key, 0)) for bundle in bundles) for key in sorted(keys)}

@@ -12,7 +12,7 @@ from typing import Any
 
 from podium.doctor.cluster.deployments import Deployment
 from podium.doctor.cluster.files import ClusterFiles, ModelSize
-from podium.doctor.cluster.placing import home
+from podium.doctor.cluster.placing import node_type_of
 from podium.doctor.finding import Finding, warning, wrong
 from serving.deployments.build import gpus_of
 from serving.settings.workers import VllmSettings
@@ -39,7 +39,7 @@ class Fit:
 
 def fit(files: ClusterFiles, deployment: Deployment) -> Fit | None:
     """Estimate the memory of an engine, or return None if its GPU, node or model size is unknown."""
-    worker, node = deployment.worker, home(deployment, files.machines.workers)
+    worker, node = deployment.worker, node_type_of(deployment, files.machines.workers)
     if worker is None or node is None or node.gpu is None or not gpus_of(worker):
         return None
     size, memory_gib = size_of(worker.model, files.models), files.prices.gpu_memory_gib.get(node.gpu)
@@ -66,7 +66,7 @@ def memory(files: ClusterFiles) -> list[Finding]:
     findings: list[Finding] = []
     for deployment in files.deployments:
         worker = deployment.worker
-        if worker is None or not gpus_of(worker) or home(deployment, files.machines.workers) is None:
+        if worker is None or not gpus_of(worker) or node_type_of(deployment, files.machines.workers) is None:
             continue
         fitted = fit(files, deployment)
         if fitted is None:
@@ -96,7 +96,7 @@ def memory(files: ClusterFiles) -> list[Finding]:
 
 
 def _warn_of_unknown_size(files: ClusterFiles, deployment: Deployment, worker: VllmSettings) -> Finding:
-    node = home(deployment, files.machines.workers)
+    node = node_type_of(deployment, files.machines.workers)
     gpu = node.gpu if node else None
     if size_of(worker.model, files.models) is None:
         return warning(

@@ -76,7 +76,7 @@ def _homeless(files: ClusterFiles) -> list[Finding]:
             field="available_node_types",
         )
         for d in files.deployments
-        if home(d, files.machines.workers) is None
+        if node_type_of(d, files.machines.workers) is None
     ]
 
 
@@ -119,7 +119,7 @@ def _head(files: ClusterFiles) -> list[Finding]:
     ]
 
 
-def home(deployment: Deployment, types: Iterable[NodeType]) -> NodeType | None:
+def node_type_of(deployment: Deployment, types: Iterable[NodeType]) -> NodeType | None:
     """Return the fitting node type with the fewest GPUs for a replica of `deployment`, or None."""
     fitting = [node for node in types if node.max_nodes and fits(deployment.needs, node.resources)]
     return min(fitting, key=lambda node: node.resources.get("GPU", 0), default=None)
@@ -135,7 +135,7 @@ def nodes_wanted(files: ClusterFiles, *, largest: bool) -> dict[str, int]:
     """
     packed: dict[str, list[dict[str, float]]] = {node.name: [] for node in files.machines.workers}
     for deployment in sorted(files.deployments, key=lambda d: -d.needs.get("GPU", 0)):
-        node = home(deployment, files.machines.workers)
+        node = node_type_of(deployment, files.machines.workers)
         if node is None:
             continue
         for _ in range(deployment.max_replicas if largest else deployment.min_replicas):

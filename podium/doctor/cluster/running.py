@@ -6,7 +6,7 @@ nodes without a fallback.
 
 from podium.doctor.cluster.deployments import ROUTER, Deployment
 from podium.doctor.cluster.files import ClusterFiles
-from podium.doctor.cluster.placing import home
+from podium.doctor.cluster.placing import node_type_of
 from podium.doctor.finding import Finding, warning, wrong
 from serving.settings.fallbacks import fallbacks_of
 from serving.settings.workers import API_SETTINGS, places_of
@@ -135,7 +135,7 @@ def spot(files: ClusterFiles) -> list[Finding]:
     findings: list[Finding] = []
     conductor = files.settings.conductor.worker if files.settings.conductor else None
     for deployment in files.deployments:
-        node = home(deployment, files.machines.workers)
+        node = node_type_of(deployment, files.machines.workers)
         if node is None or not node.spot:
             continue
         if deployment.worker is None or deployment.worker.name == conductor:

@@ -296,5 +296,5 @@ def mark_last(messages: Sequence[Message], mark: CacheMark) -> tuple[Message, ..
     if not mark or not messages or not messages[-1].parts or messages[-1].parts[-1].cache:
         return tuple(messages)
     *parts, last = messages[-1].parts
-    changed: Any = replace(last, cache=mark)
-    return (*messages[:-1], replace(messages[-1], parts=(*parts, changed)))
+    marked_part: Any = replace(last, cache=mark)
+    return (*messages[:-1], replace(messages[-1], parts=(*parts, marked_part)))

@@ -107,13 +107,13 @@ async def test_each_budget_threshold_is_sent_once_per_window_from_all_replicas(
                 assert answer.status_code == 200, answer.text
                 while Decimal((await _month(it))["held_usd"]):
                     await asyncio.sleep(0.01)
-                await asyncio.gather(*(each.look() for each in replicas))
+                await asyncio.gather(*(each.poll() for each in replicas))
                 counts.append(len(receiver.messages))
             assert counts == [0, 0, 0, 0, 1, 1, 1, 2, 2], "at 0.10 and 0.16 of 0.20 dollars"
             answer = await it.ask("mine", "POST", "/v1/chat/completions", ASK | {"model": "w"})
             assert answer.status_code == 402, "it could cost four cents, and two are left"
             while len(receiver.messages) < 3:
-                await asyncio.gather(*(each.look() for each in replicas))
+                await asyncio.gather(*(each.poll() for each in replicas))
         assert [message["data"]["percent"] for message in receiver.messages] == [50, 80, 100]
         assert len(set(receiver.ids)) == 3
         first = receiver.messages[0]
@@ -183,13 +183,13 @@ async def test_a_call_over_the_remaining_budget_sends_the_last_threshold(store_a
         store_and_hooks(store_address, receiver.url, budget_percent=(100,)) as (hooks,),
     ):
         await spend(hooks._store, "key_1", "0.99")
-        await hooks.look()
+        await hooks.poll()
         assert receiver.messages == []
         ledger = AccountLedger(await hooks._store.ledger(), "key_1", None, "wf_2", wait_s=0)
         with pytest.raises(BudgetExceeded):
             async with ledger.hold(Price(Decimal(0), Decimal(10_000)), 0, 64, "w"):
                 pass
-        while not await hooks.look():
+        while not await hooks.poll():
             await asyncio.sleep(0.02)
         assert [(m["data"]["percent"], m["data"]["spent_usd"]) for m in receiver.messages] == [(100, "0.99")]
 
@@ -258,6 +258,6 @@ async def test_an_endless_response_of_a_receiver_is_not_buffered(
         while Decimal((await _month(it))["held_usd"]):
             await asyncio.sleep(0.01)
         async with store_and_hooks(store_address, receiver.url) as (hooks,):
-            assert await hooks.look() == 1
-            assert await hooks.look() == 0, "the answer was read to no end, and it was sent again"
+            assert await hooks.poll() == 1
+            assert await hooks.poll() == 0, "the answer was read to no end, and it was sent again"
     assert sent < 20_000_000

@@ -467,31 +467,31 @@ A, B, ALONE, NO_KEY = Account("a1", "a"), Account("b1", "b"), Account("c1"), Acc
 def test_the_last_part_of_a_limit_is_reserved_for_keys_below_their_share() -> None:
     room = Room("limits.max_reads", lambda: 100, "reads")
     for team_id in ("a", "b"):
-        room.take(Account(f"{team_id}1", team_id), 25)
+        room.acquire(Account(f"{team_id}1", team_id), 25)
         with pytest.raises(
             Overloaded, match=r"This key has .* a quarter of the server.s limit \(limits\.max_reads\)"
         ):
-            room.take(Account(f"{team_id}1", team_id))
-        room.take(Account(f"{team_id}2", team_id), 20)
+            room.acquire(Account(f"{team_id}1", team_id))
+        room.acquire(Account(f"{team_id}2", team_id), 20)
         with pytest.raises(Overloaded, match="This team has"):
-            room.take(Account(f"{team_id}3", team_id), 6)
+            room.acquire(Account(f"{team_id}3", team_id), 6)
     with pytest.raises(Overloaded, match="share"):
-        room.take(Account("b2", "b"))
+        room.acquire(Account("b2", "b"))
     for _ in range(10):
-        room.take(ALONE)
+        room.acquire(ALONE)
     with pytest.raises(Overloaded, match="This server has reached its limit"):
-        room.take(Account("d1"))
+        room.acquire(Account("d1"))
 
 
 def test_an_unused_limit_admits_any_size_and_has_no_shares_without_keys() -> None:
     room = Room("limits.max_unread_bytes", lambda: 10, "bytes")
     with room.holding(A, 1000), pytest.raises(Overloaded):
-        room.take(B, 1)
+        room.acquire(B, 1)
     for _ in range(10):
-        room.take(NO_KEY)
+        room.acquire(NO_KEY)
     with pytest.raises(Overloaded):
-        room.take(NO_KEY)
-    room.leave(NO_KEY, 10)
+        room.acquire(NO_KEY)
+    room.release(NO_KEY, 10)
     assert room.in_use == 0
 
 

@@ -286,7 +286,12 @@ def test_a_row_counts_the_messages_that_the_last_call_has_read(
     record = with_turns(run_of(*alternating_turns("Why?"), task={"tools": READ}), *steps)
     row = rows_of(record, 60)[-1]
     two = (*reading("t2", "Two."), reading("t3", "Three.")[1])
-    later = (*reading("t1", "One."), *two, Message.of("assistant", "So."), *alternating_turns("And?", "Yes.", "Why?"))
+    later = (
+        *reading("t1", "One."),
+        *two,
+        Message.of("assistant", "So."),
+        *alternating_turns("And?", "Yes.", "Why?"),
+    )
     assert is_unchanged(row, (*alternating_turns("Why?"), *later), READ)
     assert n_messages_read(row, (*alternating_turns("Why?"), *later)) == n_read
 

@@ -120,8 +120,8 @@ async def test_an_only_worker_is_called_although_another_router_opened_its_circu
     alone = {key: value for key, value in WELL.items() if key != "fallbacks"}
     async with replicas(address, DOWN, alone) as (one, other):
         await one.ask(3)
-        await one.circuits.look()
-        await other.circuits.look()
+        await one.circuits.poll()
+        await other.circuits.poll()
         assert other.a.circuit == "open"
         assert await other.ask() == "Well."
         assert other.a.circuit == "closed", "its own answer counts for more"
@@ -130,17 +130,17 @@ async def test_an_only_worker_is_called_although_another_router_opened_its_circu
 async def test_then_each_router_sends_one_probe(address: Address):
     async with replicas(address, DOWN, WELL | {"delay_s": 0.05}, DOWN) as (one, well, down):
         await one.ask(3)
-        await one.circuits.look()
+        await one.circuits.poll()
         await one.execute("UPDATE circuit SET until_us = since_us")
         for each in (well, down):
-            await each.circuits.look()
+            await each.circuits.poll()
             assert each.a.circuit == "half_open"
         answers = await asyncio.gather(*(well.ask() for _ in range(20)))
         assert sorted(answers) == ["Instead."] * 19 + ["Well."]
         assert well.a.circuit == "closed", "though the other's is not"
         assert await down.ask(20) == "Instead."
         assert (down.calls, down.a.circuit) == (1, "open")
-        await down.circuits.look()
+        await down.circuits.poll()
         assert [row.owner for row in await one.rows()] == [one.store.owner], (
             "one failure is no opening of its own"
         )
@@ -151,16 +151,16 @@ async def test_a_router_with_successful_calls_ignores_anothers_open_circuit(addr
     async with replicas(address, DOWN, WELL | {"replies": ["Well.", "Well.", UNAVAILABLE]}) as (one, other):
         assert await other.ask() == "Well."
         await one.ask(3)
-        await one.circuits.look()
-        await other.circuits.look()
+        await one.circuits.poll()
+        await other.circuits.poll()
         assert other.a.circuit == "closed", "it was answered just before"
         assert await other.ask() == "Well."
         await other.ask()
         assert (other.a.failures_in_a_row, other.a.circuit) == (1, "closed"), "it was answered since"
         one.a.skip_until_s = 0.0
         await one.ask()  # its probe fails, which extends the same opening
-        await one.circuits.look()
-        await other.circuits.look()
+        await one.circuits.poll()
+        await other.circuits.poll()
         assert other.a.circuit == "closed"
 
 
@@ -174,9 +174,9 @@ async def test_an_earlier_success_counts_until_a_call_fails_or_time_passes(addre
         for each in (fails, rests):
             await each.ask()
         await one.ask(3)
-        await one.circuits.look()
+        await one.circuits.poll()
         for each in (fails, rests):
-            await each.circuits.look()
+            await each.circuits.poll()
             assert each.a.circuit == "closed"
         await fails.ask()
         assert fails.a.circuit == "open", "one failed call is enough where another router says so too"
@@ -187,7 +187,7 @@ async def test_an_earlier_success_counts_until_a_call_fails_or_time_passes(addre
 async def test_a_shared_row_has_only_the_worker_and_is_removed_with_its_router(address: Address):
     async with replicas(address, DOWN, WELL) as (one, other):
         await one.ask(3)
-        await one.circuits.look()
+        await one.circuits.poll()
         (row,) = await other.rows()
         assert set(row._mapping) == {"identity", "owner", "worker", "since_us", "until_us"}
         assert (row.worker, row.owner) == ("a", one.store.owner)
@@ -199,9 +199,9 @@ async def test_another_model_with_the_same_name_is_another_worker(address: Addre
     moved = {"name": "a", "kind": "openai", "model": "m", "base_url": "http://127.0.0.1:1/v1"}
     async with replicas(address, DOWN, moved, WELL) as (one, other, same):
         await one.ask(3)
-        await one.circuits.look()
+        await one.circuits.poll()
         for each in (other, same):
-            await each.circuits.look()
+            await each.circuits.poll()
         assert (other.a.circuit, same.a.circuit) == ("closed", "open")
         await other.pool.aclose()
 
@@ -213,8 +213,8 @@ async def test_each_deployment_is_shared_separately(address: Address):
         health = {worker.name: own for worker, own in one.health.workers().items()}
         for _ in range(3):
             health["a@east"].fail()
-        await one.circuits.look()
-        await other.circuits.look()
+        await one.circuits.poll()
+        await other.circuits.poll()
         states = {worker.name: own.circuit for worker, own in other.health.workers().items()}
         assert states == {"a": "closed", "a@east": "open", "a@west": "closed", "b": "closed"}
         for each in (one, other):
@@ -231,28 +231,28 @@ async def test_a_stale_or_invalid_row_is_ignored_and_replaced(
 ):
     async with replicas(address, DOWN, WELL) as (one, other):
         await one.ask(3)
-        await one.circuits.look()
+        await one.circuits.poll()
         now = "(extract(epoch from clock_timestamp()) * 1000000)::bigint"
         await one.execute(
             f"UPDATE circuit SET since_us = {now} + cast(:since as bigint), until_us = {now} + cast(:until as bigint)",
             since=int(since_s * 1e6),
             until=int(until_s * 1e6),
         )
-        await other.circuits.look()
+        await other.circuits.poll()
         assert other.a.circuit == "closed"
         await other.ask()
         for _ in range(3):
             other.a.fail()
-        await other.circuits.look()
+        await other.circuits.poll()
         assert [row.owner for row in await other.rows()] == [other.store.owner]
 
 
 async def test_a_row_with_impossible_numbers_is_ignored(address: Address):
     async with replicas(address, DOWN, WELL) as (one, other):
         await one.ask(3)
-        await one.circuits.look()
+        await one.circuits.poll()
         await one.execute("UPDATE circuit SET since_us = -9223372036854775808")
-        await other.circuits.look()
+        await other.circuits.poll()
         assert other.a.circuit == "closed"
 
 
@@ -260,16 +260,16 @@ async def test_a_store_that_does_not_respond_counts_as_unavailable(address: Addr
     async with replicas(address, DOWN, WELL, patience_s=2.0) as (one, other):
         await one.ask(3)
         for each in (one, other):
-            await each.circuits.look()
+            await each.circuits.poll()
         assert other.a.circuit == "open"
         async with (await one.store.database()).writing() as connection:
             await connection.execute(text("LOCK TABLE circuit IN ACCESS EXCLUSIVE MODE"))
-            looking = asyncio.create_task(other.circuits.look())
+            looking = asyncio.create_task(other.circuits.poll())
             other.a.elsewhere = ()
             assert await other.ask() == "Well."
             with pytest.raises(TimeoutError):
                 await looking
-        await other.circuits.look()
+        await other.circuits.poll()
         assert other.a.elsewhere
 
 
@@ -278,7 +278,7 @@ async def test_without_the_store_circuits_are_local_and_no_call_fails(
 ):
     async with replicas(address, DOWN, WELL) as (one, other):
         await one.ask(3)
-        await one.circuits.look()
+        await one.circuits.poll()
         other.circuits.start()
         await until(lambda: other.a.circuit == "open")
         await one.execute("DROP TABLE circuit")

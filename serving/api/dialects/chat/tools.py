@@ -148,8 +148,8 @@ class NamedTool(LenientModel):
     @property
     def tool_name(self) -> str:
         """The name, or the type if the tool has no name."""
-        named = self.function or self.custom
-        return named.name if named else self.name or self.type
+        tool = self.function or self.custom
+        return tool.name if tool else self.name or self.type
 
 
 class AllowedTools(LenientModel):
@@ -210,8 +210,8 @@ class ChatToolFields(LenientModel):
                 if not names and allowed.mode == "auto":  # all allowed tools are unsupported
                     return ToolChoice("none")
                 return ToolChoice(allowed.mode, names or tuple(tool.tool_name for tool in allowed.tools))
-            case NamedTool() as named:
-                return ToolChoice("required", (named.tool_name,))
+            case NamedTool() as tool:
+                return ToolChoice("required", (tool.tool_name,))
             case mode:
                 return ToolChoice(mode)
 

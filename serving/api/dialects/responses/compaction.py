@@ -98,10 +98,10 @@ def repacker(redact: Redactor, max_item_bytes: int, whole: BodyBound) -> Repack:
             value, has_changed = yield from json_in_steps(json.loads(data), redact)
             if not has_changed:
                 return content
-            changed = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+            new_text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
         except (ValueError, RecursionError):  # no request can use it, so it is only text
             return (yield from steps_of(redact, content))
-        return (yield from _pack_in_steps(changed.encode("utf-8", "surrogatepass")))
+        return (yield from _pack_in_steps(new_text.encode("utf-8", "surrogatepass")))
 
     return repack
 
@@ -120,10 +120,10 @@ def _unpack_in_steps(content: str, most_bytes: int) -> Steps[bytes]:
     """
     if not content.startswith(PACKED_MARK):
         raise ValueError("another server's")
-    packed = base64.b64decode(content.removeprefix(PACKED_MARK), b"-_", validate=True)
+    data = base64.b64decode(content.removeprefix(PACKED_MARK), b"-_", validate=True)
     unpacker, pieces, n_bytes = zlib.decompressobj(), list[bytes](), 0
-    for at in range(0, len(packed), STEP_BYTES):
-        rest = packed[at : at + STEP_BYTES]
+    for at in range(0, len(data), STEP_BYTES):
+        rest = data[at : at + STEP_BYTES]
         while rest and n_bytes <= most_bytes:
             try:
                 pieces.append(unpacker.decompress(rest, STEP_BYTES))

@@ -225,10 +225,10 @@ async def new_items(items: Sequence[Json], caller: Caller, service: Service) -> 
     redact, max_bytes = redactor_of(caller.policies), service.settings().limits.max_body_bytes
     repack = repacker(redact, max_bytes, BodyBound(max_bytes))
     redacted_items, _ = await in_turns(json_in_steps(list(items), redact, repack), caller.account)
-    packed = PartCount(max_bytes)
+    part_count = PartCount(max_bytes)
 
     def read_items() -> list[Json]:
-        return [_new_item(item, f"items[{n}]", packed) for n, item in enumerate(redacted_items)]
+        return [_new_item(item, f"items[{n}]", part_count) for n, item in enumerate(redacted_items)]
 
     if not any(item.get("type") in PACKED for item in redacted_items):
         return read_items()
@@ -241,11 +241,11 @@ def redact_metadata(metadata: Mapping[str, str] | None, policies: Policies) -> d
     return dict(map_texts(metadata or {}, redactor_of(policies)))
 
 
-def _new_item(item: Json, at: str, packed: PartCount) -> Json:
+def _new_item(item: Json, at: str, part_count: PartCount) -> Json:
     if item.get("type") == "item_reference":
         message = f"{at}.type: an item reference cannot be stored. Send the item itself."
         raise BadTask(message, param=f"{at}.type")
-    transcript = Transcript(packed=packed)
+    transcript = Transcript(part_count=part_count)
     transcript.add_item(item, at, lambda _item, _at: ())
     kind = str(item.get("type") or "message")
     custom = {str(item["call_id"])} if kind == "custom_tool_call_output" else set[str]()

@@ -138,13 +138,13 @@ async def find_response(response: str, earlier: CallersRuns, *, is_over: bool = 
     """Return the run of a response as it was at its end, or None if the caller has none. Wait up to half a
     second until another replica has stored it and, with `is_over`, until it has ended.
     """
-    named = run_of(response)
-    if named is None:
+    run_and_part = run_of(response)
+    if run_and_part is None:
         return None
     response_records: RunRecords | None = None
     for _ in range(LOOKS):
-        records = await earlier.find(named[0])
-        response_records = as_of(records, named[1]) if records else None
+        records = await earlier.find(run_and_part[0])
+        response_records = as_of(records, run_and_part[1]) if records else None
         if records is not None and not _is_stored(response_records or records):
             return None
         if response_records is not None and not (is_over and response_records.record.status in UNDER_WAY):
@@ -187,7 +187,7 @@ async def conversation_of(request: Referred, earlier: CallersRuns) -> Referenced
 
 
 async def _load(request: Referred, earlier: CallersRuns, memory: ExitStack) -> Referenced:
-    transcript = Transcript(packed=PartCount(earlier.limits.max_body_bytes))
+    transcript = Transcript(part_count=PartCount(earlier.limits.max_body_bytes))
     name = f"conversation:{request.conversation}" if request.conversation else ""
     if request.conversation and request.previous_response_id is not None:
         message = "conversation cannot be combined with previous_response_id. Send only one of them."

@@ -96,7 +96,7 @@ class Transcript:
 
     messages: list[Message] = field(default_factory=list[Message])
     left_out: list[str] = field(default_factory=list[str])
-    packed: PartCount | None = None
+    part_count: PartCount | None = None
     _thoughts: str = ""
     """Text of the reasoning items since the last turn."""
 
@@ -129,7 +129,7 @@ class Transcript:
                 self.messages += refer(read_part(_Reference, item, at).id, at)
             case str() if kind in PACKED:
                 content = read_part(_Compaction, item, at).encrypted_content
-                self.messages += unpack(content, at, self.packed) if self.packed else ()
+                self.messages += unpack(content, at, self.part_count) if self.part_count else ()
             case str() if kind in HOSTED:
                 self.left_out.append(
                     f"{at} was ignored, because items of type {quote(kind)} are not supported."
