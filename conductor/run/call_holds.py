@@ -345,8 +345,7 @@ async def open_call(
     - A call whose server reports nothing, or an impossible usage, costs its bound. `Reply.result` shows the
       same cost.
     - A call that is closed before its first token costs its bound. With `likely_prompt`, it costs an estimate, which
-      the record shows as an attempt.
-    - `likely_prompt` also estimates the prompt of a call that is closed later, if its server has not reported it.
+      the record shows as an attempt. A call that is closed later has this prompt too, until its server reports one.
 
     Raises:
         BudgetExceeded: the budget does not allow the call, or another attempt.
@@ -395,9 +394,7 @@ async def open_call(
 
 
 def _check_permit(member: PoolMember, call: Call) -> None:
-    """Check that the call's permit allows the worker, or raise WorkerRefused. For a team, each inner call is
-    checked.
-    """
+    """Raise WorkerRefused if the call's permit excludes the worker. For a team, each inner call is checked."""
     if not (call.terms.permit.allows(member.name) or member.bills_inner_calls):
         message = f"This run may not call worker {quote(member.name)}."
         raise WorkerRefused(message, worker=member.name, step=call.site.step, every_call=True)
