@@ -30,7 +30,7 @@ from serving.store.idempotency import CLAIM, FREE_CLAIM, KEEP_ANSWER, RELEASE_CL
 from serving.store.journal import BATCH_S, RunJournal
 from serving.store.memory_store import page_of, place
 from serving.store.retention import REMOVE, REMOVE_TEXTS, Retention
-from serving.store.rows import load_records, pack_records, storable
+from serving.store.rows import ENDED, load_records, pack_records, storable
 from serving.store.run_filter import ANY_RUN, RunFilter
 from serving.store.signing_secrets import READ_SECRETS, SECRETS_S
 from serving.store.statements import (
@@ -256,7 +256,9 @@ class DatabaseStore(RunJournal, StoredRuns):
         async with self._listener.loading_orphan(id):
             records = await self.get(id)
             newest, paid_usd = await self.newest_seq(id), await self.paid_usd(id)
-            if records is None or self._is_here(id):
+            if (
+                records is None or records.record.status in ENDED or self._is_here(id)
+            ):  # ended here since the query
                 return False
             self.keep(id, newest)
             self._listener.on_orphan(records, paid_usd)

@@ -293,6 +293,15 @@ async def test_runs_for_which_there_is_no_memory_are_taken_over_later(
         assert await other.rows("SELECT DISTINCT takes, status FROM run") == [(1, "cancelled")]
 
 
+async def test_a_run_that_ends_after_the_query_for_orphans_is_not_taken_over(store_address: Address) -> None:
+    async with replicas(store_address, settings(WORDS), n=1) as (one,):
+        id = (await one.api.post(background=True)).json()["id"]
+        record = await until_ended(one.api, id)
+        await until(lambda: not one.records.n_unwritten)
+        assert not await one.records._take_orphan(id)
+        assert await until_ended(one.api, id) == record
+
+
 async def test_an_unreadable_run_is_given_up_and_blocks_no_other(
     store_address: Address,
 ) -> None:
