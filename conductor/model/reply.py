@@ -109,7 +109,7 @@ class CallResult(Value, frozen=True):
     stop_sequence: str | None = None
     """See `Delta.stop_sequence`."""
     saved_usd: Decimal | None = None
-    """What the provider's cache saved (see `Price.saved`), or None if the price or the usage is unknown."""
+    """What the provider's cache saved (see `Price.savings`), or None if the price or the usage is unknown."""
 
 
 @dataclass(slots=True)
@@ -331,7 +331,7 @@ class Reply:
             stop_sequence=self.stop_sequence,
             saved_usd=None
             if self.price is None or self.usage is None
-            else self.price.saved(self.usage, cost_usd),
+            else self.price.savings(self.usage, cost_usd),
         )
 
 

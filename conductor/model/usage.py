@@ -149,7 +149,7 @@ class Price(Rates):
             + usage.reasoning_tokens * rates.reasoning
         ) / MILLION
 
-    def saved(self, usage: Usage, cost_usd: Decimal | None = None) -> Decimal:
+    def savings(self, usage: Usage, cost_usd: Decimal | None = None) -> Decimal:
         """Return what the provider's cache saved: the price of the same tokens without a cache, minus their cost.
 
         It is negative if cache writes cost more than cache reads saved. `cost_usd` is the cost if it is not the price of

@@ -73,18 +73,17 @@ class FollowUpRound:
         """Return why `plan` of a later round may not replace the conversation's worker, or "" if it may."""
         return why_no_switch(plan, self._context.pool, self._follow_up)
 
-    async def permitted(self, steps: AsyncIterable[Step]) -> AsyncIterator[Step]:
-        """Yield `steps` of a later round's plan. If another worker could lose the cache, yield them only once the plan is
-        complete, and only if it may replace the conversation's worker.
+    async def filter_steps(self, steps: AsyncIterable[Step]) -> AsyncIterator[Step]:
+        """Yield `steps` of a later round's plan. If a switch could lose the cache, wait for the whole plan, and yield its
+        steps only if it may replace the conversation's worker.
         """
-        if not self._follow_up.may_lose_cache:
-            async for step in steps:
-                yield step
-            return
-        plan = [step async for step in steps]
-        if plan and not self.why_no_switch(Plan(tuple(plan))):
-            for step in plan:
-                yield step
+        if self._follow_up.may_lose_cache:
+            plan = tuple([step async for step in steps])
+            if not plan or self.why_no_switch(Plan(plan)):
+                return
+            steps = all_of(Plan(plan))
+        async for step in steps:
+            yield step
 
     async def run(self) -> None:
         """Let the conductor write its plan, and run the plan unless the conversation's worker is kept.

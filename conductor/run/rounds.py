@@ -240,7 +240,7 @@ class RoundLoop:
 
         steps = hold_while_same(stream, earlier)
         if move.round > 0 and self._follow_up:
-            steps = self._follow_up.permitted(steps)
+            steps = self._follow_up.filter_steps(steps)
         with self._requests.recording_errors(index, stream):
             await self._execute(index, steps, end_plan)
 

@@ -1,6 +1,7 @@
-"""Places of encoded content in JSON: where the protocols define it. Only there, it is not searched for secrets.
+"""Encoded content in JSON, such as pictures and signatures, which is not searched for secrets.
 
-Elsewhere, a client could store a secret in an object that only looks like encoded content.
+Only fields that an API defines are exempt. Otherwise, a client could store a secret in an object that looks like encoded
+content.
 """
 
 from collections.abc import Mapping
@@ -19,18 +20,19 @@ OPAQUE: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "redacted_thinking": ("data", _BLOCKS),
     "thinking": ("signature", _BLOCKS),
 }
-"""JSON fields with encoded content, and the places of their objects (see `place_of`), by the `type` of the object: signatures,
-encrypted thoughts, pictures and packed conversations. They are lost if one character changes, and may contain by chance
-what looks like a secret."""
+"""Field with encoded content by the `type` of its JSON object, and the places of such objects (see `place_of`).
+
+The content is a signature, an encrypted thought, a picture or a packed conversation. It is unusable if one character
+changes, and by chance it may look like a secret."""
 GEMINI_SIGNATURE, _GEMINI = "thought_signature", ("parts", "google")
-"""A field of the same kind in objects without a `type`, and their places."""
+"""Field with a signature in objects without a `type`, and the places of these objects."""
 _OPAQUE_NAMES = {*(name for name, _ in OPAQUE.values()), GEMINI_SIGNATURE}
 _PLACES = {*_ITEMS, *_BLOCKS, *_DETAILS, *_GEMINI, "source", "body", "response", "messages", "message", "choices", "tool_calls", "extra_content", "thoughts"}  # fmt: skip
-"""Names of the fields on the way to encoded content. Other fields contain what a client chooses, such as metadata."""
+"""Names of all fields that may contain such objects. Clients choose the content of other fields, such as metadata."""
 
 
 def is_opaque_field(fields: Any, name: int | str, place: str | None) -> bool:
-    """Return whether the field `name` of a JSON object at `place` may have encoded content, which is not searched."""
+    """Return whether an API defines encoded content in the field `name` of a JSON object at `place`."""
     if name not in _OPAQUE_NAMES or place is None:
         return False
     if name == GEMINI_SIGNATURE:
@@ -42,8 +44,10 @@ def is_opaque_field(fields: Any, name: int | str, place: str | None) -> bool:
 
 
 def place_of(place: str | None, name: int | str, value: object) -> str | None:
-    """Return the place of the JSON `value` in a container at `place`: the name of the field that contains it, maybe in a
-    list. "" is the root. None is a place where no protocol defines encoded content, such as a tool's input.
+    """Return the place of `value`, which is the item `name` of a JSON object or list at `place`.
+
+    The place is the name of the nearest field around the value, or "" at the root. It is None if no API defines encoded
+    content there, for example in the input of a tool.
     """
     if not isinstance(name, str) or place is None:
         return place

@@ -43,14 +43,13 @@ def cache_control(mark: CacheMark) -> Json:
 
 def has_marks(request: Json) -> bool:
     """Return whether a request to an API has a cache mark, or a field that makes Anthropic set one."""
-    return _is_automatic(request) or any(map(any, _blocks_with_marks(request)))
+    return bool(_automatic_marks(request)) or any(map(any, _blocks_with_marks(request)))
 
 
 def are_for_an_hour(request: Json) -> bool:
     """Return whether a request to an API has cache marks, and all of them have a lifetime of an hour."""
-    requests = [request, fields(request.get("extra_body"))]
-    items = [*chain(*_blocks_with_marks(request)), *(each for each in requests if "cache_control" in each)]
-    return bool(items) and all(fields(item["cache_control"]).get("ttl") == "1h" for item in items)
+    items = [*chain(*_blocks_with_marks(request)), *_automatic_marks(request)]
+    return bool(items) and all(map(_lasts_an_hour, items))
 
 
 def limit_marks(request: Json) -> None:
@@ -59,23 +58,23 @@ def limit_marks(request: Json) -> None:
     * Remove marks beyond the API's limit: first the oldest ones in the messages, and then those on tools and system prompt.
     * Shorten each lifetime to that of the marks before. A field that makes Anthropic set a mark is the last one.
     """
-    heads, turns = _blocks_with_marks(request)
-    spare = MOST_MARKS - _is_automatic(request)
+    (heads, turns), automatic = _blocks_with_marks(request), _automatic_marks(request)
+    spare = MOST_MARKS - bool(automatic)
     for block in [*turns, *heads][: max(0, len(turns) + len(heads) - spare)]:
         del block["cache_control"]
-    in_order = [*heads, *turns, request, request.get("extra_body", {})]
-    marked = [block for block in in_order if "cache_control" in block]
-    for block in dropwhile(_lasts_an_hour, marked):
+    marks = [block for block in (*heads, *turns, *automatic) if "cache_control" in block]
+    for block in dropwhile(_lasts_an_hour, marks):
         if _lasts_an_hour(block):
             block.update(cache_control("5m"))
 
 
 def _lasts_an_hour(block: Json) -> bool:
-    return block["cache_control"] == cache_control("1h")["cache_control"]
+    return fields(block["cache_control"]).get("ttl") == "1h"
 
 
-def _is_automatic(request: Json) -> bool:
-    return "cache_control" in request or "cache_control" in request.get("extra_body", ())
+def _automatic_marks(request: Json) -> list[Json]:
+    """Return the objects with a field that makes Anthropic set a mark: the request, its `extra_body`, or none."""
+    return [each for each in (request, fields(request.get("extra_body"))) if "cache_control" in each]
 
 
 def _blocks_with_marks(request: Json) -> tuple[list[Json], list[Json]]:

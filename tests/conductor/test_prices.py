@@ -49,10 +49,10 @@ def test_a_cost_is_the_sum_of_its_parts(price: Price, usage: Usage):
 @example(CLAUDE, Usage(10, 0, 0, 0, 10, 10))
 def test_a_caches_savings_are_the_difference_to_the_uncached_price(price: Price, usage: Usage):
     plain = Usage(usage.input_tokens, usage.output_tokens, reasoning_tokens=usage.reasoning_tokens)
-    assert price.of(usage) + price.saved(usage) == price.of(plain)
-    assert price.saved(plain) == price.saved(plain, Decimal(7)) == 0
-    assert price.saved(usage, Decimal(7)) == (0 if plain == usage or price == FREE else price.of(plain) - 7)
-    assert CLAUDE.saved(Usage(10, 0, 0, 0, 10)) < 0, "writes cost more than other input"
+    assert price.of(usage) + price.savings(usage) == price.of(plain)
+    assert price.savings(plain) == price.savings(plain, Decimal(7)) == 0
+    assert price.savings(usage, Decimal(7)) == (0 if plain == usage or price == FREE else price.of(plain) - 7)
+    assert CLAUDE.savings(Usage(10, 0, 0, 0, 10)) < 0, "writes cost more than other input"
 
 
 @given(prices, possible_usages(), st.integers(0, 10**6), st.integers(0, 10**6))

@@ -91,7 +91,7 @@ def turn_of(
 def call(worker: str, usage: Usage, output: str) -> CallResult:
     price = Price(**{name: Decimal(rate) for name, rate in RATES[worker].items()})
     return CallResult(
-        output, worker, worker, usage, price.of(usage), FinishReason.STOP, saved_usd=price.saved(usage)
+        output, worker, worker, usage, price.of(usage), FinishReason.STOP, saved_usd=price.savings(usage)
     )
 
 

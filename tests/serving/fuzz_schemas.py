@@ -21,7 +21,7 @@ from conductor.model.deltas import open_reply
 from conductor.model.reply import Delta, FinishReason
 from conductor.model.usage import Usage
 from serving.workers.vllm import Chunk, EngineCall
-from tests.serving.api.served import Json, Served, parsed, scripted, served, step, streamed_text
+from tests.serving.api.served import Json, Served, answer_text, parsed, scripted, served, step
 from tests.serving.random_schemas import ROOTS, SchemaAndValue, is_right, is_right_text, whole
 from tests.wires import strict
 from tests.wires.anthropic import AnthropicWire
@@ -235,7 +235,7 @@ def read(status: int, text: str, *, stream: bool) -> tuple[str, str]:
     events = [each for each in parsed(text) if isinstance(each, dict)]
     errors = [each["error"]["code"] for each in events if "error" in each]
     ends = [c["finish_reason"] for each in events for c in each.get("choices", ()) if c["finish_reason"]]
-    return streamed_text(events), (errors or ends)[0]
+    return answer_text(events), (errors or ends)[0]
 
 
 async def try_all(seed: int, behaviours: int) -> SchemaOutcomes:

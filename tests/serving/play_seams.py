@@ -20,7 +20,7 @@ from serving.api.app import build_api
 from serving.pool import build_pool
 from serving.sessions.service import Service
 from serving.settings.settings import parse
-from tests.serving.api.served import Json, listening, parsed, streamed_text
+from tests.serving.api.served import Json, answer_text, listening, parsed
 from tests.serving.cut_answers import Case, CutEngine, Model, case_of
 from tests.wires.anthropic import AnthropicWire
 from tests.wires.gemini import GeminiWire
@@ -159,7 +159,7 @@ async def see(http: httpx2.AsyncClient, number: int, case: Case) -> tuple[str, s
         return "", answer.text
     events = parsed(answer.text)
     errors = [each["error"]["message"] for each in events if isinstance(each, dict) and "error" in each]
-    return streamed_text(events), errors[0] if errors else ""
+    return answer_text(events), errors[0] if errors else ""
 
 
 async def play(way: Way, n: int, seed: int) -> Seams:

@@ -474,7 +474,7 @@ def test_words_after_basic_and_bearer_are_not_changed() -> None:
 def test_encoded_content_is_not_searched() -> None:
     secret, phone = f"AAA_{SECRETS[1]}", "AAA+14155552671/AAAA"
     for value in opaque_values(secret):
-        assert redacted(value) == value
+        assert redact_json(value) == value
         assert map_texts(Native("w", "", value), PersonalDataRedactor()) == Native("w", "", value)
     details = [{"type": "reasoning.encrypted", "data": secret}]
     message = Message("assistant", (), thoughts={"reasoning_details": details})
@@ -494,7 +494,7 @@ def opaque_values(text: str) -> list[Any]:
     return [{place: [value]} if place else [value] for value, places in objects for place in places]
 
 
-def redacted(value: Any) -> Any:
+def redact_json(value: Any) -> Any:
     """Return a copy of JSON without secrets."""
     return finish(json_in_steps(json.loads(json.dumps(value)), redact_secrets))[0]
 
@@ -519,7 +519,7 @@ def test_what_only_looks_like_encoded_content_is_searched() -> None:
         {"url": f"data:text/secret;base64,AAA/{SECRETS[4]}"},
     ]
     for value in looks:
-        for change in (redacted(value), map_texts(Native("w", "", value), redact_secrets)):
+        for change in (redact_json(value), map_texts(Native("w", "", value), redact_secrets)):
             assert SECRETS[1] not in repr(change)
             assert SECRETS[4] not in repr(change)
     tool = Tool("f", parameters={"content": opaque_values(secret)})

@@ -55,7 +55,7 @@ async def rays_server(method: str, code: grpc.StatusCode | None) -> AsyncIterato
     await server.stop(0)
 
 
-async def listed_port(port: int) -> Port:
+async def find_port(port: int) -> Port:
     open_ports = await asyncio.to_thread(list_ports, [psutil.Process()])
     (only,) = [each for each in open_ports if each.port == port]
     return only
@@ -72,7 +72,7 @@ async def listed_port(port: int) -> Port:
 )
 async def test_an_http_ports_status_shows_which_credential_it_requires(answer: bytes, asks_for: str) -> None:
     async with saying(answer) as port:
-        entry = await listed_port(port)
+        entry = await find_port(port)
     assert (entry.asks_for, entry.address, entry.is_on_loopback) == (asks_for, "127.0.0.1", True)
 
 
@@ -89,7 +89,7 @@ async def test_a_call_to_a_ray_port_shows_which_credential_it_requires(
     method: str, code: grpc.StatusCode | None, asks_for: str
 ) -> None:
     async with rays_server(method, code) as port:
-        assert (await listed_port(port)).asks_for == asks_for
+        assert (await find_port(port)).asks_for == asks_for
 
 
 @pytest.mark.parametrize(

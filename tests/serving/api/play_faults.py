@@ -37,7 +37,7 @@ from tests.serving.api.provider_faults import (
     TEXT,
     Case,
 )
-from tests.serving.api.served import ASK, Json, listening, parsed, scripted, step, streamed_text
+from tests.serving.api.served import ASK, Json, answer_text, listening, parsed, scripted, step
 from tests.states import until
 
 STALL_S, PATIENCE_S = 1.0, 60.0
@@ -267,7 +267,7 @@ def _outcome(status: int, text: str, *, stream: bool) -> str:
         return f"200 {json.loads(text)['choices'][0]['message']['content']}"
     events = parsed(text)
     errors = [event["error"]["code"] for event in events if isinstance(event, dict) and "error" in event]
-    return f"200 {streamed_text(events)}… then {errors[0]}" if errors else f"200 {streamed_text(events)}"
+    return f"200 {answer_text(events)}… then {errors[0]}" if errors else f"200 {answer_text(events)}"
 
 
 async def see_everything(*, half: bool = False, at_once: int = AT_ONCE) -> list[FaultOutcome]:

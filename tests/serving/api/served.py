@@ -248,7 +248,7 @@ def _event(block: str) -> Any:
     return data if data == "[DONE]" else json.loads(data)
 
 
-def streamed_text(events: list[Any]) -> str:
+def answer_text(events: list[Any]) -> str:
     """Return the answer in a stream."""
     return "".join(
         choice["delta"].get("content") or ""

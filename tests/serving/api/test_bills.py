@@ -16,7 +16,7 @@ from serving.accounts.ledger_check import find_faults
 from serving.database.address import Address
 from serving.settings.worker_base import PriceSettings
 from tests.serving.api.keyed import Keyed, keyed
-from tests.serving.api.served import ASK, Json, parsed, scripted, streamed_text
+from tests.serving.api.served import ASK, Json, answer_text, parsed, scripted
 from tests.serving.api.test_run_charges import CHAT, spent_usd
 from tests.serving.api.test_upstreams import only, remote
 from tests.serving.workers.test_http import PROVIDERS, Provider
@@ -92,7 +92,7 @@ async def ask(it: Keyed, *, stream: bool = False, **body: Any) -> Json:
     chunks = [event for event in events if isinstance(event, dict)]
     assert "error" not in chunks[-1], chunks[-1]
     finish = [choice["finish_reason"] for chunk in chunks for choice in chunk["choices"]][-1]
-    return chunks[-1] | {"text": streamed_text(events), "finish": finish}
+    return chunks[-1] | {"text": answer_text(events), "finish": finish}
 
 
 def without_usage(provider: Provider, answer: Answer) -> Answer:

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import pytest
 
 from serving.dispatch import target
-from tests.serving.api.served import ASK, Json, Served, parsed, scripted, served, step, streamed_text
+from tests.serving.api.served import ASK, Json, Served, answer_text, parsed, scripted, served, step
 from tests.states import until
 from tests.wires.openai import OpenAIWire
 from tests.wires.server import Answer, Request, WireServer, serving
@@ -59,7 +59,7 @@ async def chain(kind: str, *breaks: bool) -> AsyncGenerator[tuple[Served, list[W
 async def test_a_stream_continues_with_the_third_worker(kind: str):
     async with chain(kind, True, True, False) as (api, servers):
         answer = await api.http.post("/v1/chat/completions", json=ASK | {"model": "a", "stream": True})
-        assert streamed_text(parsed(answer.text)) == TEXT
+        assert answer_text(parsed(answer.text)) == TEXT
         n_requests = [len(server.requests) for server in servers]
         # deployments are chosen at random, so the working one may be the first or second
         assert n_requests == [1, 1, 1] if kind == "fallbacks" else max(n_requests) == 1
@@ -92,7 +92,7 @@ async def test_if_all_workers_break_off_the_error_says_what_is_missing():
         answer = await api.http.post("/v1/chat/completions", json=ASK | {"model": "a", "stream": True})
         (error,) = [each["error"] for each in parsed(answer.text) if "error" in each]
         assert "the rest is missing" in error["message"]
-        assert TEXT.startswith(streamed_text(parsed(answer.text)))
+        assert TEXT.startswith(answer_text(parsed(answer.text)))
         assert [len(server.requests) for server in servers] == [1, 1, 1]
         whole = await api.http.post("/v1/chat/completions", json=ASK | {"model": "a"})
         assert whole.status_code == 400
@@ -130,6 +130,6 @@ async def test_an_unusually_long_pause_ends_the_call_and_another_worker_continue
         for server in servers:
             if not server.requests:
                 server.respond = answering(breaks=False)
-        assert streamed_text(parsed((await asking).text)) == TEXT
+        assert answer_text(parsed((await asking).text)) == TEXT
         (step_json,) = (await api.newest())["steps"]
         assert [attempt["outcome"] for attempt in step_json["attempts"]].count("cut") == 1

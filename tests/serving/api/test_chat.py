@@ -6,7 +6,7 @@ import json
 import openai
 import pytest
 
-from tests.serving.api.served import ASK, PRICE, TWO, Json, plan, scripted, served, step, streamed_text, team
+from tests.serving.api.served import ASK, PRICE, TWO, Json, answer_text, plan, scripted, served, step, team
 from tests.states import until
 
 ANSWER = "Blue light scatters most."
@@ -85,7 +85,7 @@ async def test_unknown_fields_are_ignored_and_noted_by_name():
     }  # fmt: skip
     async with served(team()) as api:
         assert (await api.ok(more))["choices"][0]["message"]["content"] == ANSWER
-        assert streamed_text(await api.events(more)) == ANSWER
+        assert answer_text(await api.events(more)) == ANSWER
         assert (
             "'some_new_thing' was ignored, because it has no effect on this server."
             in (await api.newest())["left_out"]
@@ -278,7 +278,7 @@ async def test_reasoning_is_separate_from_the_answer():
         events = await api.events({"model": "a"})
     assert whole["choices"][0]["message"]["reasoning_content"] == "Let me see."
     thoughts = [c["delta"].get("reasoning_content", "") for e in events[:-1] for c in e["choices"]]
-    assert ("".join(thoughts), streamed_text(events)) == ("Let me see.", "Yes.")
+    assert ("".join(thoughts), answer_text(events)) == ("Let me see.", "Yes.")
     assert whole["usage"]["completion_tokens_details"]["reasoning_tokens"] == 3
 
 
@@ -314,7 +314,7 @@ async def test_progress_as_events():
     assert [(p["step"], p["worker"], p["subtask"], p["access"]) for p in planned] == [
         (0, "a", "Find a reason.", []), (1, "b", "Conclude.", [0]),
     ]  # fmt: skip
-    assert streamed_text(events) == ANSWER
+    assert answer_text(events) == ANSWER
 
 
 async def test_a_steps_needs_are_shown_with_the_step():
@@ -397,7 +397,7 @@ async def test_the_sdk_ignores_heartbeats():
 
 async def test_only_the_last_steps_output_is_streamed():
     async with served(team()) as api:
-        assert streamed_text(await api.events()) == ANSWER
+        assert answer_text(await api.events()) == ANSWER
 
 
 async def test_a_workers_call_states_whether_its_output_is_streamed():
@@ -411,14 +411,14 @@ async def test_a_workers_call_states_whether_its_output_is_streamed():
 async def test_an_empty_answer_is_a_complete_stream():
     async with served(team(workers=[scripted("a", "")], workflows={})) as api:
         events = await api.events({"model": "a"})
-    assert (streamed_text(events), events[-1]) == ("", "[DONE]")
+    assert (answer_text(events), events[-1]) == ("", "[DONE]")
     assert events[-2]["choices"][0]["finish_reason"] == "stop"
 
 
 async def test_a_thousand_words_arrive_in_order():
     text = " ".join(str(number) for number in range(1000))
     async with served(team(workers=[scripted("a", text)], workflows={})) as api:
-        assert streamed_text(await api.events({"model": "a"})) == text
+        assert answer_text(await api.events({"model": "a"})) == text
 
 
 async def test_concurrent_streams_get_their_own_answers():
@@ -427,7 +427,7 @@ async def test_concurrent_streams_get_their_own_answers():
             {"model": "a", "messages": [{"role": "user", "content": f"n{n}"}]} for n in range(30)
         ]
         answers = await asyncio.gather(*(api.events(body) for body in bodies))
-    assert [streamed_text(answer) for answer in answers] == [f"n{n}" for n in range(30)]
+    assert [answer_text(answer) for answer in answers] == [f"n{n}" for n in range(30)]
 
 
 async def test_a_second_round_accepts_or_revises_the_answer():

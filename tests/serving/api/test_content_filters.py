@@ -8,7 +8,7 @@ import pytest
 from conductor.errors import ContentFiltered
 from conductor.model.terms import Refusals
 from conductor.model.usage import Usage
-from tests.serving.api.served import PRICE, Json, scripted, served, step, streamed_text, team
+from tests.serving.api.served import PRICE, Json, answer_text, scripted, served, step, team
 from tests.wires.anthropic import AnthropicWire
 from tests.wires.gemini import GeminiWire
 from tests.wires.openai import OpenAIWire
@@ -57,7 +57,7 @@ async def ask(
         workers = [worker(refusing, upstream.url, **({"on_content_filter": "fall_back"} | settings)), INSTEAD]
         async with served(team(workers=workers, workflows={})) as api:
             if stream:
-                text: Any = streamed_text(await api.events({"model": "a"}))
+                text: Any = answer_text(await api.events({"model": "a"}))
             else:
                 response = await api.post({"model": "a"})
                 text = response.json()

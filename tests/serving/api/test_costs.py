@@ -58,7 +58,7 @@ def record(n: int) -> Record:
 
 def _call(worker: str, usage: Usage, price: Price) -> CallResult:
     return CallResult(
-        "Words.", worker, "m", usage, price.of(usage), FinishReason.STOP, saved_usd=price.saved(usage)
+        "Words.", worker, "m", usage, price.of(usage), FinishReason.STOP, saved_usd=price.savings(usage)
     )
 
 

@@ -6,7 +6,7 @@ import openai
 import pytest
 
 from tests.serving.api.provider_faults import MIDDLE
-from tests.serving.api.served import ASK, PRICE, Json, plan, scripted, served, step, streamed_text, team
+from tests.serving.api.served import ASK, PRICE, Json, answer_text, plan, scripted, served, step, team
 from tests.wires.faults import Fault, faulty
 from tests.wires.openai import OpenAIWire
 from tests.wires.server import Answer, serving
@@ -59,7 +59,7 @@ async def test_a_failure_after_the_first_byte_is_the_last_event_and_raised_by_th
         record = await api.newest()
     assert events[-2]["error"]["code"] == "worker_unavailable"
     assert events[-1] == "[DONE]"
-    assert (streamed_text(events), "".join(texts)) == ("one two", "one two")
+    assert (answer_text(events), "".join(texts)) == ("one two", "one two")
     assert caught.value.code == "worker_unavailable"
     assert record["status"] == "failed"
     assert record["steps"][0]["output"] == "one two"
@@ -179,7 +179,7 @@ async def test_an_invalid_plan_falls_back_to_one_worker_with_a_reason():
         record = await api.record(body["podium"]["workflow_id"])
         call = api.worker("a").calls[0]
     assert body["choices"][0]["message"]["content"] == "A reason: scattering."
-    assert streamed_text(streamed) == "A reason: scattering."
+    assert answer_text(streamed) == "A reason: scattering."
     assert "rejected twice" in body["podium"]["fallback"]
     assert "no_plan" in body["podium"]["fallback"]
     assert streamed[-2]["podium"]["fallback"] == body["podium"]["fallback"]

@@ -13,7 +13,7 @@ import httpx2
 import pytest
 
 from tests.serving.api.play_faults import api_of
-from tests.serving.api.served import ASK, PRICE, Json, parsed, streamed_text
+from tests.serving.api.served import ASK, PRICE, Json, answer_text, parsed
 from tests.wires.openai import OpenAIWire
 from tests.wires.server import Answer, Request, WireServer, serving
 
@@ -124,7 +124,7 @@ class Stand:
         errors = [each["error"]["code"] for each in events if "error" in each]
         last = events[-1]
         return Look(
-            200, streamed_text(events), "".join(errors[:1]), last.get("model", ""), last.get("usage") or {}
+            200, answer_text(events), "".join(errors[:1]), last.get("model", ""), last.get("usage") or {}
         )
 
 

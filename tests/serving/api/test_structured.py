@@ -9,7 +9,7 @@ import openai
 import pytest
 from pydantic import BaseModel
 
-from tests.serving.api.served import PRICE, TWO, Json, scripted, served, streamed_text, team
+from tests.serving.api.served import PRICE, TWO, Json, answer_text, scripted, served, team
 from tests.states import until
 
 SCHEMA: Json = {
@@ -76,7 +76,7 @@ async def test_a_stream_holds_its_answer_until_it_is_valid_while_progress_contin
     async with served(pool('{"n": 4}')) as api:
         events = await api.events(STRICT, progress="events")
     progress = [each for each in events if isinstance(each, dict) and each.get("choices") == []]
-    assert streamed_text(events) == '{"n": 4}'
+    assert answer_text(events) == '{"n": 4}'
     assert progress
     pieces = [c["delta"]["content"] for each in events if isinstance(each, dict) for c in each.get("choices", ()) if c["delta"].get("content")]  # fmt: skip
     assert pieces == ['{"n": 4}']

@@ -14,11 +14,11 @@ from tests.serving.api.served import (
     PRICE,
     Json,
     Served,
+    answer_text,
     plan,
     scripted,
     served,
     step,
-    streamed_text,
     team,
 )
 from tests.serving.workers.test_http import PROVIDERS, Provider
@@ -70,7 +70,7 @@ async def test_impossible_usage_breaks_neither_the_answer_nor_the_list_of_runs(
             runs = await api.http.get("/v1/workflows")
             record = await api.record(answer["podium"]["workflow_id"])
     step_json = answer["podium"]["steps"][0]
-    assert (streamed_text(events), events[-1]) == ("It is four.", "[DONE]")
+    assert (answer_text(events), events[-1]) == ("It is four.", "[DONE]")
     assert (runs.status_code, len(runs.json()["data"])) == (200, 2)
     assert (record["steps"][0]["usage"], record["unmetered_calls"]) == (None, 1)
     assert 0.0002 < answer["podium"]["cost_usd"] < 0.001, (

@@ -17,7 +17,7 @@ from serving.pool import build_pool
 from serving.sessions.session import RunSpec
 from serving.settings.settings import parse
 from tests.serving.api.keyed import Keyed, keyed
-from tests.serving.api.served import ASK, Json, parsed, scripted, served, streamed_text, team
+from tests.serving.api.served import ASK, Json, answer_text, parsed, scripted, served, team
 from tests.serving.store.stores import replicas
 from tests.states import until
 
@@ -59,7 +59,7 @@ async def test_an_equal_request_gets_the_cached_answer_free_of_charge(
             if stream:
                 events = parsed(again.text)
                 summary = events[-2]["podium"]
-                assert streamed_text(events) == first.json()["choices"][0]["message"]["content"]
+                assert answer_text(events) == first.json()["choices"][0]["message"]["content"]
             else:
                 summary = again.json()["podium"]
                 assert again.json()["choices"] == first.json()["choices"]

@@ -13,7 +13,7 @@ import pytest
 from conductor.errors import StoreUnavailable
 from serving.database.address import Address
 from serving.store.store import EventPage
-from tests.serving.api.served import ASK, PRICE, Json, Served, parsed, scripted, served, streamed_text, team
+from tests.serving.api.served import ASK, PRICE, Json, Served, answer_text, parsed, scripted, served, team
 from tests.serving.store.stores import replicas
 from tests.states import until
 
@@ -219,9 +219,7 @@ async def test_followers_of_a_run_stay_connected_without_the_store(
         monkeypatch.setattr(other.records, "events", fail_first)
         words = PACED["workers"][2]["replies"][0]
         assert answer_in(events_of((await following).text)) == words
-        assert (
-            streamed_text(parsed((await joining).text)) == streamed_text(parsed((await task).text)) == words
-        )
+        assert answer_text(parsed((await joining).text)) == answer_text(parsed((await task).text)) == words
         assert failed == 4
 
 

@@ -28,7 +28,7 @@ from serving.database.address import Address
 from serving.sessions.following import Pump, RetoldAnswer
 from serving.store.rows import Item
 from serving.store.store import EventPage, RecordStore
-from tests.serving.api.served import Json, parsed, scripted, streamed_text, team
+from tests.serving.api.served import Json, answer_text, parsed, scripted, team
 from tests.serving.store.stores import replicas
 from tests.serving.store.test_idempotency import ask
 from tests.states import until
@@ -110,9 +110,7 @@ async def test_a_second_reader_never_gets_a_mixture_of_two_answers(store_address
             texts = [(await each).text for each in (first, second)]
     for text in texts:
         is_told = '"interrupted"' in text
-        assert streamed_text(parsed(text)) == OTHER or (
-            is_told and WORDS.startswith(streamed_text(parsed(text)))
-        )
+        assert answer_text(parsed(text)) == OTHER or (is_told and WORDS.startswith(answer_text(parsed(text))))
 
 
 async def test_a_responses_numbered_events_do_not_change(store_address: Address):

@@ -26,7 +26,7 @@ from serving.redaction.slices import finish
 from serving.redaction.texts import map_texts
 from serving.store.content import ContentJournal, kept_part
 from serving.store.retention import DAY_US
-from tests.serving.api.served import ASK, parsed, scripted, streamed_text, team
+from tests.serving.api.served import ASK, answer_text, parsed, scripted, team
 from tests.serving.store.stores import Replica, open_stores, replicas
 from tests.serving.store.test_database_store import EVENTS, begun, tell
 from tests.serving.store.test_retention import NOW_S, NOW_US, shown
@@ -85,9 +85,7 @@ async def test_secrets_in_prompts_outputs_and_streams_are_not_stored(
             "/v1/chat/completions", json=body, headers=headers | {"idempotency-key": "one"}
         )
         heard = (
-            streamed_text(parsed(answer.text))
-            if stream
-            else answer.json()["choices"][0]["message"]["content"]
+            answer_text(parsed(answer.text)) if stream else answer.json()["choices"][0]["message"]["content"]
         )
         assert SECRET in heard  # the client gets the worker's own words
         content = await everything(router)

@@ -13,7 +13,7 @@ from serving.accounts.hold import key_subject
 from serving.database.address import Address
 from tests.databases import make_file
 from tests.serving.api.keyed import keyed
-from tests.serving.api.served import ASK, PRICE, Served, parsed, scripted, served, streamed_text, team
+from tests.serving.api.served import ASK, PRICE, Served, answer_text, parsed, scripted, served, team
 from tests.serving.store.stores import Replica, replicas
 from tests.states import until
 
@@ -55,8 +55,8 @@ async def test_a_repeated_request_gets_the_same_answer_without_a_new_run(
             assert again.headers["x-podium-workflow-id"] == first.headers["x-podium-workflow-id"]
             if stream:
                 assert (
-                    streamed_text(parsed(again.text))
-                    == streamed_text(parsed(first.text))
+                    answer_text(parsed(again.text))
+                    == answer_text(parsed(first.text))
                     == "Blue light scatters most."
                 )
                 assert parsed(again.text)[-2]["podium"] == parsed(first.text)[-2]["podium"]
@@ -75,14 +75,14 @@ async def test_a_repeated_request_gets_the_restarted_answer_complete(
     settings = team(workers=workers, workflows={})
     async with replicas(store_address, settings) as (one, other):
         broken = await ask(one.api, model="a", stream=True)
-        assert streamed_text(parsed(broken.text)) == "word0 word1 word2 word3"
+        assert answer_text(parsed(broken.text)) == "word0 word1 word2 word3"
         assert parsed(broken.text)[-2]["error"]["code"] == "interrupted"
         id = broken.headers["x-podium-workflow-id"]
         for router in (one, other):
             assert (await until_ended(router.api, id))["answer"] == "Something else."
             again = await ask(router.api, model="a", stream=True)
             assert again.headers["x-podium-workflow-id"] == id
-            assert streamed_text(parsed(again.text)) == "Something else."
+            assert answer_text(parsed(again.text)) == "Something else."
             assert not any("error" in each for each in parsed(again.text))
 
 
@@ -112,7 +112,7 @@ async def test_a_repeated_request_joins_the_running_one_on_any_replica(
         joined = await asyncio.gather(*(ask(router.api, stream=stream) for router in (one, other)))
         answers = [await first, *joined]
         if stream:
-            assert [streamed_text(parsed(each.text)) for each in answers] == [WORDS] * 3
+            assert [answer_text(parsed(each.text)) for each in answers] == [WORDS] * 3
         else:
             assert [each.json()["choices"][0]["message"]["content"] for each in answers] == [WORDS] * 3
             assert answers[0].json() == answers[1].json() == answers[2].json()

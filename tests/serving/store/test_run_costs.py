@@ -42,7 +42,7 @@ DAY_S = 86_400
 
 def call(worker: str, usage: Usage | None = USAGE, price: Price | None = CLAUDE, **facts: Any) -> CallResult:
     has_cost = price is not None and usage is not None
-    costs = (price.of(usage), price.saved(usage)) if has_cost and price and usage else (None, None)
+    costs = (price.of(usage), price.savings(usage)) if has_cost and price and usage else (None, None)
     return CallResult("Words.", worker, "m", usage, costs[0], FinishReason.STOP, saved_usd=costs[1], **facts)
 
 
@@ -71,8 +71,8 @@ def usd(price: Price, usage: Usage = USAGE) -> int:
     return int(price.of(usage) * 10**12)
 
 
-def saved(price: Price, usage: Usage = USAGE) -> int:
-    return int(price.saved(usage) * 10**12)
+def savings_of(price: Price, usage: Usage = USAGE) -> int:
+    return int(price.savings(usage) * 10**12)
 
 
 def test_a_row_has_the_tokens_cost_and_savings_of_a_part_of_a_run() -> None:
@@ -93,8 +93,8 @@ def test_every_turn_of_the_answering_step_is_a_part_of_the_answer() -> None:
     turns = [StepTurn(call("b"), (PendingCall(n, ToolCall("c", "clock", "{}")),)) for n in range(2)]
     record = run("wf_1", plan(step(0, call("a")), step(1, call("b"), turns=tuple(turns))))
     assert [values(row) for row in rows_of(RunRecords(record))] == [
-        ("a", "step", 1, usd(CLAUDE), saved(CLAUDE), 0),
-        ("b", "answer", 3, 3 * usd(CLAUDE), 3 * saved(CLAUDE), 0),
+        ("a", "step", 1, usd(CLAUDE), savings_of(CLAUDE), 0),
+        ("b", "answer", 3, 3 * usd(CLAUDE), 3 * savings_of(CLAUDE), 0),
     ]
 
 

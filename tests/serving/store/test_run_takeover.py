@@ -18,7 +18,7 @@ from conductor.run.events import CallQueued
 from serving.database.address import Address
 from serving.sessions.following import ASK_S
 from serving.store.idempotency import Claim
-from tests.serving.api.served import ASK, PRICE, parsed, scripted, streamed_text, team
+from tests.serving.api.served import ASK, PRICE, answer_text, parsed, scripted, team
 from tests.serving.sessions.test_following import events_of
 from tests.serving.store.stores import Replica, replicas
 from tests.serving.store.test_idempotency import ask, calls, until_ended
@@ -134,7 +134,7 @@ async def test_another_router_finishes_a_killed_routers_run_without_lost_text(
         assert await other.records.sweep() == 0
         assert await other.records.take_over() == 1
         answer = await joined
-        assert streamed_text(parsed(answer.text)) == WORDS
+        assert answer_text(parsed(answer.text)) == WORDS
         assert answer.headers["x-podium-workflow-id"] == id
         record = await until_ended(other.api, id)
         assert (record["status"], record["answer"], record["unmetered_calls"]) == ("finished", WORDS, 1)
@@ -149,16 +149,22 @@ async def test_another_router_finishes_a_killed_routers_run_without_lost_text(
         assert await other.records.take_over() == 0
 
 
+async def stop_with_a_run(address: Address) -> str:
+    """Stop a router while it writes the answer of a kept run. Return the id of the run."""
+    async with replicas(address, settings(HALTING), n=1) as (one,):
+        answer = asyncio.create_task(ask(one.api))
+        await until(lambda: one.api.service.running == 1)
+        (id,) = one.api.service.sessions.running
+        await until_it_halts(one, id)
+        await one.api.service.aclose()
+        assert (await answer).json()["error"]["code"] == "interrupted"
+        await one.store.aclose()
+    return id
+
+
 async def test_a_stopping_router_hands_its_background_run_to_another(store_address: Address) -> None:
     async with replicas(store_address, settings(WORDS), n=1) as (other,):
-        async with replicas(store_address, settings(HALTING), n=1) as (one,):
-            first = asyncio.create_task(ask(one.api))
-            await until(lambda: one.api.service.running == 1)
-            (id,) = one.api.service.sessions.running
-            await until_it_halts(one, id)
-            await one.api.service.aclose()
-            assert (await first).json()["error"]["code"] == "interrupted"
-            await one.store.aclose()
+        id = await stop_with_a_run(store_address)
         assert (await other.api.record(id))["status"] == "detached"
         assert await other.records.take_over() == 1
         assert (await ask(other.api)).json()["choices"][0]["message"]["content"] == WORDS
@@ -169,14 +175,7 @@ async def test_a_run_found_by_two_sweeps_is_continued_once(
     store_address: Address,
 ) -> None:
     async with replicas(store_address, settings(WORDS), n=1) as (other,):
-        async with replicas(store_address, settings(HALTING), n=1) as (one,):
-            first = asyncio.create_task(ask(one.api))
-            await until(lambda: one.api.service.running == 1)
-            (id,) = one.api.service.sessions.running
-            await until_it_halts(one, id)
-            await one.api.service.aclose()
-            await first
-            await one.store.aclose()
+        id = await stop_with_a_run(store_address)
         find_seq, first_sweep = other.records.newest_seq, asyncio.Event()
 
         async def find_seq_late(id: str) -> int:
