@@ -1,158 +1,49 @@
 """Atlas: capitals, continents, languages, currencies, flags and codes of countries.
 
-Capitals and neighbours come from countryinfo, with the corrections in `_CAPITALS`. Languages are answered
-only if CLDR and countryinfo agree. Currencies come from CLDR, and codes from ISO.
+The facts are in `country_data`. Languages are answered only if CLDR and countryinfo agree.
 """
 
 import re
-import unicodedata
 from collections.abc import Callable
-from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import cache
 from typing import Any
 
+from serving.workers.programs.country_data import (
+    AMBIGUOUS_NAMES,
+    PARTS_OF_UK,
+    Country,
+    countries_by_name,
+    find_country,
+    join_names,
+    name_in_sentence,
+    plain_name,
+)
 from serving.workers.programs.process import NotForProgram
 from serving.workers.programs.program import ProgramWorker
 from serving.workers.programs.question import PlainQuestion
 from serving.workers.programs.rules import ExactAnswer, Rule, answer_by, load, pattern, with_one_name
 
-_CAPITALS = {
-    "KZ": "Astana", "BI": "Gitega", "LK": "Sri Jayawardenepura Kotte", "US": "Washington, D.C.", "VA": "Vatican City",
-    "SG": "Singapore", "MX": "Mexico City", "CO": "Bogotá", "BO": "", "ZA": "", "SZ": "", "IL": "", "PS": "", "EH": "",
-    "HK": "", "MO": "", "GQ": "", "NR": "", "MS": "", "AN": "", "CS": "", "GE": "", "IO": "", "BQ": "", "TK": "",
-}  # fmt: skip
-"""Corrections of countryinfo's capitals, or "" if a country has no capital, several, a disputed or a moving one."""
-_PARTS_OF_UK = {
-    "england": "London",
-    "scotland": "Edinburgh",
-    "wales": "Cardiff",
-    "northern ireland": "Belfast",
-}
 _SEVERAL_CAPITALS = {
     "ZA": "South Africa has three capitals: Pretoria, Cape Town and Bloemfontein.",
     "BO": "Bolivia's constitutional capital is Sucre; its government sits in La Paz.",
     "SZ": "Eswatini has two capitals: Mbabane and Lobamba.",
 }
-_ALIASES = {
-    "usa": "US", "u.s.": "US", "us": "US", "u.s.a.": "US", "united states of america": "US", "america": "US", "uk": "GB",
-    "u.k.": "GB", "britain": "GB", "great britain": "GB", "holland": "NL", "uae": "AE", "emirates": "AE", "czechia": "CZ",
-    "czech republic": "CZ", "drc": "CD", "dr congo": "CD", "vatican": "VA", "vatican city": "VA", "cabo verde": "CV",
-    "swaziland": "SZ", "burma": "MM", "macedonia": "MK", "turkey": "TR", "ivory coast": "CI", "cote d'ivoire": "CI",
-    "saint lucia": "LC", "russian federation": "RU", "persia": "IR", "bosnia": "BA", "trinidad": "TT", "east timor": "TL",
-}  # fmt: skip
-_AMBIGUOUS = {
-    "georgia",
-    "congo",
-    "the congo",
-    "korea",
-    "guinea",
-    "micronesia",
-    "samoa",
-    "ireland island",
-    "sudans",
-}
 _SOUTH_AMERICA = {"AR", "BO", "BR", "CL", "CO", "EC", "FK", "GF", "GY", "PY", "PE", "SR", "UY", "VE"}
-_ON_TWO = {"RU": "Europe and Asia", "TR": "Asia and Europe", "KZ": "Asia and Europe"}
-_NO_CONTINENT = {"GE", "AZ", "AM", "CY", "AQ", "IO", "BV", "GS", "TF", "UM", "HM"}
+_ON_TWO_CONTINENTS = {"RU": "Europe and Asia", "TR": "Asia and Europe", "KZ": "Asia and Europe"}
+_WITHOUT_CONTINENT = {"GE", "AZ", "AM", "CY", "AQ", "IO", "BV", "GS", "TF", "UM", "HM"}
 _SWITZERLAND = {"de", "fr", "it", "rm"}
 
 
-@dataclass(frozen=True, slots=True)
-class Country:
-    """Facts about a country or territory. A field is empty if its value is not certain."""
-
-    code: str
-    name: str
-    capital: str
-    region: str
-    borders: tuple[str, ...]
-    languages: frozenset[str]
-
-
-def plain_name(text: str) -> str:
-    plain = "".join(c for c in unicodedata.normalize("NFKD", text) if not unicodedata.combining(c))
-    return re.sub(
-        r"^the ", "", plain.casefold().replace("’", "'").replace("&", "and").replace("st.", "saint")
-    ).strip()
-
-
-@cache
-def countries_by_name() -> tuple[dict[str, Country], dict[str, str]]:
-    """Return the countries by ISO code, and the codes by name."""
-    all_countries: Any = load("countryinfo").all_countries
-    iso: Any = load("pycountry").countries
-
-    names: Any = load("babel").Locale("en").territories
-    countries: dict[str, Country] = {}
-    by_name: dict[str, str] = {}
-    for each in all_countries():
-        facts: Any = each.info()
-        code = facts.get("ISO", {}).get("alpha2") or ""
-        official: Any = iso.get(alpha_2=code) if code else None
-        if official is None or code in countries:
-            continue
-        capital = facts.get("capital")
-        capital = capital if isinstance(capital, str) else ""
-        name = getattr(official, "common_name", None) or names.get(code, facts["name"])
-        countries[code] = Country(
-            code,
-            name.replace("&", "and").replace("Congo - Kinshasa", "the Democratic Republic of the Congo"),
-            _CAPITALS.get(code, capital),
-            facts.get("region") or "",
-            tuple(facts.get("borders") or ()),
-            frozenset(facts.get("languages") or ()),
-        )
-        for alias in (
-            names.get(code, ""),
-            facts["name"],
-            official.name,
-            getattr(official, "official_name", ""),
-        ):
-            by_name.setdefault(plain_name(alias), code)
-            by_name.setdefault(
-                plain_name(alias.split(" (")[0].split(",")[0])
-                if alias.count(",") == 1
-                else plain_name(alias),
-                code,
-            )
-    by_name |= _ALIASES
-    for name in ("", *_AMBIGUOUS):
-        by_name.pop(name, None)
-    return countries, by_name
-
-
-def _country(text: str) -> Country:
-    countries, by_name = countries_by_name()
-    if (key := plain_name(text)) in _AMBIGUOUS:
-        raise NotForProgram(f"{text!r} is the name of more than one place.")
-    code = by_name.get(key)
-    if code is None:
-        raise NotForProgram(f"The program has no data about a country named {text!r}.")
-    return countries[code]
-
-
-def _country_name(country: Country) -> str:
-    needs_article = (
-        country.code in {"US", "GB", "NL", "PH", "AE", "BS", "GM", "MV", "CZ"} and country.name != "Czechia"
-    )
-    return f"the {country.name}" if needs_article else country.name
-
-
-def _and(texts: list[str]) -> str:
-    return f"{', '.join(texts[:-1])} and {texts[-1]}" if len(texts) > 1 else texts[0]
-
-
 def _capital(match: re.Match[str]) -> ExactAnswer:
-    if part := _PARTS_OF_UK.get(plain_name(match["country"])):
+    if part := PARTS_OF_UK.get(plain_name(match["country"])):
         return ExactAnswer(f"The capital of {match['country'].title()} is {part}.", part)
-    country = _country(match["country"])
+    country = find_country(match["country"])
     if several := _SEVERAL_CAPITALS.get(country.code):
         return ExactAnswer(several)
     if not country.capital:
         raise NotForProgram(f"The program's data names no single, undisputed capital of {country.name}.")
     return ExactAnswer(
-        f"The capital of {_country_name(country)} is {country.capital.removesuffix('.')}.", country.capital
+        f"The capital of {name_in_sentence(country)} is {country.capital.removesuffix('.')}.", country.capital
     )
 
 
@@ -178,21 +69,21 @@ def _capital_of(match: re.Match[str]) -> ExactAnswer:
             f"The program's data does not name exactly one country whose capital is {match['city']!r}."
         )
     return ExactAnswer(
-        f"{countries[0].capital} is the capital of {_country_name(countries[0])}.", countries[0].name
+        f"{countries[0].capital} is the capital of {name_in_sentence(countries[0])}.", countries[0].name
     )
 
 
 def _continent(match: re.Match[str]) -> ExactAnswer:
-    if plain_name(match["country"]) in _PARTS_OF_UK:
+    if plain_name(match["country"]) in PARTS_OF_UK:
         return ExactAnswer(f"{match['country'].title()} is in Europe.", "Europe")
-    country = _country(match["country"])
+    country = find_country(match["country"])
     continent = country.region
     if continent == "Americas":
         continent = "South America" if country.code in _SOUTH_AMERICA else "North America"
-    if country.code in _NO_CONTINENT or not continent:
+    if country.code in _WITHOUT_CONTINENT or not continent:
         raise NotForProgram(f"The continent of {country.name} is disputed or unknown.")
-    continent = _ON_TWO.get(country.code, continent)
-    name = _country_name(country)
+    continent = _ON_TWO_CONTINENTS.get(country.code, continent)
+    name = name_in_sentence(country)
     return ExactAnswer(f"{name[0].upper()}{name[1:]} is in {continent}.", continent)
 
 
@@ -207,23 +98,24 @@ def _is_on(match: re.Match[str]) -> ExactAnswer:
 def _currency(match: re.Match[str]) -> ExactAnswer:
     get_territory_currencies: Any = load("babel.numbers").get_territory_currencies
 
-    code = "GB" if plain_name(match["country"]) in _PARTS_OF_UK else _country(match["country"]).code
+    code = "GB" if plain_name(match["country"]) in PARTS_OF_UK else find_country(match["country"]).code
     country = countries_by_name()[0][code]
     names: Any = load("babel").Locale("en").currencies
     currencies: list[str] = list(get_territory_currencies(code))
     if not currencies or code == "PS":
         raise NotForProgram(f"The currency of {country.name} is uncertain or unknown.")
-    shown = _and([f"{names[each]} ({each})" for each in currencies])
+    shown = join_names([f"{names[each]} ({each})" for each in currencies])
     verb = "currency of {} is the" if len(currencies) == 1 else "currencies of {} are the"
     return ExactAnswer(
-        f"The {verb.format(_country_name(country))} {shown}.", _and([names[each] for each in currencies])
+        f"The {verb.format(name_in_sentence(country))} {shown}.",
+        join_names([names[each] for each in currencies]),
     )
 
 
 def _language(match: re.Match[str]) -> ExactAnswer:
     get_official_languages: Any = load("babel.languages").get_official_languages
 
-    code = "GB" if plain_name(match["country"]) == "england" else _country(match["country"]).code
+    code = "GB" if plain_name(match["country"]) == "england" else find_country(match["country"]).code
     country = countries_by_name()[0][code]
     languages: Any = get_official_languages(code) or get_official_languages(code, de_facto=True)
     cldr = {str(each).split("_")[0] for each in languages}
@@ -236,9 +128,9 @@ def _language(match: re.Match[str]) -> ExactAnswer:
     wants_all = re.search(r"languages", match[0], re.IGNORECASE) is not None
     if not both or (cldr != other and (wants_all or len(both) > 1)):
         raise NotForProgram(f"The program's sources disagree about the official languages of {country.name}.")
-    name = _country_name(country)
+    name = name_in_sentence(country)
     if len(both) > 1:
-        return ExactAnswer(f"The official languages of {name} are {_and(both)}.", _and(both))
+        return ExactAnswer(f"The official languages of {name} are {join_names(both)}.", join_names(both))
     if cldr == other:
         return ExactAnswer(f"The official or main language of {name} is {both[0]}.", both[0])
     return ExactAnswer(f"{both[0]} is an official language of {name}.", both[0])
@@ -247,39 +139,37 @@ def _language(match: re.Match[str]) -> ExactAnswer:
 def _code(match: re.Match[str]) -> ExactAnswer:
     iso: Any = load("pycountry").countries
 
-    country = _country(match["country"])
+    country = find_country(match["country"])
     entry: Any = iso.get(alpha_2=country.code)
     kind = (match["kind"] or "").casefold()
     if "3" in kind or "three" in kind:
         return ExactAnswer(
-            f"The three-letter ISO code of {_country_name(country)} is {entry.alpha_3}.", entry.alpha_3
+            f"The three-letter ISO code of {name_in_sentence(country)} is {entry.alpha_3}.", entry.alpha_3
         )
     if "numeric" in kind:
         return ExactAnswer(
-            f"The numeric ISO code of {_country_name(country)} is {entry.numeric}.", entry.numeric
+            f"The numeric ISO code of {name_in_sentence(country)} is {entry.numeric}.", entry.numeric
         )
-    sentence = (
-        f"The ISO codes of {_country_name(country)} are {entry.alpha_2}, {entry.alpha_3} and {entry.numeric}."
-    )
+    sentence = f"The ISO codes of {name_in_sentence(country)} are {entry.alpha_2}, {entry.alpha_3} and {entry.numeric}."
     if "2" in kind or "two" in kind:
-        sentence = f"The two-letter ISO code of {_country_name(country)} is {entry.alpha_2}."
+        sentence = f"The two-letter ISO code of {name_in_sentence(country)} is {entry.alpha_2}."
     return ExactAnswer(sentence, entry.alpha_2)
 
 
 def _calling_code(match: re.Match[str]) -> ExactAnswer:
     country_code_for_region: Any = load("phonenumbers").country_code_for_region
 
-    country = _country(match["country"])
+    country = find_country(match["country"])
     number: int = country_code_for_region(country.code)
     if not number:
         raise NotForProgram(f"The calling code of {country.name} is unknown.")
-    return ExactAnswer(f"The calling code of {_country_name(country)} is +{number}.", f"+{number}")
+    return ExactAnswer(f"The calling code of {name_in_sentence(country)} is +{number}.", f"+{number}")
 
 
 def _flag(match: re.Match[str]) -> ExactAnswer:
-    country = _country(match["country"])
+    country = find_country(match["country"])
     flag = "".join(chr(0x1F1E6 + ord(letter) - ord("A")) for letter in country.code)
-    return ExactAnswer(f"The flag of {_country_name(country)} is {flag}.", flag)
+    return ExactAnswer(f"The flag of {name_in_sentence(country)} is {flag}.", flag)
 
 
 def _neighbour_names(country: Country) -> list[str]:
@@ -287,7 +177,7 @@ def _neighbour_names(country: Country) -> list[str]:
 
     entries: list[Any] = [iso.get(alpha_3=each) for each in country.borders]
     names = sorted(
-        _country_name(countries_by_name()[0][each.alpha_2])
+        name_in_sentence(countries_by_name()[0][each.alpha_2])
         for each in entries
         if each and each.alpha_2 in countries_by_name()[0]
     )
@@ -299,9 +189,9 @@ def _neighbour_names(country: Country) -> list[str]:
 
 
 def _neighbours(match: re.Match[str]) -> ExactAnswer:
-    country = _country(match["country"])
-    names, name = _neighbour_names(country), _country_name(country)
-    return ExactAnswer(f"{name[0].upper()}{name[1:]} borders {_and(names)}.", _and(names))
+    country = find_country(match["country"])
+    names, name = _neighbour_names(country), name_in_sentence(country)
+    return ExactAnswer(f"{name[0].upper()}{name[1:]} borders {join_names(names)}.", join_names(names))
 
 
 _UNCLEAR_CODES = "FR NL ES GB DK US CY MA RS IL PS XK SD SS EG AE OM CU IN AF BR SR"
@@ -310,15 +200,15 @@ _UNCLEAR_BORDERS = frozenset(_UNCLEAR_CODES.split())
 
 
 def _n_neighbours(match: re.Match[str]) -> ExactAnswer:
-    country = _country(match["country"])
+    country = find_country(match["country"])
     if country.code in _UNCLEAR_BORDERS:
         raise NotForProgram("The number of neighbours depends on territories that are disputed or far away.")
-    names, name = _neighbour_names(country), _country_name(country)
-    if not all(_country_name(country) in _neighbour_names(_country(each)) for each in names):
+    names, name = _neighbour_names(country), name_in_sentence(country)
+    if not all(name_in_sentence(country) in _neighbour_names(find_country(each)) for each in names):
         raise NotForProgram(f"The program's sources disagree about the borders of {country.name}.")
     things = "country" if len(names) == 1 else "countries"
     return ExactAnswer(
-        f"{name[0].upper()}{name[1:]} borders {len(names)} {things}: {_and(names)}.", str(len(names))
+        f"{name[0].upper()}{name[1:]} borders {len(names)} {things}: {join_names(names)}.", str(len(names))
     )
 
 
@@ -341,17 +231,17 @@ def _country_of(match: re.Match[str]) -> ExactAnswer:
 
 
 def _border(match: re.Match[str]) -> ExactAnswer:
-    country, other = _country(match["country"]), _country(match["other"])
-    is_so = _country_name(other) in _neighbour_names(country)
+    country, other = find_country(match["country"]), find_country(match["other"])
+    is_so = name_in_sentence(other) in _neighbour_names(country)
     if (
-        is_so != (_country_name(country) in _neighbour_names(other))
+        is_so != (name_in_sentence(country) in _neighbour_names(other))
         or country.code == other.code
         or (not is_so and {country.code, other.code} <= _UNCLEAR_BORDERS)
     ):
         raise NotForProgram("The program's sources disagree about this border.")
     text = "Yes" if is_so else "No"
     return ExactAnswer(
-        f"{text}, {_country_name(country)} {'borders' if is_so else 'does not border'} {_country_name(other)}.",
+        f"{text}, {name_in_sentence(country)} {'borders' if is_so else 'does not border'} {name_in_sentence(other)}.",
         text,
     )
 
@@ -432,7 +322,7 @@ def _by_words(match: re.Match[str]) -> ExactAnswer:
         for word in re.findall(r"[^\s,?!:;]+", re.sub(r"'s\b", "", match[0].casefold().rstrip(".")))
     ]
     text = " ".join(words)
-    names = countries_by_name()[1].keys() | _PARTS_OF_UK.keys() | _AMBIGUOUS
+    names = countries_by_name()[1].keys() | PARTS_OF_UK.keys() | AMBIGUOUS_NAMES
     spans = [(i, j) for i in range(len(words)) for j in range(i + 1, min(i + 6, len(words)) + 1)]
     named = [
         (i, j)

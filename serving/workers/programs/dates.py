@@ -7,12 +7,9 @@ database, and are found by the names of cities.
 
 import re
 from calendar import isleap, monthrange
-from collections import Counter, defaultdict
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
-from functools import cache
-from typing import Any
-from zoneinfo import ZoneInfo, available_timezones
+from zoneinfo import ZoneInfo
 
 from conductor.model.usage import FREE, Price
 from serving.workers.programs.clock import CLOCK, TIME, read_time
@@ -34,7 +31,8 @@ from serving.workers.programs.expressions import NUMBER, UNITS, read_number
 from serving.workers.programs.process import NotForProgram
 from serving.workers.programs.program import ProgramWorker
 from serving.workers.programs.question import PlainQuestion
-from serving.workers.programs.rules import ExactAnswer, Rule, answer_by, load, pattern
+from serving.workers.programs.rules import ExactAnswer, Rule, answer_by, pattern
+from serving.workers.programs.time_zones import zone_of
 
 MOST_DAYS = 1_000_000
 
@@ -43,53 +41,6 @@ _SEASONS = ["spring", "summer", "autumn", "winter"]
 
 def _plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if abs(count) == 1 else 's'}"
-
-
-_MORE_CITIES = {
-    "UTC": "utc, gmt", "Asia/Kolkata": "india, mumbai, delhi, new delhi, bangalore, bengaluru, chennai, hyderabad", "Europe/Berlin":
-    "germany, munich, hamburg, frankfurt, cologne", "Asia/Tokyo": "japan, osaka, kyoto", "Asia/Shanghai": "china, beijing, shenzhen, guangzhou",
-    "America/Los_Angeles": "san francisco, seattle, san diego, las vegas, california, la, silicon valley, portland oregon",
-    "America/New_York": "new york city, nyc, washington, washington dc, washington d.c., boston, miami, philadelphia, atlanta",
-    "America/Chicago": "houston, dallas, austin, new orleans, minneapolis", "Europe/Madrid": "barcelona, seville, valencia",
-    "Europe/Rome": "milan, naples, florence, venice, turin", "Europe/London": "uk, the uk, england, scotland, wales, manchester, edinburgh, glasgow, liverpool",
-    "Europe/Paris": "france, lyon, marseille, nice", "Europe/Zurich": "geneva, basel, bern", "America/Toronto": "ottawa, montreal",
-    "America/Sao_Paulo": "rio, rio de janeiro", "Asia/Dubai": "abu dhabi", "Australia/Sydney": "canberra", "America/Denver": "salt lake city",
-    "Africa/Johannesburg": "cape town, pretoria, durban", "Asia/Ho_Chi_Minh": "hanoi", "Pacific/Auckland": "wellington", "Asia/Karachi": "lahore, islamabad",
-    "Europe/Istanbul": "ankara", "Africa/Casablanca": "marrakesh, rabat",
-}  # fmt: skip
-"""Cities that the IANA database does not name, and countries with one time on the mainland, by their zone."""
-
-
-@cache
-def _cities() -> dict[str, str]:
-    """Return the time zones by lower-case city, for cities in exactly one zone."""
-    atlas: Any = load("serving.workers.programs.countries")
-    zones = [
-        zone
-        for zone in available_timezones()
-        if zone.count("/") and not zone.startswith(("Etc/", "SystemV/", "US/"))
-    ]
-    rules = {
-        zone: tuple(datetime(2026, month, 1, tzinfo=ZoneInfo(zone)).utcoffset() for month in (1, 7))
-        for zone in zones
-    }
-    names = Counter(
-        name
-        for name, _ in {(zone.rsplit("/", 1)[1].replace("_", " ").casefold(), rules[zone]) for zone in zones}
-    )
-    cities = {zone.rsplit("/", 1)[1].replace("_", " ").casefold(): zone for zone in zones}
-    of_country: dict[str, list[str]] = defaultdict(list)
-    for zone, code in load("babel.core").get_global("zone_territories").items():
-        of_country[code].append(zone)
-    countries, by_name = atlas.countries_by_name()
-    same = {name: of_country[code][0] for name, code in by_name.items() if len(of_country[code]) == 1}
-    same |= {
-        atlas.plain_name(country.capital): of_country[code][0]
-        for code, country in countries.items()
-        if country.capital and len(of_country[code]) == 1
-    }
-    same |= {city: zone for zone, text in _MORE_CITIES.items() for city in text.split(", ")}
-    return {name: zone for name, zone in cities.items() if names[name] == 1} | same
 
 
 _WHO = r"(?:(?:an?|the|my|our|his|her) [a-z]+(?: [a-z]+)?|i|he|she|they|we|[a-z]+)"
@@ -250,7 +201,7 @@ class Calendar(ProgramWorker):
         )
 
     def _time(self, match: re.Match[str]) -> ExactAnswer:
-        zone = _zone(match["place"] or "UTC")
+        zone = zone_of(match["place"] or "UTC")
         now = self.clock().astimezone(ZoneInfo(zone))
         where = f"in {match['place'].title()}" if match["place"] else "in UTC"
         return ExactAnswer(f"It is {now:%H:%M} on {write_date(now.date())} {where}.", f"{now:%H:%M}")
@@ -265,21 +216,14 @@ class Calendar(ProgramWorker):
         if month := match.groupdict().get("month"):
             day = read_date(f"15 {month}", day)
         hour, minute = divmod(minutes % (24 * 60), 60)
-        here = datetime(*day.timetuple()[:3], hour, minute, tzinfo=ZoneInfo(_zone(match["place"])))
-        there = here.astimezone(ZoneInfo(_zone(match["other"])))
+        here = datetime(*day.timetuple()[:3], hour, minute, tzinfo=ZoneInfo(zone_of(match["place"])))
+        there = here.astimezone(ZoneInfo(zone_of(match["other"])))
         shift = (there.date() - here.date()).days
         days = {0: "", 1: " on the next day", -1: " on the day before"}.get(shift, f" {shift} days later")
         return ExactAnswer(
             f"When it is {here:%H:%M} in {match['place'].title()} on {short_date(here.date())}, it is {there:%H:%M} in {match['other'].title()}{days}.",
             f"{there:%H:%M}",
         )
-
-
-def _zone(place: str) -> str:
-    zone = _cities().get(place.strip().casefold())
-    if zone is None:
-        raise NotForProgram(f"The time zone of {place!r} is unknown or ambiguous.")
-    return zone
 
 
 def _shift(day: date, count: int, unit: str) -> date:
