@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal, Self, cast
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from serving.settings.access import Frozen
 from serving.settings.faults import SettingsError, read_yaml_file
+from serving.settings.model_access import Frozen
 from training.supervised_config import ExpectedRewardConfig, LookUpConfig, WarmStartConfig, WorthConfig
 
 LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)

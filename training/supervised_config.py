@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from serving.settings.access import Frozen
+from serving.settings.model_access import Frozen
 
 Choice = Literal["first", "cheapest", "surest"]
 Share = Annotated[float, Field(ge=0, le=1)]

@@ -59,7 +59,7 @@ def check(host: str, target: list[str]) -> None:
     """Check the settings, the store and the address in a second, because starting Ray takes much longer."""
     import serving.app
     from cluster.local.exposure import require_key
-    from cluster.local.store import require_version
+    from cluster.local.store_version import require_version
 
     for arguments in app_arguments(target):
         serving.app.build_app(arguments)

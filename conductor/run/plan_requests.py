@@ -16,10 +16,10 @@ from conductor.model.messages import Message
 from conductor.model.reply import CallResult, Delta, FinishReason, Reply
 from conductor.model.worker import PoolMember
 from conductor.plan.grammars import grammar
-from conductor.plan.lists_format import ListsParser
+from conductor.plan.lists_parser import ListsParser
 from conductor.plan.plan import Format, Parser, Plan, Step
 from conductor.plan.prompts import with_tools_as_text
-from conductor.plan.steps_format import StepsParser
+from conductor.plan.steps_parser import StepsParser
 from conductor.run.call_holds import open_call
 from conductor.run.events import PlanEnded, PlanStarted, Source
 from conductor.run.follow_up import describe

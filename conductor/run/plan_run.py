@@ -22,7 +22,6 @@ from conductor.plan.plan import Plan, Step
 from conductor.plan.prompt_parts import EchoFilter, fit, omission_notes
 from conductor.plan.prompts import OUTPUT, WorkerPrompt, describe_failure
 from conductor.run.call_holds import open_call
-from conductor.run.continuing import Breaks, PartialAnswer, may_continue, may_restart, outlasts_silence
 from conductor.run.events import (
     StepAborted,
     StepContinued,
@@ -36,6 +35,7 @@ from conductor.run.events import (
     StepWaits,
 )
 from conductor.run.follow_up import likely_prompt
+from conductor.run.partial_answer import Breaks, PartialAnswer, may_continue, may_restart, outlasts_silence
 from conductor.run.plan_record import PlanRecord, StepRecord, StepStatus
 from conductor.run.record import Record
 from conductor.run.run import RunContext, wait_until_done

@@ -14,8 +14,8 @@ from conductor.model.reply import Reply
 from conductor.model.worker import PoolMember
 from conductor.plan.plan import Step
 from conductor.plan.prompts import WorkerPrompt, with_tools_as_text, work
-from conductor.run.continuing import other_answer
 from conductor.run.events import AnswerDelta, RunFailed, Source
+from conductor.run.partial_answer import other_answer
 from conductor.run.run import RunContext
 from conductor.run.turns import ClientReply, GivenResult, StepTurn
 

@@ -37,7 +37,7 @@ from serving.database.address import parse_address
 from serving.edge.exchange import WaitingRoom
 from serving.edge.policy import HttpPolicy
 from serving.edge.protocol import ReaderProtocol, guard_protocol
-from serving.garbage import trim_when_idle, tune_garbage_collection
+from serving.gc_tuning import trim_when_idle, tune_garbage_collection
 from serving.pool import build_pool
 from serving.sessions.service import Service
 from serving.settings.settings import parse

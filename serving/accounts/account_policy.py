@@ -24,7 +24,7 @@ from conductor.run.ledger import Budget
 from conductor.run.record import Record, RunRecords
 from conductor.run.task import Task
 from conductor.run.team import unknown_worker
-from serving.settings.access import Effort
+from serving.settings.model_access import Effort
 from serving.settings.settings import Settings
 from serving.settings.worker_profile import places_reached
 from serving.settings.workers import WorkerSettings

@@ -26,7 +26,7 @@ from serving.accounts.replica_store import ReplicaStore
 from serving.database.address import Address
 from serving.database.database import Database
 from serving.database.schema import api_key, team
-from serving.settings.access import overlay
+from serving.settings.model_access import overlay
 from serving.settings.settings import Settings
 
 MOST_LISTED = 1000

@@ -42,10 +42,10 @@ from serving.accounts.hold import (
     sums,
 )
 from serving.database.clock import NOW_US, now_us
-from serving.database.hot import KEYS, fetch, run_each
 from serving.database.inserts import RowInsert, insert_into
 from serving.database.schema import budget, ledger, replica, spend_window
 from serving.database.schema import hold as hold_table
+from serving.database.sqlite_fast_path import KEYS, fetch, run_each
 from serving.database.writer import Operation
 
 SETTLES_WITHIN_S = 0.02

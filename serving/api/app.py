@@ -27,7 +27,6 @@ from serving.api import (
     workers,
     workflows,
 )
-from serving.api.access import access_table
 from serving.api.authentication import CONSOLE, KEPT_AWAY_S, KEPT_S, Authenticator, authenticate
 from serving.api.batch_line import line_sender
 from serving.api.console import Console, Home
@@ -37,6 +36,7 @@ from serving.api.dialects.responses import routes as responses
 from serving.api.dialects.table import DIALECTS
 from serving.api.feed import Feeds
 from serving.api.respond import failure
+from serving.api.route_access import access_table
 from serving.api.route_admission import Admission, paths_of_runs
 from serving.batches.memory_store import MemoryBatchStore
 from serving.batches.runner import Batches

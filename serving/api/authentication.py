@@ -1,7 +1,7 @@
 """Authentication: the only module that reads credentials.
 
 The edge calls `authenticate` before a request reaches the routes. It removes the key from the request, so
-that no later code can log it or pass it on, and puts a `Caller` into the scope. `access.py` has the scope
+that no later code can log it or pass it on, and puts a `Caller` into the scope. `route_access.py` has the scope
 that each route needs.
 
 The `Authenticator` finds the caller in the database, and caches the result for a few seconds. Because of the

@@ -15,9 +15,9 @@ from serving.api.choices import ChoicesResponse, Siblings
 from serving.api.conversation import with_conversation
 from serving.api.dialect import Dialect, Dialects
 from serving.api.dialects.read_body import body_in_turn, check_marks
-from serving.api.opening import Keeping, keeping_of
 from serving.api.plans import PlanResponse
 from serving.api.request import ApiRequest, check_size
+from serving.api.run_opener import Keeping, keeping_of
 from serving.api.run_response import RunResponse
 from serving.api.tool_results import find_tool_answer
 from serving.edge.checks import too_large, too_much_text

@@ -20,9 +20,9 @@ from conductor.run.run import end_task
 from serving.api import event_json
 from serving.api.record_json import dumps
 from serving.edge.exchange import PIECE_BYTES
+from serving.fairness import Room, Share
 from serving.sessions.following import AnswerDiffers, RetoldAnswer
 from serving.sessions.service import Service
-from serving.shares import Room, Share
 from serving.store.rows import Item
 from serving.store.store import EventPage
 

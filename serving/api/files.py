@@ -18,11 +18,11 @@ from conductor.errors import BadTask, NotAllowed, TooLarge, UnknownName, quote
 from conductor.model.characters import check_name_text
 from conductor.run.record import Account
 from serving.accounts.caller import Caller
-from serving.api.access import READ_BYTES
 from serving.api.authentication import caller_of
 from serving.api.dialects.responses.compaction import repacker
 from serving.api.record_json import Json
 from serving.api.respond import success, success_list
+from serving.api.route_access import READ_BYTES
 from serving.batches.kept_text import LineLimits, kept_content, kept_in_steps, redactor_of
 from serving.batches.model import Batch, StoredFile
 from serving.batches.runner import Batches

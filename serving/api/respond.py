@@ -13,7 +13,7 @@ from conductor.errors import PodiumError
 from serving import errors
 from serving.api.dialect import Dialects
 from serving.api.record_json import dumps
-from serving.shares import in_slices
+from serving.fairness import in_slices
 
 Item = TypeVar("Item")
 

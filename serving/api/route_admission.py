@@ -1,4 +1,4 @@
-"""Admission of requests: applies the table of `access.py` to every route.
+"""Admission of requests: applies the table of `route_access.py` to every route.
 
 Runs have their own slots (`serving/sessions/run_admission.py`). All other requests that last long or have large
 answers are counted here, by key, by team and for the whole router, until the client has received the whole
@@ -21,14 +21,14 @@ from conductor.model.terms import Priority
 from conductor.run.record import Account
 from serving.accounts.caller import Caller
 from serving.accounts.caller import Scope as KeyScope
-from serving.api.access import RUN, UPLOAD, Cost, RouteAccess, Who
 from serving.api.authentication import CALLER, caller_in
 from serving.api.respond import failure
+from serving.api.route_access import RUN, UPLOAD, Cost, RouteAccess, Who
 from serving.dispatch.slots import FairQueue
 from serving.edge.exchange import PIECE_BYTES, PROBES, count_body_bytes
+from serving.fairness import Room, Share
 from serving.sessions.run_admission import SMALL_BYTES
 from serving.sessions.service import Service
-from serving.shares import Room, Share
 
 READS_AT_ONCE = 4
 """Number of reads to process at once. One of the places is reserved for teams that have no read in progress.
@@ -68,7 +68,7 @@ class Admission:
         for method in (getattr(route, "methods", None) or {"GET"}) - {"HEAD"}:
             place = f"{method} {route.path}"
             if place not in self._table:
-                raise LookupError(f"{place} has no row in serving/api/access.py. Add one.")
+                raise LookupError(f"{place} has no row in serving/api/route_access.py. Add one.")
             access = self._table[place]
             takes_any = access.who in (Who.PUBLIC, Who.ANY_KEY)
             rows[method] = access, None if takes_any else KeyScope(access.who.value)

@@ -25,10 +25,10 @@ from serving.api.choices import Siblings
 from serving.api.conversation import find_history
 from serving.api.dialect import CallId, Dialect, Encoder, failure_of
 from serving.api.error_json import caller_failure
-from serving.api.opening import Keeping, RunOpener
 from serving.api.record_json import dumps
 from serving.api.request import ApiRequest
 from serving.api.resolve import ResolvedTask, find_fetchers, resolve
+from serving.api.run_opener import Keeping, RunOpener
 from serving.api.tool_results import ToolAnswer, attach, find_tool_answer
 from serving.edge.exchange import notify_on_drop
 from serving.pool import Pool

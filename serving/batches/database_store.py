@@ -41,7 +41,7 @@ from serving.database.inserts import RowInsert, insert_into
 from serving.database.schema import batch as batch_table
 from serving.database.schema import batch_line, replica, stored_file
 from serving.database.writer import Operation
-from serving.shares import in_slices
+from serving.fairness import in_slices
 from serving.store.queries import owner_condition
 
 FILE = (stored_file.c.id, stored_file.c.key_id, stored_file.c.team_id, stored_file.c.purpose, stored_file.c.name, stored_file.c.n_bytes, stored_file.c.made_us, stored_file.c.drop_us)  # fmt: skip

@@ -11,7 +11,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.dialects.postgresql import Insert
 
 from serving.database.address import Kind
-from serving.database.hot import run_each
+from serving.database.sqlite_fast_path import run_each
 
 KINDS: tuple[Kind, ...] = ("postgresql", "sqlite")
 

@@ -28,7 +28,7 @@ from serving.deployments.loopback import listen_on_loopback
 from serving.deployments.ray_meter import RayMeter, sample
 from serving.deployments.replicas import Replicas
 from serving.deployments.store_reach import find_shared_address
-from serving.garbage import trim_when_idle, tune_garbage_collection
+from serving.gc_tuning import trim_when_idle, tune_garbage_collection
 from serving.health import Health
 from serving.pool import Pool, build_pool
 from serving.sessions.live_settings import LiveSettings

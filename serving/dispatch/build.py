@@ -7,8 +7,8 @@ from conductor.model.usage import FREE
 from conductor.model.worker import Worker
 from serving.clients import identity_of, model_name
 from serving.dispatch.dispatcher import Dispatcher
-from serving.dispatch.fitting import ModelProfile
 from serving.dispatch.limiter import AdaptiveLimiter, Limiter
+from serving.dispatch.model_parameters import ModelProfile
 from serving.dispatch.route import RetryRules, Route, SharedLimiter
 from serving.dispatch.target import Target
 from serving.health import Health, WorkerHealth
@@ -36,7 +36,7 @@ from serving.settings.workers import (
 )
 from serving.telemetry.spans import PROVIDERS, SpanFacts
 from serving.traffic import RESERVE, RetryBudget, TokenBucket
-from serving.workers.own_turns import Origin
+from serving.workers.native_turns import Origin
 from serving.workers.plugin import PluginWorker
 from serving.workers.stall_timer import Patience
 

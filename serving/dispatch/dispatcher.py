@@ -27,14 +27,14 @@ from conductor.model.reply import Reply
 from conductor.model.terms import AttemptLimits
 from conductor.run.plan_record import charges
 from serving.dispatch import policy
-from serving.dispatch.conforming import Repair, ask_for_form, invalid_answer, note_fault, read_whole
-from serving.dispatch.continuing import Continuation, form_of
-from serving.dispatch.fitting import fit, limit_effort
+from serving.dispatch.continuation import Continuation, form_of
+from serving.dispatch.hedging import Race
 from serving.dispatch.limiter import CallSkipped, QueueRules
+from serving.dispatch.model_parameters import fit, limit_effort
 from serving.dispatch.policy import Attempts, WorkerAttempts
-from serving.dispatch.race import Race
 from serving.dispatch.route import Route, call_again
 from serving.dispatch.stop_sequences import cut_at
+from serving.dispatch.structured_output import Repair, ask_for_form, invalid_answer, note_fault, read_whole
 from serving.redaction.texts import RUN_TEXTS
 
 

@@ -26,9 +26,9 @@ from conductor.model.call import Call
 from conductor.model.failure import Attempt, Failure
 from conductor.model.terms import Places, Terms
 from conductor.run.call_bound import input_estimate
-from serving.dispatch.conforming import Repair
-from serving.dispatch.continuing import Form
+from serving.dispatch.continuation import Form
 from serving.dispatch.route import RetryRules, Route
+from serving.dispatch.structured_output import Repair
 
 
 @dataclass(slots=True, eq=False)

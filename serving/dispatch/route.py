@@ -23,8 +23,8 @@ from conductor.model.reply import Reply
 from conductor.model.terms import AttemptHold
 from conductor.run.call_bound import input_estimate
 from conductor.run.plan_record import charges
-from serving.dispatch.fitting import ModelProfile
 from serving.dispatch.limiter import NO_RULES, CallSkipped, Limiter, QueueRules
+from serving.dispatch.model_parameters import ModelProfile
 from serving.dispatch.target import Target, Watch
 from serving.health import WorkerHealth
 from serving.traffic import RetryBudget, unit_hash

@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 from conductor.model.terms import Priority
 from conductor.run.record import Account
-from serving.shares import RESERVED_PART, RoundRobin, add_to, share
+from serving.fairness import RESERVED_PART, RoundRobin, add_to, share
 from serving.traffic import TRAFFIC_S, Traffic
 
 CUT = 0.8
@@ -176,7 +176,7 @@ class FairQueue:
     in use. Batch calls go last but never starve: while both priorities wait, every `BATCH_EVERY`-th free slot
     goes to a batch call.
 
-    The last slots are reserved for payers that hold less than their share (`serving/shares.py`), so that a
+    The last slots are reserved for payers that hold less than their share (`serving/fairness.py`), so that a
     payer with long calls cannot hold all slots. Other payers may use them if no such payer has called
     recently. A call may therefore wait although a slot is free, if it is a batch call or its payer already
     has slots. It gets a slot at the latest when one is released.

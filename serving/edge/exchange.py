@@ -32,7 +32,7 @@ from typing import Any
 from starlette.types import Message, Receive, Scope, Send
 
 from conductor.errors import Cancelled, Overloaded, PodiumError
-from serving.shares import RoundRobin
+from serving.fairness import RoundRobin
 
 logger = logging.getLogger("podium")
 

@@ -12,7 +12,7 @@ from typing import TypeVar
 from weakref import WeakKeyDictionary
 
 from conductor.run.record import Account
-from serving.shares import RoundRobin
+from serving.fairness import RoundRobin
 
 T = TypeVar("T")
 READS = Account("reads")

@@ -1,7 +1,7 @@
 """Limits for untrusted JSON Schemas, so that a client's schema fetches nothing and is quick to check.
 
 * References must stay inside the schema.
-* The size and depth of a schema are limited, and so is the work of checking an answer against it (`work.py`).
+* The size and depth of a schema are limited, and so is the work of checking an answer against it (`complexity.py`).
 * Patterns are matched in linear time. Patterns with look-around or back-references are matched with a limited
   number of steps (`serving/schemas/validator.py`).
 """
@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from conductor.errors import quote
+from serving.schemas.complexity import SchemaFault, check_work
 from serving.schemas.validator import compile_schema
 from serving.schemas.walk import Path, Schema, follow, subschemas, target
-from serving.schemas.work import SchemaFault, check_work
 
 MOST_CHARS = 200_000
 """Maximum length of a schema as JSON, in characters."""

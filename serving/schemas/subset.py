@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+from serving.schemas.complexity import circles, leads_back
 from serving.schemas.walk import LISTS, MAPS, ONE, Schema, subschemas, target
-from serving.schemas.work import circles, leads_back
 
 Json = dict[str, Any]
 DEFINED = re.compile(r"#/(?:\$defs|definitions)/([^/]+)")

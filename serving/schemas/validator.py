@@ -16,8 +16,8 @@ from jsonschema_rs import FancyRegexOptions, RegexOptions
 
 from conductor.errors import quote
 from conductor.model.call import AnswerFormat
+from serving.schemas.complexity import unroll
 from serving.schemas.walk import Schema
-from serving.schemas.work import unroll
 
 PATTERN_BYTES = 2_100_000
 """Maximum size of a compiled pattern, in bytes."""

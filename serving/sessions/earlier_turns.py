@@ -20,8 +20,8 @@ from conductor.plan.prompt_parts import with_stable_system
 from conductor.run.plan_record import StepRecord
 from conductor.run.record import Account, Record
 from conductor.run.turns import StepTurn
+from serving.fairness import FairDict, add_to
 from serving.sessions.run_admission import Loading, bytes_of
-from serving.shares import FairDict, add_to
 from serving.store.prompt_caches import digest_of, digests_of
 from serving.store.store import RecordStore
 from serving.store.tool_ids import OURS

@@ -15,7 +15,6 @@ from msgspec.structs import replace
 
 from conductor.errors import BadTask, Interrupted, StoreUnavailable
 from conductor.model.failure import Failure
-from conductor.run.continuing import other_answer
 from conductor.run.event_log import EventLog
 from conductor.run.events import (
     AnswerDelta,
@@ -28,6 +27,7 @@ from conductor.run.events import (
     WorkDelta,
 )
 from conductor.run.fold import after
+from conductor.run.partial_answer import other_answer
 from conductor.run.record import Account, RunRecords
 from conductor.run.run import Run, end_task
 from serving.sessions.run_admission import Loading

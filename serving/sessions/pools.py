@@ -15,7 +15,7 @@ from typing import Literal
 from conductor.errors import ContentFiltered, ContextOverflow, DeadlineExceeded, WorkerError
 from conductor.run.plan_record import PlanRecord
 from conductor.run.record import Record
-from serving.garbage import collect_soon
+from serving.gc_tuning import collect_soon
 from serving.health import WorkerHealth
 from serving.pool import Pool
 from serving.telemetry import metrics

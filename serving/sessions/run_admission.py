@@ -24,10 +24,10 @@ from conductor.run.turns import ClientReply
 from serving.accounts.caller import Caller
 from serving.accounts.rates import RateCounter
 from serving.dispatch.slots import FairQueue
+from serving.fairness import RESERVED_PART, Room, add_to, share
 from serving.pool import Pool
 from serving.sessions.session import RunSpec
 from serving.settings.settings import Settings
-from serving.shares import RESERVED_PART, Room, add_to, share
 from serving.store.store import Records, RunInfo
 
 MOST_READERS = 16

@@ -10,6 +10,7 @@ from conductor.run.record import Account, Record, RunRecords
 from serving.accounts.account_ledgers import AccountLedgers
 from serving.accounts.caller import Caller
 from serving.accounts.rates import RateCounter
+from serving.fairness import in_slices
 from serving.pool import Pool
 from serving.sessions.earlier_turns import EarlierTurns
 from serving.sessions.execution import PolicyFinder
@@ -17,7 +18,6 @@ from serving.sessions.pools import ConductorHealth, Pools
 from serving.sessions.readiness import Readiness
 from serving.sessions.sessions import Sessions
 from serving.settings.settings import Settings
-from serving.shares import in_slices
 from serving.store.content import for_list, without_content
 from serving.store.conversations import ConversationStore, MemoryConversations
 from serving.store.memory_store import page_of, place

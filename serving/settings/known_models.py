@@ -24,7 +24,7 @@ from typing import Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field
 
 from conductor.model.terms import EFFORTS as LEVELS
-from serving.settings.access import overlay
+from serving.settings.model_access import overlay
 
 T = TypeVar("T")
 

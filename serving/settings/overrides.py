@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from serving.settings.access import Effort
 from serving.settings.keys import KeyFileError, read_key
+from serving.settings.model_access import Effort
 from serving.settings.sections import ConductorSettings, PromptSettings
 from serving.settings.settings import Settings, SettingsError, load, parse
 from serving.settings.worker_profile import accepts_of

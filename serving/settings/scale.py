@@ -5,7 +5,7 @@ from typing import Self
 
 from pydantic import Field, field_validator, model_validator
 
-from serving.settings.access import Frozen
+from serving.settings.model_access import Frozen
 
 SECRET = re.compile(r"(?:^|_)(?:KEY|TOKEN|SECRET|PASSWORD|CREDENTIALS|HEADERS)$")
 """Names of environment variables that hold secrets. `OTEL_EXPORTER_OTLP_HEADERS` holds the collector's key."""

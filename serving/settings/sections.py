@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field, field_validator
 from conductor.plan.grammars import SUBTASK_CHARS
 from conductor.plan.plan import OnFailure
 from conductor.run.team import PLAN_TIMEOUT_S, PLAN_TOKENS
-from serving.settings.access import Effort, Frozen, check_variable
+from serving.settings.model_access import Effort, Frozen, check_variable
 from serving.settings.scale import Scaling
 from serving.settings.worker_base import PriceSettings
 

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, field_validator
 
 from serving.redaction.secrets import learn_secret
-from serving.settings.access import Frozen, check_variable
+from serving.settings.model_access import Frozen, check_variable
 
 if TYPE_CHECKING:
     from standardwebhooks.webhooks import Webhook

@@ -6,7 +6,7 @@ from typing import Literal, cast
 from pydantic import Field, ValidationInfo, field_validator
 
 from conductor.model.usage import LongPromptRates, Price
-from serving.settings.access import Effort, Frozen
+from serving.settings.model_access import Effort, Frozen
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._/:-]{0,99}$"
 

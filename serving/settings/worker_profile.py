@@ -11,7 +11,6 @@ from urllib.parse import urlsplit
 from conductor.model.call import Call
 from conductor.model.operation import Operation
 from conductor.model.usage import FREE, Price, dearest_of
-from serving.settings.access import overlay
 from serving.settings.known_models import (
     CALL_TOOLS,
     READ_PDFS,
@@ -19,6 +18,7 @@ from serving.settings.known_models import (
     accepts_by_name,
     context_tokens_by_name,
 )
+from serving.settings.model_access import overlay
 from serving.settings.settings import Settings
 from serving.settings.workers import (
     API_SETTINGS,

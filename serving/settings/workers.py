@@ -11,8 +11,8 @@ from pydantic import Field, field_validator, model_validator
 from conductor.model.operation import Operation
 from conductor.model.reply import FinishReason
 from serving.lora.adapters import AdapterError, name_of
-from serving.settings.access import Frozen, ModelAccess, check_access
 from serving.settings.known_models import Accepts
+from serving.settings.model_access import Frozen, ModelAccess, check_access
 from serving.settings.scale import Scale
 from serving.settings.worker_base import NAME, PriceSettings, RetrySettings, WorkerBase
 

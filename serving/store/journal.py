@@ -24,8 +24,8 @@ from conductor.run.record import Record, RunRecords
 from conductor.run.run import end_task
 from serving.accounts.replica_store import ReplicaStore
 from serving.database.address import StoreError
+from serving.fairness import FairDict
 from serving.settings.sections import LimitSettings
-from serving.shares import FairDict
 from serving.store.rows import Item, join_pieces, join_work, top_run
 from serving.store.statements import WRITE, Written, run_write
 from serving.store.store import StoreListener

@@ -12,8 +12,8 @@ from conductor.run.events import AnswerDelta, Event, StepRestarted
 from conductor.run.record import Record, RunRecords, RunStatus
 from serving.accounts.caller import Caller
 from serving.database.clock import now_us
+from serving.fairness import FairDict, in_slices
 from serving.settings.sections import LimitSettings
-from serving.shares import FairDict, in_slices
 from serving.store.content import for_list, kept_part, without_content
 from serving.store.feedback import Feedback
 from serving.store.idempotency import CachedAnswer, Claim

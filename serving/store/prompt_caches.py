@@ -28,7 +28,7 @@ from serving.database.clock import now_us
 from serving.database.inserts import RowInsert
 from serving.database.schema import prompt_cache
 from serving.database.writer import Operation
-from serving.shares import FairDict
+from serving.fairness import FairDict
 
 logger = logging.getLogger("podium")
 

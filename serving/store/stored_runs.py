@@ -27,8 +27,8 @@ from serving.database.schema import (
     suspended_run,
     team,
 )
+from serving.fairness import in_slices
 from serving.redaction.slices import READS, turn
-from serving.shares import in_slices
 from serving.store.content import with_question
 from serving.store.feedback import OF_RUN, Feedback, load_feedback
 from serving.store.listing import list_rows

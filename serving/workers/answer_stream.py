@@ -18,8 +18,8 @@ from conductor.model.reply import Delta, FinishReason
 from conductor.model.usage import Usage
 from serving.workers.cache_marks import are_for_an_hour
 from serving.workers.http_errors import ErrorMapper
+from serving.workers.native_turns import Origin
 from serving.workers.output_limit import OutputMeter
-from serving.workers.own_turns import Origin
 from serving.workers.picture_urls import check_pictures
 from serving.workers.provider_account import ProviderAccount
 from serving.workers.usage import UsageCheck

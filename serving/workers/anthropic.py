@@ -7,7 +7,7 @@ API: https://platform.claude.com/docs/en/api/messages-streaming. Differences fro
 * `input_tokens` does not include tokens read from and written to the cache. Podium's count includes both.
 * `effort` is sent as a thinking budget or as a level (`thinking_for`).
 * `temperature`, `top_p` and `top_k` are no longer arguments of the SDK and are sent as extra fields. There is no `seed`.
-  Parameters that a model does not accept are removed earlier: `serving/dispatch/fitting.py`.
+  Parameters that a model does not accept are removed earlier: `serving/dispatch/model_parameters.py`.
 * Prompts are cached only up to a mark (`cache_control`). Podium sets marks in requests without any, if they are long
   enough and the conversation probably goes on (`add_marks`).
 * JSON schemas go through the SDK's `transform_schema`, which moves keywords that the API rejects (`maxItems`) into the

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from serving.settings.access import ModelAccess, Service
+from serving.settings.model_access import ModelAccess, Service
 from serving.settings.settings import SettingsError
 from serving.settings.workers import ApiSettings
 from serving.workers.provider_account import NO_KEY, ProviderAccount

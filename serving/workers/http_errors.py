@@ -1,6 +1,6 @@
 """Mapping of HTTP failures of providers to `WorkerError`s.
 
-This module maps HTTP statuses (with the help of `status_words.py`) and exceptions of the HTTP libraries. It
+This module maps HTTP statuses (with the help of `error_meaning.py`) and exceptions of the HTTP libraries. It
 reads Retry-After, and removes keys from error texts. Each worker first maps the exceptions of its own SDK to
 a status and a text.
 
@@ -34,8 +34,8 @@ from conductor.errors import (
 from conductor.model.characters import whole
 from conductor.model.usage import Usage
 from serving.egress.reach import AddressForbidden
+from serving.workers.error_meaning import Meaning, is_certain, meaning_of
 from serving.workers.http_guard import BodyRefused
-from serving.workers.status_words import Meaning, is_certain, meaning_of
 from serving.workers.stream_errors import error_code, status_in_stream
 
 PROVIDERS_HOSTS = ("openai.com", "anthropic.com", "googleapis.com")

@@ -7,7 +7,7 @@ request. This module does not guess which server is behind a `base_url`.
 
 * The output limit is sent as `max_completion_tokens` to api.openai.com and to models that accept no other field, and as
   `max_tokens` to all others.
-* Parameters that a model does not accept are removed earlier: `serving/dispatch/fitting.py`.
+* Parameters that a model does not accept are removed earlier: `serving/dispatch/model_parameters.py`.
 * A `base_url` with an `api-version` in its query is Azure's dated API, which takes the key as `api-key`. Azure's v1 API
   (`.../openai/v1/`) takes it like OpenAI
   (https://learn.microsoft.com/azure/foundry/openai/api-version-lifecycle). With `service: azure` the SDK's Azure client

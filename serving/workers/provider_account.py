@@ -10,10 +10,10 @@ from conductor.model.call import Call
 from conductor.model.terms import least
 from conductor.model.usage import Price
 from serving.egress.reach import SETTINGS, Reach
-from serving.settings.access import ModelAccess
 from serving.settings.known_models import Accepts
+from serving.settings.model_access import ModelAccess
 from serving.workers.http_errors import ErrorMapper
-from serving.workers.own_turns import Origin
+from serving.workers.native_turns import Origin
 from serving.workers.stall_timer import StallTimer
 
 NO_KEY = "none"

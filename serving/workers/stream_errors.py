@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import cast
 
-from serving.workers.status_words import meaning_of
+from serving.workers.error_meaning import meaning_of
 
 STATUS_FIELDS = ("status", "status_code", "statusCode", "http_status", "http_code", "code", "type")
 """Fields in which servers put the status, as a number or a word. The most reliable comes first."""

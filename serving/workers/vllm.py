@@ -21,7 +21,7 @@ from conductor.plan.prompt_parts import with_stable_system
 from conductor.plan.prompts import with_tools_as_text
 from serving.workers.cache_marks import conversation_in_cache
 from serving.workers.chat_tools import messages_json, tools_json
-from serving.workers.own_turns import Origin
+from serving.workers.native_turns import Origin
 from serving.workers.stall_timer import USUAL, Patience
 from serving.workers.wire_tools import WireTools
 

@@ -17,11 +17,11 @@ from conductor.model.reply import Reply
 from conductor.model.usage import Price, Usage
 from conductor.plan.plan import Plan
 from conductor.run.codec import dump, load
-from conductor.run.continuing import MARK_TOKENS
 from conductor.run.events import Event, StepContinued, StepRestarted
 from conductor.run.fold import StepBreak
 from conductor.run.ledger import Budget, BudgetLedger
 from conductor.run.lifecycle import count_spent, open_run
+from conductor.run.partial_answer import MARK_TOKENS
 from conductor.run.record import Record, RunRecords
 from conductor.run.task import Task
 from conductor.run.team import ConductorModel, Team

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conductor.model.call import Call, Sampling
-from conductor.run.continuing import PartialAnswer
+from conductor.run.partial_answer import PartialAnswer
 from serving.dispatch.resume_point import MARK, MOST_CHARS, NotContinued, Seam, anchor_of, drop_blanks
 from tests.serving.play_seams import WAYS, play
 

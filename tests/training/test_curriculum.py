@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from conductor.plan.grammars import grammar
 from tests.lazy import lazy
 from tests.training.tiny_models import config
-from training.curriculum.about import is_about, own_words
 from training.curriculum.materials import FOLDER, HELD_OUT_DOMAINS, SMALL_TALK, Side, load
 from training.curriculum.questions import RequestQuestion, lesson, request_questions
+from training.curriculum.relevance import is_about, own_words
 from training.curriculum.requests import SHARES, fill
 from training.curriculum.teams import CHECKS_WELL, SIZES
 from training.curriculum.verdicts import MAX_STEPS, judge

@@ -8,9 +8,9 @@ from statistics import mean
 from conductor.errors import InvalidPlan
 from conductor.plan.plan import Format, Step
 from conductor.run.plan_requests import parser
-from training.curriculum.about import is_about, share_named
 from training.curriculum.materials import SMALL_TALK
 from training.curriculum.questions import RequestQuestion
+from training.curriculum.relevance import is_about, share_named
 from training.curriculum.requests import RequestPart, part_rewards
 from training.curriculum.teams import DrawnTeam
 from training.exact_plan import is_exact_plan

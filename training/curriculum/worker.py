@@ -18,7 +18,7 @@ from conductor.model.usage import Price, Usage
 from evaluation.synthetic.skills import Assignment
 from evaluation.workers.replay import text_reply
 from serving.workers.scripted import TOKEN, prompt_tokens
-from training.curriculum.about import is_about
+from training.curriculum.relevance import is_about
 from training.curriculum.requests import Request, RequestPart
 from training.curriculum.teams import Teammate
 

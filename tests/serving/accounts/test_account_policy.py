@@ -10,8 +10,8 @@ from pydantic import ValidationError
 
 from conductor.model.terms import EFFORTS, Permit, lowest_effort
 from serving.accounts.account_policy import ANY_POLICY, AccountPolicy, Policies, permit_of
-from serving.dispatch.fitting import limit_effort
-from serving.settings.access import overlay
+from serving.dispatch.model_parameters import limit_effort
+from serving.settings.model_access import overlay
 from serving.settings.settings import parse
 from tests.serving.api.served import scripted, team
 

@@ -1,4 +1,4 @@
-"""Tables of access: the cost of each kind of route (`serving/api/access.py`), and the routes with the statuses that
+"""Tables of access: the cost of each kind of route (`serving/api/route_access.py`), and the routes with the statuses that
 test_route_permissions.py expects. `podium docs` writes them into docs/access.md.
 """
 
@@ -18,8 +18,8 @@ def table() -> str:
 
 def _costs() -> list[str]:
     """Return the concurrency and memory limits of each kind of request."""
-    from serving.api.access import access_table
     from serving.api.dialects.table import DIALECTS
+    from serving.api.route_access import access_table
 
     kinds = {access.cost.name: access.cost for access in access_table(DIALECTS).values()}
     rows = [[each.name, each.streams, each.memory] for each in kinds.values()]
@@ -28,8 +28,8 @@ def _costs() -> list[str]:
 
 def _routes() -> list[str]:
     """Return the routes, grouped by scope, kind and who may call them."""
-    from serving.api.access import access_table
     from serving.api.dialects.table import DIALECTS
+    from serving.api.route_access import access_table
     from tests.serving.api.test_route_permissions import TABLE
 
     rows = {_shape(place): access for place, access in access_table(DIALECTS).items()}

@@ -15,13 +15,13 @@ import pytest
 
 from conductor.errors import Overloaded
 from conductor.run.record import Account
-from serving.api.access import Who, access_table
 from serving.api.dialects.table import DIALECTS
 from serving.api.feed import WINDOW_BYTES, Feed
+from serving.api.route_access import Who, access_table
 from serving.batches.model import Batch, StoredFile
+from serving.fairness import Room, in_slices
 from serving.redaction.personal import PersonalDataRedactor
 from serving.redaction.slices import turn
-from serving.shares import Room, in_slices
 from tests.serving.api.keyed import Keyed, keyed
 from tests.serving.api.served import ASK, Json, plan, scripted, served, step, team
 from tests.serving.api.test_client_disconnects import get, slow_request

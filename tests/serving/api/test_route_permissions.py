@@ -13,10 +13,10 @@ from starlette.routing import Route
 
 from conductor.run.record import Account
 from serving.accounts.keys import ApiKey
-from serving.api.access import access_table
 from serving.api.app import build_api
 from serving.api.authentication import Authenticator, authenticate, read_credential
 from serving.api.dialects.table import DIALECTS
+from serving.api.route_access import access_table
 from serving.api.route_admission import Admission
 from serving.batches.model import Batch, StoredFile
 from serving.pool import build_pool

@@ -6,8 +6,8 @@ from conductor.model.terms import Callee
 from conductor.model.usage import FREE, Price
 from conductor.model.worker import Worker
 from serving.dispatch.dispatcher import Dispatcher
-from serving.dispatch.fitting import ModelProfile
 from serving.dispatch.limiter import Limiter
+from serving.dispatch.model_parameters import ModelProfile
 from serving.dispatch.route import RetryRules, Route, SharedLimiter
 from serving.dispatch.target import Target
 from serving.health import WorkerHealth

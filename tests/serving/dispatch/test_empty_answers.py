@@ -15,7 +15,7 @@ from conductor.model.messages import Message, ToolCall, ToolResult
 from conductor.model.reply import Delta, FinishReason, Reply
 from conductor.model.terms import Terms
 from conductor.model.usage import Price, Usage
-from serving.dispatch.fitting import ModelProfile
+from serving.dispatch.model_parameters import ModelProfile
 from serving.dispatch.route import Route
 from tests.serving.dispatch.routes import dispatcher, route
 

@@ -9,7 +9,7 @@ from conductor.model.messages import Image, Message, Native, Text, Tool, Toolset
 from conductor.model.reply import Reply
 from conductor.model.worker import Worker
 from serving.dispatch.build import build_routes
-from serving.dispatch.fitting import ModelProfile
+from serving.dispatch.model_parameters import ModelProfile
 from serving.dispatch.route import Route
 from serving.health import Health
 from serving.settings.settings import parse

@@ -24,8 +24,7 @@ from conductor.model.failure import Attempt
 from conductor.model.messages import File, Image, Message, Native, Text, Tool, Toolset
 from conductor.model.operation import WireOptions
 from conductor.model.terms import Permit, Terms
-from serving.dispatch.conforming import Repair
-from serving.dispatch.fitting import ModelProfile
+from serving.dispatch.model_parameters import ModelProfile
 from serving.dispatch.policy import (
     QUICK_S,
     Action,
@@ -45,6 +44,7 @@ from serving.dispatch.policy import (
     retry_wait_s,
 )
 from serving.dispatch.route import RetryRules, Route
+from serving.dispatch.structured_output import Repair
 from serving.health import FAILURES_BEFORE_OPEN
 from serving.workers.scripted import ScriptedWorker
 from tests.serving.dispatch.routes import route

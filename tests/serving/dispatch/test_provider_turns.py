@@ -8,7 +8,7 @@ from conductor.model.reply import Delta, FinishReason
 from conductor.model.worker import Worker
 from serving.dispatch.stop_sequences import cut_at
 from serving.dispatch.target import Target
-from serving.workers.own_turns import Origin
+from serving.workers.native_turns import Origin
 from serving.workers.scripted import ScriptedWorker
 from tests.serving.dispatch.routes import deployed, dispatcher, target
 

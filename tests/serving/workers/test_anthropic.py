@@ -30,7 +30,7 @@ from conductor.model.usage import Usage
 from conductor.model.worker import PoolMember
 from conductor.plan.prompts import Prompts
 from serving.clients import build_client
-from serving.settings.access import ModelAccess
+from serving.settings.model_access import ModelAccess
 from serving.settings.settings import parse
 from serving.workers.anthropic import AnthropicWorker, fault, thinking_for
 from serving.workers.cache_marks import are_for_an_hour, least_tokens

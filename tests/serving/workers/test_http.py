@@ -23,12 +23,12 @@ from conductor.model.worker import Worker as AnyWorker
 from serving.errors import headers
 from serving.settings.known_models import accepts_by_name
 from serving.workers.anthropic import AnthropicWorker
+from serving.workers.error_meaning import meaning_of
 from serving.workers.gemini import GeminiWorker
 from serving.workers.http_errors import ErrorMapper, retry_after_s
 from serving.workers.openai import OpenAIWorker
 from serving.workers.provider_account import ProviderAccount
 from serving.workers.scripted import ScriptedWorker
-from serving.workers.status_words import meaning_of
 from tests.serving.dispatch.routes import dispatcher, route
 from tests.serving.workers.subjects import MODEL, SECRET
 from tests.wires.anthropic import AnthropicWire

@@ -1,7 +1,7 @@
 """Continuation of an answer whose stream was interrupted after its reader had seen part of it.
 
 The text so far becomes the prefix of the next call (`Call.prefix`). How a model is made to continue it is up
-to the worker (`serving/dispatch/continuing.py`). This module knows the text of a step, but not which worker
+to the worker (`serving/dispatch/continuation.py`). This module knows the text of a step, but not which worker
 is called.
 """
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from conductor.errors import InvalidPlan, Reason
 from conductor.plan.plan import Plan, PlanBuilder, Step, read_step
-from conductor.plan.steps_format import Nesting
+from conductor.plan.steps_parser import Nesting
 
 
 @dataclass(slots=True)

@@ -17,7 +17,7 @@ from conductor.model.usage import Price, Usage
 from conductor.model.worker import PoolMember
 from conductor.run.call_holds import open_call
 from conductor.run.ledger import Budget, BudgetLedger
-from serving.dispatch.conforming import FENCE_NOTE, STOP_NOTE
+from serving.dispatch.structured_output import FENCE_NOTE, STOP_NOTE
 from serving.schemas import vllm
 from serving.workers.scripted import ScriptedReply, ScriptedWorker
 from tests.serving.dispatch.routes import deployed, dispatcher, route, target

@@ -7,12 +7,12 @@ import weakref
 
 import pytest
 
-from serving import garbage
+from serving import gc_tuning
 from tests.states import until
 
 PROGRAM = """
 import gc, weakref
-from serving.garbage import YOUNG_OBJECTS, tune_garbage_collection
+from serving.gc_tuning import YOUNG_OBJECTS, tune_garbage_collection
 
 class Circle:
     def __init__(self):
@@ -28,20 +28,20 @@ assert gone() is None, "found without being asked"
 
 BURST = """
 import asyncio
-from serving import garbage
+from serving import gc_tuning
 
-garbage.LOOK_EVERY_S = 0.2
+gc_tuning.LOOK_EVERY_S = 0.2
 
 async def main():
-    garbage.trim_when_idle()
+    gc_tuning.trim_when_idle()
     burst = [bytearray(2000) for _ in range(40_000)]
-    full, kept = garbage._resident_bytes(), burst[::100]
+    full, kept = gc_tuning._resident_bytes(), burst[::100]
     del burst
     for _ in range(100):
         await asyncio.sleep(0.1)
-        if garbage._resident_bytes() < full - 40_000_000:
+        if gc_tuning._resident_bytes() < full - 40_000_000:
             return
-    raise AssertionError(f"{full} bytes, then {garbage._resident_bytes()}")
+    raise AssertionError(f"{full} bytes, then {gc_tuning._resident_bytes()}")
 
 asyncio.run(main())
 """
@@ -64,7 +64,7 @@ def test_objects_from_start_up_are_frozen_and_later_cycles_are_found() -> None:
 async def test_several_closed_objects_are_collected_together(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(garbage, "CLOSED_S", 0.05)
+    monkeypatch.setattr(gc_tuning, "CLOSED_S", 0.05)
     collected, references = list[int](), list[weakref.ref[Circle]]()
 
     def note(phase: str, about: dict[str, int]) -> None:
@@ -76,7 +76,7 @@ async def test_several_closed_objects_are_collected_together(
     try:
         for _ in range(8):
             references.append(weakref.ref(Circle()))
-            garbage.collect_soon()
+            gc_tuning.collect_soon()
         await until(lambda: not any(circle() for circle in references), "freed")
         assert collected == [8]
     finally:

@@ -13,8 +13,8 @@ from conductor.model.messages import Message
 from conductor.model.reply import Delta, FinishReason, Reply
 from conductor.model.usage import Usage
 from conductor.model.worker import Worker
-from conductor.run.continuing import PartialAnswer
-from serving.dispatch.fitting import ModelProfile
+from conductor.run.partial_answer import PartialAnswer
+from serving.dispatch.model_parameters import ModelProfile
 from serving.dispatch.resume_point import MARK, Seam
 from tests.conductor.team import Piece, Player
 from tests.serving.dispatch.routes import dispatcher, route

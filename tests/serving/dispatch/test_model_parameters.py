@@ -19,10 +19,10 @@ from conductor.model.usage import Usage
 from conductor.model.worker import Worker
 from conductor.plan.grammars import grammar
 from serving.dispatch import stop_sequences
-from serving.dispatch.fitting import ModelProfile, fit
+from serving.dispatch.model_parameters import ModelProfile, fit
 from serving.dispatch.stop_sequences import UNREAD, cut_at
-from serving.settings.access import overlay
 from serving.settings.known_models import LEVELS, Accepts, accepts_by_name
+from serving.settings.model_access import overlay
 from serving.settings.settings import parse
 from serving.settings.worker_profile import accepts_of
 from serving.workers.anthropic import AnthropicWorker
