@@ -27,14 +27,9 @@ from serving.accounts.key_info import US, KeyEdit, KeyInfo, TeamInfo, iso
 from serving.accounts.keys import ApiKey
 
 if TYPE_CHECKING:
-    from typing import TypeAlias
-
-    from podium.remote_directory import RemoteDirectory
     from serving.accounts.account_policy import AccountPolicy
     from serving.accounts.budget_limits import Spending
-    from serving.accounts.directory import Directory
 
-    Accounts: TypeAlias = Directory | RemoteDirectory
 
 KeyName = Annotated[str, Argument(help="id or name of the key")]
 TeamName = Annotated[str, Argument(help="name or id of the team")]

@@ -78,7 +78,7 @@ hour|hour|hours|hr hrs h
 day|day|days|
 week|week|weeks|wk wks
 fortnight|fortnight|fortnights|
-decade|decade|decades|
+ten_years|decade|decades|
 century|century|centuries|
 millennium|millennium|millennia|millenniums
 degC|degree Celsius|degrees Celsius|celsius c centigrade °c degree_c degrees_c degree_centigrade degrees_centigrade
@@ -171,7 +171,9 @@ _READER = QuantityReader(_NAME)
 
 @cache
 def _registry() -> Any:
-    return load("pint").UnitRegistry(non_int_type=Fraction, cache_folder=None)
+    registry = load("pint").UnitRegistry(non_int_type=Fraction, cache_folder=None)
+    registry.define("ten_years = 10 * year")  # Pint's decade is a ratio of frequencies.
+    return registry
 
 
 def convert(value: Fraction, source: Unit, target: Unit) -> Fraction:

@@ -1,3 +1,5 @@
+import itertools
+from contextlib import suppress
 from fractions import Fraction
 
 import pytest
@@ -34,6 +36,7 @@ ANSWERS = {
     "how many weeks are in a year": "A year has 52 weeks and one day, or two days in a leap year.",
     "how many months are there in a year": "A year has 12 months.",
     "How many years is a decade?": "A decade has 10 years.",
+    "How many decades are in 50 years?": "50 years are 5 decades.",
     "how many eggs are in a dozen": "A dozen has 12 eggs.",
     "How many pence are in one British pound?": "A British pound has 100 pence.",
     "how many quarters make a whole": "A whole has 4 quarters.",
@@ -62,6 +65,13 @@ def test_questions_outside_its_scope_are_rejected():
 
 def test_no_input_raises_an_unexpected_error():
     never_fails(CONVERTER)
+
+
+def test_zero_converts_between_all_units_of_a_quantity():
+    units = {unit for meanings in UNITS.values() for unit in meanings}
+    for one, other in itertools.permutations(units, 2):
+        with suppress(NotForProgram):
+            assert isinstance(convert(Fraction(), one, other), Fraction)
 
 
 @given(
