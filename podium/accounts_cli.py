@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
-from podium.accounts_options import Accounts, AccountsPlace, BudgetLimits, duration_s, lifetime_s
+from podium.accounts_options import AccountsPlace, BudgetLimits, duration_s, lifetime_s
 from podium.client import ClientError
 from podium.command_line.options import JsonLines, option
 from podium.command_line.program import Program
@@ -27,6 +27,7 @@ from serving.accounts.key_info import US, KeyEdit, KeyInfo, TeamInfo, iso
 from serving.accounts.keys import ApiKey
 
 if TYPE_CHECKING:
+    from podium.accounts_options import Accounts
     from serving.accounts.account_policy import AccountPolicy
     from serving.accounts.budget_limits import Spending
 
