@@ -200,7 +200,7 @@ class Route:
                 reply = await opened.enter_async_context(_probe(target, opening))
             except WorkerError as exc:
                 target.correct(-estimate)
-                if not others or not _may_differ(exc):
+                if not others or not _may_succeed_elsewhere(exc):
                     exc.attempts = (*failures, *exc.attempts)
                     raise
                 took_s = time.monotonic() - began_s
@@ -315,7 +315,7 @@ async def _probe(target: Target, opening: AbstractAsyncContextManager[Reply]) ->
         target.health.end_call(probes_until_s)
 
 
-def _may_differ(error: WorkerError) -> bool:
+def _may_succeed_elsewhere(error: WorkerError) -> bool:
     """Return whether another deployment may succeed after this error."""
     if isinstance(error, WorkerRefused):
         return error.every_call

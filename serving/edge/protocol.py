@@ -45,7 +45,7 @@ would grow to megabytes (`tcp_wmem`), and a long answer would be generated to it
 """
 LOGGED = {b"x-request-id", b"x-session-id", b"session-id", b"serve-multiplexed-model-id"}
 """Headers whose values Ray Serve logs, returns or uses for routing, in lower case, with `-` for `_`."""
-PLAIN = re.compile(rb"[\w.-]{1,64}")
+LOGGABLE = re.compile(rb"[\w.-]{1,64}")
 """Format that the values of these headers must have. Other values are dropped, and Ray Serve generates an id.
 """
 
@@ -203,7 +203,7 @@ class EdgeProtocol(HttpToolsProtocol):
         if len(self.headers) >= MAX_HEADERS:
             message = f"The request has more than {MAX_HEADERS} headers. Send fewer headers."
             self._reject(self._response(TooLarge(message, param="headers"), 431))
-        if name.lower().replace(b"_", b"-") not in LOGGED or PLAIN.fullmatch(value):
+        if name.lower().replace(b"_", b"-") not in LOGGED or LOGGABLE.fullmatch(value):
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
