@@ -22,9 +22,9 @@ from serving.edge.policy import HttpPolicy
 from serving.edge.protocol import (
     BYTES_PER_PIECE,
     FREE_PIECES,
+    LOGGABLE,
     MAX_HEADERS,
     MAX_PIPELINED,
-    PLAIN,
     EdgeProtocol,
     ReaderProtocol,
     guard_protocol,
@@ -368,7 +368,7 @@ async def test_an_id_that_ray_serve_logs_is_plain_or_removed(base: Base, name: b
 
 @given(st.binary(max_size=80))
 def test_a_plain_id_contains_no_control_or_log_characters(value: bytes) -> None:
-    if PLAIN.fullmatch(value):
+    if LOGGABLE.fullmatch(value):
         assert value.decode().isascii()
         assert value.decode().isprintable()
         assert not set(value) & set(b" \"'\\\n=[]{};,")
