@@ -1,6 +1,7 @@
 """The FastAPI application: routes, admission, error handlers and the edge."""
 
 import logging
+import os
 from collections.abc import Awaitable, Callable, Sequence
 
 from fastapi import FastAPI, Request
@@ -108,6 +109,7 @@ def build_api(
         room=WaitingRoom(policy.max_waiting, policy.max_unfinished_bytes),
         error_body=dialects.error_body,
         router=router_checks,
+        address=os.environ.get("PODIUM_HAPROXY_HTTP_ADDRESS", ""),
     )
     return app
 

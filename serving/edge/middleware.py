@@ -116,7 +116,7 @@ class RouterChecks:
 
 class Edge:
     """ASGI middleware that checks each request before `app` receives it. Serve's proxy has no `router`
-    checks, and shares `room` with the protocol.
+    checks, and shares `room` with the protocol. `address` is that of the HAProxy in front, if there is one.
     """
 
     def __init__(
@@ -126,9 +126,10 @@ class Edge:
         room: WaitingRoom,
         error_body: ErrorBody,
         router: RouterChecks | None = None,
+        address: str = "",
     ) -> None:
         self._app, self._policy, self._room, self._error_body = app, policy, room, error_body
-        self._router = router
+        self._router, self._address = router, address
         self._n_evicted = self._n_shed = self._n_open = 0
         self._eviction_warning = SparseWarning(
             "Closed %d connections with incomplete requests to make room for others"
@@ -208,7 +209,7 @@ class Edge:
         method, is_upload = scope["method"], scope["method"] == "POST" and scope["path"] == UPLOAD
         if scope["path"] not in HEALTH:
             server = (scope.get("server") or ("",))[0]
-            check_host(fields, self._policy, server)
+            check_host(fields, self._policy, self._address or server)
             origin = check_origin(fields, self._policy, server)
             check_content_type(method, fields, is_upload=is_upload)
             if origin is not None:

@@ -30,6 +30,8 @@ TAKES: dict[str, tuple[Service, ...]] = {
 """Fields that only some cloud services accept, with these services."""
 
 
+USUAL_KEYS = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY", "gemini": "GEMINI_API_KEY"}
+"""Environment variables of the key for each provider's own API, by kind."""
 ENDPOINTS = ("/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/embeddings")
 """Paths that workers append to their `base_url`."""
 
@@ -60,7 +62,9 @@ class ModelAccess(Frozen):
     To use Azure's v1 API, set only `base_url`. If null, Podium calls the provider itself, or the server at
     `base_url`."""
     api_key_env: str | None = None
-    """Name of the router's environment variable that holds the API key. Without a key, `azure` uses Entra ID
+    """Name of the router's environment variable that holds the API key. If this field,
+    `api_key_file`, `base_url` and `service` are all omitted, the name is `OPENAI_API_KEY`,
+    `ANTHROPIC_API_KEY` or `GEMINI_API_KEY`. Other servers get no key by default. Without a key, `azure` uses Entra ID
     (`DefaultAzureCredential`), and `bedrock` finds AWS credentials like boto3."""
     api_key_file: str | None = None
     """File that holds the API key, as an alternative to `api_key_env`. Other users must not be able to read

@@ -178,8 +178,8 @@ class HttpSettings(Frozen):
 
     hosts: tuple[str, ...] | None = None
     """Names that Podium accepts in the `Host` header, such as `podium.example.com`. It always accepts the
-    names of the loopback interface. `["*"]` accepts any name. If null, Podium accepts only loopback names on
-    loopback connections, and any name on other connections."""
+    names of the loopback interface. `["*"]` accepts any name. If null, a server that listens on loopback accepts
+    only loopback names, and any other server accepts any name."""
     origins: tuple[str, ...] = ()
     """Origins of web pages that may call this server, such as `https://app.example.com`. `["*"]` allows any
     origin. Pages of the server's own origin may always call it."""

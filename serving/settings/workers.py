@@ -12,7 +12,7 @@ from conductor.model.operation import Operation
 from conductor.model.reply import FinishReason
 from serving.lora.adapters import AdapterError, name_of
 from serving.settings.known_models import Accepts
-from serving.settings.model_access import Frozen, ModelAccess, check_access
+from serving.settings.model_access import USUAL_KEYS, Frozen, ModelAccess, check_access
 from serving.settings.scale import Scale
 from serving.settings.worker_base import NAME, PriceSettings, RetrySettings, WorkerBase
 
@@ -232,7 +232,9 @@ class _ApiSettings(ModelAccess, WorkerBase):
         replaced = {
             name: value for name, value in own.items() if value is not None or name in from_deployment
         }
-        return self.model_copy(update={**replaced, "like": self.like or self.model, "deployments": ()})
+        place = self.model_copy(update={**replaced, "like": self.like or self.model, "deployments": ()})
+        _set_usual_key(place)
+        return place
 
     @model_validator(mode="after")
     def _check_places(self) -> Self:
@@ -249,7 +251,16 @@ class _ApiSettings(ModelAccess, WorkerBase):
                 raise ValueError(f"Deployment {each.name!r}: {exc}") from exc
         if not self.deployments:
             check_access(kind, self)
+        _set_usual_key(self)
         return self
+
+
+def _set_usual_key(worker: _ApiSettings) -> None:
+    """Name the variable of the provider's key, unless `api_key_env`, a key file, an address or a service is set."""
+    is_elsewhere = any(each is not None for each in (worker.api_key_file, worker.base_url, worker.service))
+    if not (is_elsewhere or worker.deployments or "api_key_env" in worker.model_fields_set):
+        key = USUAL_KEYS[str(getattr(worker, "kind", ""))]
+        object.__setattr__(worker, "api_key_env", key)  # settings are frozen, and this is still validation
 
 
 PLACE_FIELDS = ("model", "price", "max_concurrency", "provider", "local")

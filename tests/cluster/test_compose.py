@@ -49,7 +49,7 @@ def test_mounted_files_and_volumes_exist(compose: Data) -> None:
         mount.split(":")[0] for each in compose["services"].values() for mount in each.get("volumes", [])
     ]
     for mount in mounts:
-        assert (FOLDER / mount).is_file() if mount.startswith(".") else mount in compose["volumes"], mount
+        assert (FOLDER / mount).exists() if mount.startswith(".") else mount in compose["volumes"], mount
     assert {mount for mount in mounts if not mount.startswith(".")} == compose["volumes"].keys()
 
 
@@ -92,5 +92,5 @@ def test_prometheus_accepts_its_configuration_with_the_rules(tmp_path: Path) -> 
 
 
 def test_its_settings_are_valid() -> None:
-    settings = load(FOLDER / "settings.yaml")
-    assert {each.name for each in settings.workers} == {"strong", "fast", "careful"}
+    settings = load(FOLDER / "settings" / "settings.yaml")
+    assert {each.name for each in settings.workers} == {"strong", "fast", "careful", "wide"}

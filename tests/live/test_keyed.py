@@ -105,6 +105,8 @@ def test_a_server_beyond_loopback_requires_a_key(keyed: Keyed) -> None:
     assert {each.ip for each in listening if each.port == keyed.port} == {"0.0.0.0"}
     beyond = {each.port for each in listening if each.ip not in secrets.LOOPBACK}
     assert beyond == {keyed.port}, "the replicas' own ports are HAProxy's alone"
+    headers = {"authorization": f"Bearer {keyed.keys['app']}", "host": "podium.example.com"}
+    assert httpx.get(f"{keyed.url}/v1/models", headers=headers).status_code == 200, "any name is served"
 
 
 async def test_every_run_is_a_json_line_in_the_servers_log(keyed: Keyed) -> None:

@@ -3,13 +3,15 @@
 import os
 import traceback
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from serving.pool import build_pool
-from serving.settings.keys import absent_workers
+from serving.settings.keys import absent_workers, read_key
+from serving.settings.model_access import USUAL_KEYS
 from serving.settings.settings import Settings, SettingsError, parse
+from serving.settings.workers import ApiSettings, places_of
 
 GPT: dict[str, Any] = {"name": "gpt", "kind": "openai", "model": "m", "base_url": "http://127.0.0.1:1/v1"}
 
@@ -73,6 +75,44 @@ def test_without_its_key_file_only_an_optional_worker_is_disabled(tmp_path: Path
             absent_workers(with_file(path), {})
     with pytest.raises(SettingsError, match="is not a regular file"):
         absent_workers(with_file(Path("/dev/null")), {})
+
+
+@pytest.mark.parametrize(("kind", "variable"), USUAL_KEYS.items())
+def test_a_worker_at_its_providers_own_address_uses_the_usual_variable(kind: str, variable: str) -> None:
+    settings = parse({"workers": [{"name": "a", "kind": kind, "model": "m", "optional": True}]})
+    assert absent_workers(settings, {}) == {"a": variable}
+    assert absent_workers(settings, {variable: "sk-1"}) == {}
+    assert read_key(cast(ApiSettings, settings.worker("a")), {variable: "sk-1"}) == "sk-1"
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        {"base_url": "http://127.0.0.1:1/v1"},
+        {"service": "azure", "base_url": "https://a.example", "api_version": "1"},
+    ],
+)
+def test_a_providers_usual_key_is_sent_to_no_other_server(place: dict[str, str]) -> None:
+    environment = {"OPENAI_API_KEY": "sk-1"}
+    own = {"name": "a", "kind": "openai", "model": "m"}
+    settings = parse(
+        {"workers": [own | place, own | {"name": "b", "deployments": [{"name": "there"} | place]}]}
+    )
+    for worker in settings.workers:
+        for each in places_of(worker).values():
+            assert read_key(cast(ApiSettings, each), environment) is None
+
+
+def test_each_deployment_at_the_providers_own_address_uses_the_usual_variable() -> None:
+    deployments = [{"name": "one", "api_key_env": "KEY_ONE"}, {"name": "two"}]
+    settings = parse(
+        {
+            "workers": [
+                {"name": "a", "kind": "openai", "model": "m", "deployments": deployments, "optional": True}
+            ]
+        }
+    )
+    assert absent_workers(settings, {"KEY_ONE": "sk-1"}) == {"a@two": "OPENAI_API_KEY"}
 
 
 def test_a_worker_has_one_source_of_its_key() -> None:

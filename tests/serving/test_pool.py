@@ -20,6 +20,7 @@ from serving.dispatch.route import Route
 from serving.pool import Pool, build_pool
 from serving.sessions.service import Service
 from serving.sessions.session import RunSpec
+from serving.settings.model_access import USUAL_KEYS
 from serving.settings.settings import SettingsError, parse
 from serving.workers.scripted import ScriptedWorker
 from tests.serving.api.served import scripted, served, step, team
@@ -27,13 +28,14 @@ from tests.serving.spans import SPANS
 from tests.serving.workers.subjects import Behaviour, ScriptedEngine
 from tests.states import until
 
+KEYS = dict.fromkeys(USUAL_KEYS.values(), "sk-test")
 CALL = Call((Message.of("user", "hi"),))
 CHEAP, DEAR = ({"input_usd_per_mtok": i, "output_usd_per_mtok": o} for i, o in [(1, 9), (5, 2)])
 
 
 def pool(*workers: dict[str, Any], environment: dict[str, str] | None = None, **more: Any) -> Pool:
     named = [{"name": chr(ord("a") + n), "kind": "scripted"} | worker for n, worker in enumerate(workers)]
-    return build_pool(parse({"workers": named} | more), environment or {}, engines={})
+    return build_pool(parse({"workers": named} | more), environment or KEYS, engines={})
 
 
 def wire(of: Pool, name: str) -> ScriptedWorker:
@@ -321,7 +323,7 @@ async def test_an_adapter_is_in_the_record_and_loaded_in_the_shared_engine():
         {"name": "v", "kind": "vllm", "model": "models/m"},
         {"name": "w", "kind": "vllm", "deployment": "v", "adapter": "s3://b/conductor@1a2b3c4d"},
     ]
-    both = build_pool(parse({"workers": workers}), {}, {"v": engine})
+    both = build_pool(parse({"workers": workers}), KEYS, {"v": engine})
     assert both.models == {"v": "models/m", "w": "models/m+conductor@1a2b3c4d"}
     for name, adapter in (("v", None), ("w", "s3://b/conductor@1a2b3c4d")):
         async with both.members[name].worker.open(CALL) as reply:
@@ -342,7 +344,7 @@ def test_a_pool_marks_workers_that_are_not_models():
     workers = [{}, api, own, engine, fake, {"kind": "vllm", "deployment": "e"}]
     named = [{"name": chr(ord("a") + n), "kind": "scripted"} | worker for n, worker in enumerate(workers)]
     engines = {name: ScriptedEngine(Behaviour()) for name in ("d", "e")}
-    mixed = build_pool(parse({"workers": named}), {}, engines)
+    mixed = build_pool(parse({"workers": named}), KEYS, engines)
     assert mixed.provenance == {"a": "scripted", "c": "program", "e": "scripted", "f": "scripted"}
 
 
@@ -369,7 +371,7 @@ def test_the_conductors_format_is_the_one_that_its_server_enforces(
 ) -> None:
     workers = [{"name": "boss", "in_pool": False, **boss}, {"name": "a", "kind": "scripted"}]
     settings = parse({"workers": workers, "conductor": {"worker": "boss", **conductor}})
-    engine = build_pool(settings, {}, {"boss": ScriptedEngine(Behaviour())}).team
+    engine = build_pool(settings, KEYS, {"boss": ScriptedEngine(Behaviour())}).team
     assert engine.conductor is not None
     assert engine.conductor.layout == layout
 
@@ -382,7 +384,7 @@ def test_the_thinking_field_is_used_only_with_the_built_in_prompts():
     for thought, layout in ((None, "object"), (True, "thinking object")):
         conductor = {"worker": "boss", "thought": thought}
         settings = parse({"workers": workers, "conductor": conductor, "prompts": {"steps": "As you like."}})
-        engine = build_pool(settings, {}, {}).team
+        engine = build_pool(settings, KEYS, {}).team
         assert engine.conductor is not None
         assert engine.conductor.layout == layout
 
@@ -397,7 +399,7 @@ def test_members_have_context_and_speed_and_the_conductors_prompt_states_them():
         {"name": "api", "kind": "openai", "model": "m", "context_tokens": 400_000, "tokens_per_s": 80, "sees_images": True},
     ]  # fmt: skip
     wide = build_pool(
-        parse({"workers": workers}), {}, dict.fromkeys(("own", "said", "auto"), ScriptedEngine(Behaviour()))
+        parse({"workers": workers}), KEYS, dict.fromkeys(("own", "said", "auto"), ScriptedEngine(Behaviour()))
     )
     assert [member.context_tokens for member in wide.members.values()] == [4096, 4096, 99, None, 400_000]
     prompt = wide.team.prompts.plan("lines", list(wide.members.values()), 5, CALL.messages)[0].text

@@ -4,11 +4,15 @@ from typing import Any
 
 import httpx2
 import pytest
+from starlette.responses import PlainTextResponse
 
 from conductor.errors import NotAllowed
+from serving.api.dialects.table import DIALECTS
 from serving.edge.checks import check_host, check_origin, read_fields
+from serving.edge.exchange import WaitingRoom
+from serving.edge.middleware import Edge
 from serving.edge.policy import HttpPolicy
-from tests.serving.api.served import ASK, Served, served, team
+from tests.serving.api.served import ASK, Served, listening, served, team
 
 CHAT = "/v1/chat/completions"
 
@@ -75,6 +79,17 @@ def test_away_from_loopback_any_host_is_served_unless_hosts_are_configured() -> 
         check_host(host, policy(hosts=["podium.example.com"]), "10.1.2.3")
     probe = read_fields([(b"host", b"10.1.2.3:8000")])  # a probe of a kubelet
     check_host(probe, policy(hosts=["podium.example.com"]), "10.1.2.3")
+
+
+@pytest.mark.parametrize(("haproxy", "status"), [("", 403), ("127.0.0.1", 403), ("0.0.0.0", 200)])
+async def test_behind_haproxy_the_host_is_checked_against_haproxys_address(haproxy: str, status: int) -> None:
+    settings = policy()
+    edge = Edge(
+        PlainTextResponse("ok"), settings, WaitingRoom(10, 1000), DIALECTS.error_body, address=haproxy
+    )
+    async with listening(edge) as url, httpx2.AsyncClient() as http:
+        response = await http.get(f"{url}/v1/models", headers={"host": "podium.example.com"})
+        assert response.status_code == status
 
 
 def test_one_foreign_host_header_among_several_is_rejected() -> None:
