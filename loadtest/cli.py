@@ -229,7 +229,7 @@ def find_models(load: LoadRun) -> tuple[list[str], RequestOptions]:
         models = fetch_json(f"{load.url}/v1/models")["data"]
         names = [model["id"] for model in models]
     except (OSError, ValueError, KeyError, TypeError) as exc:
-        remedy = "Start a server with `make serve`, or set --url."
+        remedy = "Start a server with `podium serve`, or set --url."
         raise NothingToLoadError(f"No Podium server responds at {load.url} ({exc}). {remedy}") from exc
     options = load.options
     if not options.worker:

@@ -181,7 +181,8 @@ def show(stream: Stream, url: str, *, quiet: bool) -> int:
     tell_cut(finish_reason)
     if not quiet and summary:
         cost = dollars(summary.get("cost_usd"))
-        steps = f"{len(summary.get('steps', []))} steps"
+        n_steps = len(summary.get("steps", []))
+        steps = f"{n_steps} {'step' if n_steps == 1 else 'steps'}"
         progress.print(
             f"\n{cost}, {seconds(summary.get('wall_s'))}, {steps}\n"
             f"podium show {inert(stream.run_id)} --url {url}\n{url}/console/#/runs/{inert(stream.run_id)}",

@@ -172,7 +172,7 @@ class Client:
             yield
         except httpx2.ConnectError:
             raise ClientError(
-                f"Cannot connect to {self._address}. Start a server with `make serve`, or set --url.",
+                f"Cannot connect to {self._address}. Start a server with `podium serve`, or set --url.",
                 NOT_REACHED,
             ) from None
         except httpx2.TimeoutException:

@@ -52,7 +52,9 @@ def check_alive(http: httpx2.Client, url: str) -> Finding:
     except (ValueError, AttributeError):  # not JSON, or not an object
         pass
     except (httpx2.HTTPError, ClientError) as error:
-        return wrong(f"Cannot connect to {url}: {error}.", "Start a server with `make serve`, or set --url.")
+        return wrong(
+            f"Cannot connect to {url}: {error}.", "Start a server with `podium serve`, or set --url."
+        )
     return wrong(
         f"The server at {url} is not Podium.",
         "Set --url to the address of Podium. `podium exposure` lists Podium's open ports on this machine.",

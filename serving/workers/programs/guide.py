@@ -27,7 +27,7 @@ ABLE = (
     'such as "What is 17 % of 2,450?" or "What is the capital of Peru?".'
 )
 MORE = (
-    "For everything else, add a real model: start with `make serve MODEL=Qwen/Qwen2.5-1.5B-Instruct`, "
+    "For everything else, add a real model: start with `podium serve --model Qwen/Qwen2.5-1.5B-Instruct`, "
     "or set a provider's key, such as `OPENAI_API_KEY`."
 )
 

@@ -81,7 +81,7 @@ async def test_a_question_that_no_program_can_answer_gets_an_honest_reply(questi
     worker, text = await ask_turns("almanac", question)
     assert worker == "guide"
     assert text.startswith(HONEST)
-    assert "make serve MODEL=" in text
+    assert "podium serve --model " in text
 
 
 @pytest.mark.parametrize(
