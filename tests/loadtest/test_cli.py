@@ -168,7 +168,7 @@ def test_an_unreachable_server_is_reported_with_the_remedy(tmp_path: Path) -> No
     )
     assert done.returncode == 2
     assert "No Podium server responds at http://127.0.0.1:9" in done.stdout
-    assert "make serve" in done.stdout
+    assert "podium serve" in done.stdout
     assert not list(tmp_path.iterdir())
 
 

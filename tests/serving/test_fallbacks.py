@@ -21,7 +21,8 @@ def price(usd: float) -> Json:
 
 
 def api(name: str, usd: float = 1, card: str = "", **more: Any) -> Json:
-    return {"name": name, "kind": "openai", "model": "some-model", "card": card} | price(usd) | more
+    place = {"kind": "openai", "model": "some-model", "base_url": "https://models.example/v1"}
+    return {"name": name, "card": card, **place} | price(usd) | more
 
 
 def settings_with(*others: Json, own: Json | None = None, **more: Any) -> Settings:
