@@ -27,11 +27,14 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any
 
+import orjson
 from starlette.types import Message, Receive, Scope, Send
 
 from conductor.errors import Cancelled, Overloaded, PodiumError
+from serving import errors
 from serving.fairness import RoundRobin
 
 logger = logging.getLogger("podium")
@@ -228,6 +231,20 @@ async def falls_behind() -> bool:
         if turns_s[-1] < SHORT_S:
             return False
     return sum(turns_s) - max(turns_s) > LONG_S * (TURNS - 1)
+
+
+def error_bytes(error: PodiumError, content: dict[str, Any], status: int | None = None) -> bytes:
+    """Return the bytes of an error response. Its `connection: close` header tells the client that the
+    connection ends.
+    """
+    status = status or errors.row(error).status
+    body = orjson.dumps(content)
+    extra = "".join(f"{name}: {value}\r\n" for name, value in errors.headers(error).items())
+    head = (
+        f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\ncontent-type: application/json\r\n{extra}"
+        f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+    )
+    return head.encode() + body
 
 
 class Reader:
