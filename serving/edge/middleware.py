@@ -268,7 +268,7 @@ class Edge:
             if await falls_behind():
                 self._n_shed += 1
                 self._load_warning.log(LONG_S, self._n_shed)
-                raise Overloaded(BEHIND)
+                raise Overloaded(BEHIND, param="router.max_replicas")
         await router.authenticate(scope)
         if method == WITH_BODY:
             if exchange.body is None:
