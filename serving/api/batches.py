@@ -21,6 +21,7 @@ from serving.api.files import (
     check_keeps,
     find_file,
     find_last,
+    no_file,
     page,
 )
 from serving.api.record_json import Json
@@ -69,6 +70,8 @@ async def create(request: Request) -> Response:
         served = ", ".join(dialects.by_path)
         raise BadTask(f"endpoint: {quote(body.endpoint)} cannot be used in batches. Use one of {served}.", param="endpoint")  # fmt: skip
     file = await find_file(request, body.input_file_id, caller, "input_file_id")
+    if not caller.reads(file.account):
+        raise no_file(file.id, "input_file_id")
     if file.purpose != BATCH:
         raise BadTask(
             f"input_file_id: the purpose of the file must be {BATCH!r}. Upload it with this purpose.",

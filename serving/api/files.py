@@ -130,7 +130,7 @@ async def content(request: Request, id: str) -> Response:
     store = batches_of(request).store
     first = await store.piece(id, 0, READ_BYTES)
     if first is None:
-        raise _no_file(id)
+        raise no_file(id)
     headers = {"content-length": str(n_bytes)}
     return StreamingResponse(_pieces(store, id, first, n_bytes), 200, headers, "application/octet-stream")
 
@@ -159,7 +159,7 @@ async def find_file(request: Request, id: str, caller: Caller, param: str = "fil
     """Return a file. Raise UnknownName if `caller` may not see it."""
     stored = await batches_of(request).store.file(id)
     if stored is None or not caller.sees(stored.account):
-        raise _no_file(id, param)
+        raise no_file(id, param)
     return stored
 
 
@@ -253,5 +253,6 @@ def _expiry_s(form: FormData) -> int | None:
         raise BadTask(f"{explain_fault(place, fault)}.", param="expires_after") from exc
 
 
-def _no_file(id: str, param: str = "file_id") -> UnknownName:
+def no_file(id: str, param: str = "file_id") -> UnknownName:
+    """Return the error for a file that does not exist, or that the caller may not see."""
     return UnknownName(f"{param}: file {quote(id)} not found. GET /v1/files lists your files.", param=param)

@@ -46,7 +46,11 @@ class Cost:
     memory: str = "A body of more than 64 kB, and a stored run while it is loaded, count towards `limits.max_running_bytes`. A response of more than 64 kB counts towards `limits.max_unread_bytes`."
 
 
-PROBE = Cost("probe", streams="no limit, never queued", memory="Each request uses less than 10 kB.")
+PROBE = Cost(
+    "probe",
+    streams="no limit, never queued",
+    memory="Each request uses less than 10 kB, because Podium does not wait for its body. All requests within a second share one check of the engines.",
+)
 CONSTANT = Cost("constant", counted="reads")
 READ = Cost("read", counted="reads", in_turn=True)
 WATCH = Cost(
@@ -77,7 +81,7 @@ UPLOAD = Cost(
 RUN = Cost(
     "run",
     streams="`limits.max_running`",
-    memory="The conversation counts towards `limits.max_running_bytes`, and so do earlier texts while a request loads them.",
+    memory="A body of more than 64 kB, and then its conversation, count towards `limits.max_running_bytes`, and so do earlier texts while a request loads them.",
 )
 
 

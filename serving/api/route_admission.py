@@ -25,7 +25,7 @@ from serving.api.authentication import CALLER, caller_in
 from serving.api.respond import failure
 from serving.api.route_access import RUN, UPLOAD, Cost, RouteAccess, Who
 from serving.dispatch.slots import FairQueue
-from serving.edge.exchange import PIECE_BYTES, PROBES, count_body_bytes
+from serving.edge.exchange import PIECE_BYTES, PROBES, body_lease, count_body_bytes
 from serving.fairness import Room, Share
 from serving.sessions.run_admission import SMALL_BYTES
 from serving.sessions.service import Service
@@ -100,13 +100,13 @@ class Admission:
             if cost.n_bytes:
                 resources.enter_context(self.unread.holding(account, cost.n_bytes))
             if n_body_bytes > SMALL_BYTES:
-                resources.enter_context(self._holding_body(cost, account, n_body_bytes))
+                resources.enter_context(self.hold_body(cost, account, n_body_bytes))
             resources.callback(lease.close)
             if cost.in_turn:
                 await lease.wait_for_turn()
             yield lease
 
-    def _holding_body(self, cost: Cost, account: Account, n_bytes: int) -> AbstractContextManager[None]:
+    def hold_body(self, cost: Cost, account: Account, n_bytes: int) -> AbstractContextManager[None]:
         """Count a body, which is in memory while its request waits, against the memory for runs."""
         priority: Priority = "batch" if cost is UPLOAD else "interactive"
         return self._service.sessions.admission.memory.hold(account, n_bytes, priority)
@@ -149,10 +149,13 @@ class _Guarded:
         caller = scope.get(CALLER) if access.who is Who.PUBLIC else caller_in(scope)
         if key_scope is not None and caller is not None:
             caller.require(key_scope)
+        account, n_body_bytes = caller.account if caller else ANONYMOUS, count_body_bytes(scope)
         if not access.cost.counted:
-            return await self._app(scope, receive, send)
-        account = caller.account if caller else ANONYMOUS
-        async with self._admission.admit(access, account, count_body_bytes(scope)) as lease:
+            with body_lease(scope) as lease_of_body:  # the run's admission closes it
+                if n_body_bytes > SMALL_BYTES:
+                    lease_of_body.enter_context(self._admission.hold_body(access.cost, account, n_body_bytes))
+                return await self._app(scope, receive, send)
+        async with self._admission.admit(access, account, n_body_bytes) as lease:
             answer = _Answer(scope, receive, send, lease)
             return await self._app(scope, receive, answer.send)
 

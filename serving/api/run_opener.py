@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 import hashlib
 from collections.abc import AsyncGenerator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
 
 from msgspec.structs import replace
 from starlette.requests import Request
@@ -66,6 +66,10 @@ class RunOpener:
         self._sessions = service.sessions
         self.rate: RateReservation = NO_RATES
         """Part of the caller's rate limits that this request uses."""
+        self.body_lease = ExitStack()
+        """Memory of the request's body. It closes when a new run is admitted, which counts the same texts. A
+        request that reads or resumes another run has texts of its own, which count until its end.
+        """
         self.is_left = False
         """True if the client disconnected before a run that continues without its client had begun."""
         self.is_joined = True
@@ -102,6 +106,7 @@ class RunOpener:
             n_beside=self._request.n_beside,
             before_calls=self._siblings.wait_until_admitted if self._siblings else None,
         )
+        self.body_lease.close()
         async with self._sessions.start(spec, self._caller) as session:
             run = self.own = session.run
             self.joinable = run if may_join else None
@@ -163,6 +168,7 @@ class RunOpener:
                 if self._request.podium.background and store.is_away:
                     raise StoreUnavailable(NOT_WRITTEN)
                 spec = dataclasses.replace(spec, task=replace(spec.task, may_change=keeping.may_change))
+                self.body_lease.close()
                 run = await self._sessions.start_kept(spec, self._caller)
                 if self._request.podium.background:
                     await self._wait_until_written(run)

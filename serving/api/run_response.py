@@ -30,7 +30,7 @@ from serving.api.request import ApiRequest
 from serving.api.resolve import ResolvedTask, find_fetchers, resolve
 from serving.api.run_opener import Keeping, RunOpener
 from serving.api.tool_results import ToolAnswer, attach, find_tool_answer
-from serving.edge.exchange import notify_on_drop
+from serving.edge.exchange import body_lease, notify_on_drop
 from serving.pool import Pool
 from serving.sessions.deduplication import has_called
 from serving.sessions.following import retell
@@ -195,6 +195,7 @@ class RunResponse:
         a retry can join continues without it.
         """
         notify_on_drop(scope, self._note_why)
+        self._opener.body_lease = body_lease(scope)
         account = self._caller.account
         wire = Wire(send, self._dialect, self._siblings, lambda: self._service.budget_headers(account))
         answering = asyncio.create_task(self._answer(wire))

@@ -83,7 +83,8 @@ class EngineHandle:
         if await self._replicas.is_asleep(self._name):
             return True  # a health check must not wake it
         # As a keyword argument: Ray's prefix router looks for a prompt in positional ones.
-        response = self._ready.remote(adapters=list(adapters))
+        with detach_from_request():  # other requests wait for the answer too
+            response = self._ready.remote(adapters=list(adapters))
         try:
             return await asyncio.wait_for(response, READY_TIMEOUT_S)
         except (TimeoutError, RayServeException, RayError):

@@ -26,6 +26,23 @@ LENGTH, FRAMING, ENCODING = b"content-length", b"transfer-encoding", b"content-e
 ASKED_HEADERS, IDEMPOTENCY_KEY = b"access-control-request-headers", b"idempotency-key"
 FIELDS = {HOST, ORIGIN, TYPE, UPGRADE, LENGTH, FRAMING, ENCODING, ASKED_HEADERS, IDEMPOTENCY_KEY}
 """Headers that the edge reads, apart from credentials."""
+SERVE_ID, SERVE_TRACE = re.compile(rb"[\w.-]{1,64}"), re.compile(rb"[ -~]{1,512}")
+SERVE_FORMATS = {
+    b"x-request-id": SERVE_ID,
+    b"x-session-id": SERVE_ID,
+    b"session-id": SERVE_ID,
+    b"serve-multiplexed-model-id": SERVE_ID,
+    b"traceparent": SERVE_TRACE,
+    b"tracestate": SERVE_TRACE,
+    b"x-request-timeout-seconds": None,
+    b"x-request-disconnect-disabled": None,
+}
+"""Formats of the headers that Ray Serve reads, in lower case, with `-` for `_`. None: no client may send it.
+
+Serve decodes these values, and some after it has stored the request, so an invalid one would leak the body. It
+also logs and returns ids. The last two would switch off the operator's timeout, or the detection of clients that
+are gone. The limit for a run is `podium.deadline_s`.
+"""
 Fields = Mapping[bytes, Sequence[str]]
 """Header values by name."""
 BODY = "limits.max_body_bytes"
@@ -69,15 +86,27 @@ async def read_body(
 
     Raise TooLarge beyond `bound`, TooSlow, Overloaded if the room evicted the connection, or ClientGoneError.
     """
-    for announced in fields.get(LENGTH, ()):
-        if announced.isascii() and announced.isdigit() and int(announced[:20]) > bound.max_bytes:
-            raise too_large(*bound)
+    if announced_bytes(fields) > bound.max_bytes:
+        raise too_large(*bound)
     if WHOLE not in scope:
         return await _read_pieces((scope.get("client") or ("",))[0], receive, policy, room, bound)
     body = await read_rest(receive)
     if len(body) > bound.max_bytes:
         raise too_large(*bound)
     return body
+
+
+def is_safe_for_serve(name: bytes, value: bytes) -> bool:
+    """Return whether Ray Serve may see this header. Without a header, it generates an id or uses its default."""
+    name = name.lower().replace(b"_", b"-")
+    pattern = SERVE_FORMATS.get(name)
+    return pattern.fullmatch(value) is not None if pattern else name not in SERVE_FORMATS
+
+
+def announced_bytes(fields: Fields) -> int:
+    """Return the size of the body that the Content-Length header announces, or 0 without one."""
+    lengths = [value for value in fields.get(LENGTH, ()) if value.isascii() and value.isdigit()]
+    return max((int(value[:20]) for value in lengths), default=0)
 
 
 async def _read_pieces(
@@ -187,7 +216,8 @@ def overload_error() -> Overloaded:
     return Overloaded(message, retry_after_s=RETRY_AFTER_S)
 
 
-WITH_BODY = {"POST", "PUT", "PATCH"}
+WITH_BODY = "POST"
+"""Only method whose requests have a body that is used."""
 ANY = "*"
 
 
@@ -232,7 +262,7 @@ def check_content_type(method: str, fields: Fields, *, is_upload: bool = False) 
     An upload must be a form. A foreign page cannot send one, because `check_origin` runs first. Without a
     body, as in a cancel request, the type is not checked.
     """
-    if method not in WITH_BODY or not has_body(fields):
+    if method != WITH_BODY or not has_body(fields):
         return
     types = fields.get(TYPE, ())
     media_type = "multipart/form-data" if is_upload else "application/json"

@@ -25,13 +25,16 @@ import struct
 import termios
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any
 
+import orjson
 from starlette.types import Message, Receive, Scope, Send
 
 from conductor.errors import Cancelled, Overloaded, PodiumError
+from serving import errors
 from serving.fairness import RoundRobin
 
 logger = logging.getLogger("podium")
@@ -57,7 +60,7 @@ OPEN = 15 / 16
 LOG_EVERY_S = 10.0
 MAX_ONGOING, OPEN_RETRY_S = "router.max_ongoing_requests", 2.0
 TOO_MANY = f"This server has reached its limit of open requests ({MAX_ONGOING}). Try again soon."
-BEHIND = "This server is overloaded. Try again soon."
+BEHIND = "The CPU of this router is overloaded. Retry soon, or add routers (router.max_replicas)."
 READER = "podium.reader"
 AT_ONCE = struct.pack("ii", 1, 0)
 """`SO_LINGER` value that discards unread data and resets the connection."""
@@ -230,6 +233,20 @@ async def falls_behind() -> bool:
     return sum(turns_s) - max(turns_s) > LONG_S * (TURNS - 1)
 
 
+def error_bytes(error: PodiumError, content: dict[str, Any], status: int | None = None) -> bytes:
+    """Return the bytes of an error response. Its `connection: close` header tells the client that the
+    connection ends.
+    """
+    status = status or errors.row(error).status
+    body = orjson.dumps(content)
+    extra = "".join(f"{name}: {value}\r\n" for name, value in errors.headers(error).items())
+    head = (
+        f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\ncontent-type: application/json\r\n{extra}"
+        f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+    )
+    return head.encode() + body
+
+
 class Reader:
     """Reports how much of a response a client has read, and can reset its connection."""
 
@@ -263,6 +280,7 @@ class HttpExchange:
 
     Attributes:
         body: the whole request body, until the application receives it. None if the edge has not read it.
+        body_lease: what the body occupies, to be released once its run counts the conversation.
         is_reading: true while the body is being received.
         is_head: true for a HEAD request, whose response is that of GET without a body.
         on_drop: functions that are called with the reason before the task of a dropped client is cancelled.
@@ -278,6 +296,7 @@ class HttpExchange:
         self._since_s = 0.0
         self._is_over = self.is_cancelled = self.is_reading = self.is_head = False
         self.body: bytes | None = None
+        self.body_lease = ExitStack()
         self.added_headers: Sequence[tuple[bytes, bytes]] = ()
         self.on_drop = list[Callable[[PodiumError], None]]()
 
@@ -359,3 +378,9 @@ def notify_on_drop(scope: Scope, notify: Callable[[PodiumError], None]) -> None:
 def count_body_bytes(scope: Scope) -> int:
     exchange: HttpExchange | None = scope.get(EXCHANGE)
     return len(exchange.body or b"") if exchange is not None else 0
+
+
+def body_lease(scope: Scope) -> ExitStack:
+    """Return the lease of a request's body. A line of a batch has an empty one."""
+    exchange: HttpExchange | None = scope.get(EXCHANGE)
+    return exchange.body_lease if exchange is not None else ExitStack()

@@ -96,6 +96,15 @@ UPGRADE_HEADERS = (
     JSON,
 )
 """Headers after a WebSocket handshake, by which clients such as Codex use HTTP (RFC 9110, 15.5.22)."""
+PROBE_METHODS = ("GET", "HEAD")
+METHOD_NOT_ALLOWED = 405
+PROBE_HEADERS = (
+    (b"allow", b"GET, HEAD"),
+    (b"connection", b"close"),
+    (b"x-should-retry", b"false"),
+    JSON,
+)
+"""Headers after another method on a probe's path. Its body is not read, because open probes are not counted."""
 POLICY_VIOLATION = 1008
 LOOKS = 6
 """Number of progress checks of each response within `limits.unread_s`."""
@@ -219,10 +228,15 @@ class Edge:
                     await _answer(exchange, 204, [*PREFLIGHT, allowed], b"")
                     return False
         if asks_for_websocket(fields):
-            body = self._error_body(BadTask(NO_WEBSOCKET, param="Upgrade"), scope["path"])
-            await _answer(exchange, UPGRADE_REQUIRED, UPGRADE_HEADERS, orjson.dumps(body))
+            await self._answer_error(
+                scope, exchange, BadTask(NO_WEBSOCKET, param="Upgrade"), UPGRADE_REQUIRED, UPGRADE_HEADERS
+            )
             return False
-        if method in WITH_BODY or has_body(fields):
+        if scope["path"] in PROBES and method not in PROBE_METHODS:
+            error = BadTask(f"{scope['path']} allows only GET and HEAD.", param="method")
+            await self._answer_error(scope, exchange, error, METHOD_NOT_ALLOWED, PROBE_HEADERS)
+            return False
+        if method == WITH_BODY or has_body(fields):
             await self._read_body(scope, fields, exchange, is_upload=is_upload)
         return True
 
@@ -233,7 +247,7 @@ class Edge:
         policy, bound = self._policy, BodyBound(UNREAD_BYTES, "")
         if is_upload:
             bound = BodyBound(policy.max_upload_bytes, FILE)
-        elif scope["method"] in WITH_BODY:
+        elif scope["method"] == WITH_BODY:
             bound = BodyBound(policy.max_body_bytes)
         exchange.is_reading = True
         body = await read_body(scope, exchange.receive, fields, policy, self._room, bound)
@@ -255,9 +269,9 @@ class Edge:
             if await falls_behind():
                 self._n_shed += 1
                 self._load_warning.log(LONG_S, self._n_shed)
-                raise Overloaded(BEHIND)
+                raise Overloaded(BEHIND, param="router.max_replicas")
         await router.authenticate(scope)
-        if method in WITH_BODY:
+        if method == WITH_BODY:
             if exchange.body is None:
                 exchange.body = await read_rest(exchange.receive)
             if ENCODING in fields and (names := encodings(fields)):
@@ -283,8 +297,13 @@ class Edge:
             headers.append((b"connection", b"close"))
         if isinstance(error, WrongContentType) and error.param == FIELD:
             headers.append((b"accept-encoding", SERVED.encode()))
+        await self._answer_error(scope, exchange, error, errors.row(error).status, headers)
+
+    async def _answer_error(
+        self, scope: Scope, exchange: HttpExchange, error: PodiumError, status: int, headers: Headers
+    ) -> None:
         body = orjson.dumps(self._error_body(error, scope["path"]))
-        await _answer(exchange, errors.row(error).status, headers, body)
+        await _answer(exchange, status, headers, body)
 
     def _log_evictions(self) -> None:
         if self._eviction_warning.log(self._room.evicted - self._n_evicted):

@@ -32,6 +32,11 @@ class HttpPolicy(HttpSettings):
     max_upload_bytes: int = FORM_BYTES
     """Limit for a body sent to `UPLOAD`."""
 
+    @property
+    def most_bytes(self) -> int:
+        """Limit for any body."""
+        return max(self.max_body_bytes, self.max_upload_bytes)
+
     @classmethod
     def of(cls, settings: Settings) -> Self:
         limits = settings.limits

@@ -9,22 +9,27 @@ HAProxy.
 
 import asyncio
 import random
-import re
 import socket
 from contextlib import suppress
 from functools import partial
-from http import HTTPStatus
 from typing import Any, ClassVar, NoReturn
 
-import orjson
 from uvicorn._types import ASGI3Application, HTTPScope
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from conductor.errors import BadTask, Overloaded, PodiumError, TooLarge, TooSlow
-from serving import errors
-from serving.edge.checks import RETRY_AFTER_S, WHOLE, body_too_slow, has_body, overload_error, read_fields
-from serving.edge.exchange import AT_ONCE_PATHS, READER, Reader, StartQueue, Ticket, WaitingRoom
+from serving.edge.checks import (
+    RETRY_AFTER_S,
+    WHOLE,
+    announced_bytes,
+    body_too_slow,
+    has_body,
+    is_safe_for_serve,
+    overload_error,
+    read_fields,
+)
+from serving.edge.exchange import AT_ONCE_PATHS, READER, Reader, StartQueue, Ticket, WaitingRoom, error_bytes
 from serving.edge.policy import ErrorBody, HttpPolicy
 
 LINGER_S = 1.0
@@ -42,11 +47,6 @@ FRAME_BYTES = 20
 UNSENT_BYTES = 65_536
 """Limit for unsent bytes in the kernel of a replica. For a client that does not read, the kernel's buffer
 would grow to megabytes (`tcp_wmem`), and a long answer would be generated to its end.
-"""
-LOGGED = {b"x-request-id", b"x-session-id", b"session-id", b"serve-multiplexed-model-id"}
-"""Headers whose values Ray Serve logs, returns or uses for routing, in lower case, with `-` for `_`."""
-LOGGABLE = re.compile(rb"[\w.-]{1,64}")
-"""Format that the values of these headers must have. Other values are dropped, and Ray Serve generates an id.
 """
 
 
@@ -76,20 +76,6 @@ def _sender(scope: HTTPScope) -> str:
 def _jitter(seconds: float) -> float:
     """Add up to a quarter at random, so that thousands of connections do not end at the same moment."""
     return seconds * random.uniform(1, 1.25)
-
-
-def response(error: PodiumError, content: dict[str, Any], status: int | None = None) -> bytes:
-    """Return the bytes of an error response. Its `connection: close` header tells the client that the
-    connection ends.
-    """
-    status = status or errors.row(error).status
-    body = orjson.dumps(content)
-    extra = "".join(f"{name}: {value}\r\n" for name, value in errors.headers(error).items())
-    head = (
-        f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\ncontent-type: application/json\r\n{extra}"
-        f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
-    )
-    return head.encode() + body
 
 
 class EdgeProtocol(HttpToolsProtocol):
@@ -203,7 +189,7 @@ class EdgeProtocol(HttpToolsProtocol):
         if len(self.headers) >= MAX_HEADERS:
             message = f"The request has more than {MAX_HEADERS} headers. Send fewer headers."
             self._reject(self._response(TooLarge(message, param="headers"), 431))
-        if name.lower().replace(b"_", b"-") not in LOGGED or LOGGABLE.fullmatch(value):
+        if is_safe_for_serve(name, value):
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
@@ -243,7 +229,7 @@ class EdgeProtocol(HttpToolsProtocol):
         self._body_bytes += len(body)
         self._fed_body_bytes += len(body)
         if self.cycle.response_complete:
-            if self._body_bytes > max(self.policy.max_body_bytes, self.policy.max_upload_bytes):
+            if self._body_bytes > self.policy.most_bytes:
                 self.transport.abort()
             return
         super().on_body(body)
@@ -257,8 +243,17 @@ class EdgeProtocol(HttpToolsProtocol):
         self._release()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
-        """Start the task once the request is complete or large, so that an incomplete one costs no task."""
-        if cycle.more_body and not cycle.waiting_for_100_continue and len(cycle.body) <= HIGH_WATER_LIMIT:
+        """Start the task once the request is complete or large, so that an incomplete one costs no task. Send
+        "100 Continue", unless the announced body is so large that the edge rejects the request at once.
+        """
+        expects = cycle.waiting_for_100_continue
+        is_rejected = (
+            expects and announced_bytes(read_fields(cycle.scope["headers"])) > self.policy.most_bytes
+        )
+        if cycle.more_body and len(cycle.body) <= HIGH_WATER_LIMIT and not is_rejected:
+            if expects:
+                self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+                cycle.waiting_for_100_continue = False
             self._pending_cycle, self._pending_since_s = (cycle, app), self.loop.time()
             self._wait()  # needed if the request came in one packet with the one before
             self._start_body_timer()
@@ -345,7 +340,7 @@ class EdgeProtocol(HttpToolsProtocol):
     def _response(self, error: PodiumError, status: int | None = None) -> bytes:
         """Return the response for `error`, in the dialect of the path if the path is known."""
         path = self.url.partition(b"?")[0].decode("latin-1")
-        return response(error, self.error_body(error, path), status)
+        return error_bytes(error, self.error_body(error, path), status)
 
     def _long_head(self, part: str) -> bytes:
         message = f"The {part} are longer than {self.policy.max_header_bytes} bytes (`http.max_header_bytes`). Send shorter {part}."

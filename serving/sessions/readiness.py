@@ -10,6 +10,7 @@
   down, or its newest call failed less than `OUT_S` seconds (`serving/health.py`) ago.
 """
 
+import asyncio
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -26,18 +27,26 @@ REFUSED = "New settings were rejected, and the previous ones stay in use. Use a 
 STARTING_FOR_S = 900.0
 """Seconds for which a new router waits for all engines. After that, it serves requests without those that are
 down."""
+CHECK_KEPT_S = 1.0
+"""Seconds for which the result of a check of all engines is used."""
 
 
 class Readiness:
-    """Readiness of one router. It remembers whether all engines have been up."""
+    """Readiness of one router. It remembers whether all engines have been up.
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    Requests share one check of the engines, because each check is a remote call per engine, and anyone can send
+    `GET /readyz`.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic, kept_s: float = CHECK_KEPT_S) -> None:
         self._was_up = False
-        self._clock, self._began_s = clock, clock()
+        self._clock, self._began_s, self._kept_s = clock, clock(), kept_s
+        self._check: tuple[Pool, asyncio.Task[list[str]]] | None = None
+        self._check_ends_s = 0.0
 
     async def state(self, pool: Pool, health: ConductorHealth) -> tuple[int, Json]:
         """Return the HTTP status and the body of the answer to `GET /readyz`."""
-        down = await pool.engines_not_ready()
+        down = await self._engines_not_ready(pool)
         conductor = _conductor(pool, down, health)
         failing = failing_workers(pool)
         body: Json = (
@@ -53,6 +62,19 @@ class Readiness:
         if not may_start and can_answer:
             return 200, {"status": "degraded", **body}
         return 503, {"status": "unavailable" if self._was_up else "starting", **body}
+
+    async def _engines_not_ready(self, pool: Pool) -> list[str]:
+        """Return the result of the check that runs or has just ended, or else of a new one."""
+        check = self._check
+        if check is None or check[0] is not pool or (check[1].done() and self._clock() >= self._check_ends_s):
+            check = self._check = pool, asyncio.create_task(self._check_engines(pool), name="engines ready")
+        return await asyncio.shield(check[1])  # a cancelled caller must not cancel the check of the others
+
+    async def _check_engines(self, pool: Pool) -> list[str]:
+        self._check_ends_s = 0.0
+        down = await pool.engines_not_ready()
+        self._check_ends_s = self._clock() + self._kept_s
+        return down
 
 
 def _conductor(pool: Pool, down: list[str], health: ConductorHealth) -> Json | None:

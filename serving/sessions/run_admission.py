@@ -263,7 +263,8 @@ class RunAdmission:
         Raise Overloaded at a limit.
         """
         if n_readers >= MOST_READERS:
-            raise Overloaded("Too many requests are waiting for this run's answer. Retry soon.")
+            message = f"{MOST_READERS} requests, the maximum, are waiting for this run's answer. Retry once it has ended."
+            raise Overloaded(message)
         with self._readers.holding(account):
             yield
 

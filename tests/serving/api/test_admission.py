@@ -419,6 +419,26 @@ async def test_bodies_of_other_requests_count_towards_the_request_memory(path: s
         memory.check(Account(), 2 * MB, "interactive")  # fits, so nothing is held any more
 
 
+@pytest.mark.parametrize("encoding", ["gzip", ""])
+async def test_bodies_of_runs_count_towards_the_request_memory_until_the_run_does(encoding: str) -> None:
+    ask = ASK | {"model": "b", "messages": [{"role": "user", "content": 600_000 * "x"}]}
+    content, headers = json.dumps(ask).encode(), {"content-type": "application/json"}
+    if encoding:
+        content, headers = gzip.compress(content), headers | {"content-encoding": encoding}
+    async with served(stalling(max_running_bytes=MB)) as api:
+        async with turn(Account("someone else")):  # bodies wait to be parsed
+            first = asyncio.create_task(
+                api.http.post("/v1/chat/completions", content=content, headers=headers)
+            )
+            await asyncio.wait([first], timeout=0.3)
+            second = await asyncio.wait_for(
+                api.http.post("/v1/chat/completions", content=content, headers=headers), 10
+            )
+            assert refusal(second) == (429, "overloaded", "limits.max_running_bytes")
+        assert (await first).status_code == 200, "its texts count once"
+        api.service.sessions.admission.memory.check(Account(), 2 * MB, "interactive")  # nothing is held
+
+
 async def test_a_key_without_read_scope_cannot_read_a_teammates_batch_by_cancelling_it(
     tmp_path: Path,
 ) -> None:

@@ -464,6 +464,16 @@ async def test_files_and_batches_of_another_team_return_404(tmp_path: Path) -> N
         assert [each.id async for each in other.batches.list()] == []
 
 
+async def test_a_key_without_read_scope_can_run_only_its_own_files(tmp_path: Path) -> None:
+    async with keyed(tmp_path) as it:
+        runner = sdk_of(it, "only run")
+        teammates = await begin(sdk_of(it, "mine"), line("1"))
+        file_id = (await sdk_of(it, "mine").batches.retrieve(teammates)).input_file_id
+        with pytest.raises(openai.NotFoundError, match="input_file_id"):
+            await runner.batches.create(input_file_id=file_id, endpoint=CHAT, completion_window="24h")
+        assert await begin(runner, line("1"))
+
+
 async def test_lines_are_billed_to_the_key_and_follow_its_policy_and_budget(tmp_path: Path) -> None:
     async with keyed(tmp_path) as it:
         await limit(it, "policy", exclude_workers=["b"])

@@ -62,6 +62,7 @@ async def test_an_overloaded_router_rejects_requests_with_retry_after():
         async with too_much_to_do():
             refused = await ask(api)
         assert (refused.status_code, refused.json()["error"]["code"]) == (429, "overloaded")
+        assert refused.json()["error"]["param"] in refused.json()["error"]["message"], "it names the setting"
         assert int(refused.headers["retry-after"]) >= 1
         assert len(api.worker("a").calls) == 0
         assert (await ask(api)).status_code == 200

@@ -96,7 +96,7 @@ TABLE = (
     AccessCase("GET", "/v1/files", READS),
     AccessCase("GET", "/v1/files/{file}", OF_MY_TEAM),
     AccessCase("GET", "/v1/files/{file}/content", OF_MY_TEAM),
-    AccessCase("POST", "/v1/batches", (401, 401, 404, 200, 403, 200, 200), BATCH),
+    AccessCase("POST", "/v1/batches", (401, 401, 404, 404, 403, 200, 200), BATCH),
     AccessCase("GET", "/v1/batches", READS),
     AccessCase("GET", "/v1/batches/{batch}", OF_MY_TEAM),
     AccessCase("POST", "/v1/batches/{batch}/cancel", OF_MY_TEAM_TO_RUN, {}),

@@ -5,8 +5,11 @@ class of Serve's proxy and that of a replica's own port.
 import asyncio
 import contextlib
 import json
+import re
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from importlib.metadata import distribution
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,13 +19,13 @@ from hypothesis import strategies as st
 from starlette.types import Receive, Scope, Send
 
 from serving.api.dialects.table import DIALECTS
+from serving.edge.checks import SERVE_FORMATS, SERVE_ID
 from serving.edge.exchange import WaitingRoom
 from serving.edge.middleware import UNREAD_BYTES, Edge
 from serving.edge.policy import HttpPolicy
 from serving.edge.protocol import (
     BYTES_PER_PIECE,
     FREE_PIECES,
-    LOGGABLE,
     MAX_HEADERS,
     MAX_PIPELINED,
     EdgeProtocol,
@@ -244,7 +247,9 @@ async def test_an_endless_body_of_a_bodyless_method_is_not_read(
         reader, writer = await asyncio.open_connection("127.0.0.1", echo.port)
         writer.write(request + piece)
         async with asyncio.timeout(10):
-            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 413")
+            is_allowed = path == b"/v1/slow" or method in (b"GET", b"HEAD")
+            status = b"413" if is_allowed else b"405"
+            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 " + status)
             with contextlib.suppress(ConnectionError):
                 while True:
                     writer.write(piece)
@@ -350,6 +355,38 @@ async def test_an_error_instead_of_100_continue_closes_the_connection(base: Base
         assert (status, b"connection: close" in received) == (413, True)
 
 
+@BASES
+@pytest.mark.parametrize("line", [b"PUT /healthz", b"GET /readyz", b"POST /v1/echo"])
+async def test_an_unfinished_body_after_100_continue_waits_like_any_other(base: Base, line: bytes) -> None:
+    """With 5,000 of them, Ray Serve's request slots were used up and probes waited."""
+    head = closing(LENGTH % 2).replace(b"POST /v1/echo", line)[:-2] + b"expect: 100-continue\r\n\r\n"
+    async with listening(base) as echo:
+        streams = [await asyncio.open_connection("127.0.0.1", echo.port) for _ in range(3)]
+        for reader, writer in streams:
+            writer.write(head)
+            assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        assert len(echo.room) == 3, "each may be closed to make room for others"
+        assert not any(protocol.tasks for protocol in echo.protocols), "none occupies a slot"
+        for reader, writer in streams:
+            writer.write(b"{}")
+            received = await asyncio.wait_for(reader.read(), 10)
+            assert received.startswith(b"HTTP/1.1 405" if b"PUT" in line else b"HTTP/1.1 200")
+            writer.close()
+
+
+@BASES
+@pytest.mark.parametrize("line", [b"PUT /healthz", b"POST /readyz", b"PUT /v1/echo"])
+async def test_an_unfinished_body_without_a_use_is_not_waited_for(base: Base, line: bytes) -> None:
+    """Open probes are not counted, so one that waits for its body would hold an uncounted request slot."""
+    async with listening(base) as echo:
+        head = (LENGTH % 10**6).replace(b"POST /v1/echo", line)
+        if b"echo" in line:
+            assert (await exchange(echo, closing(head) + PIECE))[0] == 413
+        else:
+            status, received = await exchange(echo, head + PIECE)
+            assert (status, b"connection: close" in received) == (405, True)
+
+
 VALUES = {
     b"a-B_9.c": True, b"x" * 64: True, b"x" * 65: False, b"x" * 15_000: False, b"a b": False, b"\xff\xfe": False,
     b"\x9b31m": False, b"a, b": False, b"": False, "ä".encode(): False,
@@ -366,9 +403,41 @@ async def test_an_id_that_ray_serve_logs_is_plain_or_removed(base: Base, name: b
         assert [name.decode().lower() in headers for _, headers, _ in echo.requests] == [*VALUES.values()]
 
 
+@BASES
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        (
+            b"traceparent",
+            {b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01": True, b"00-\xff": False},
+        ),
+        (b"tracestate", {b"a@b=x/y:1,c=*": True, b"a=\xff\xfe": False, b"a=" + b"x" * 600: False}),
+        (b"x-request-timeout-seconds", {b"5": False, b"0": False, b"\xff": False}),
+        (b"X-Request-Disconnect-Disabled", {b"?1": False, b"?0": False, b"\xff": False}),
+    ],
+)
+async def test_headers_that_steer_ray_serve_are_readable_or_removed(
+    base: Base, name: bytes, values: dict[bytes, bool]
+) -> None:
+    """Serve's proxy decodes them after it has stored the request, and leaked a body for each invalid one."""
+    async with listening(base) as echo:
+        for value in values:
+            request = closing(HEALTH).replace(HOST, HOST + name + b": " + value + b"\r\n")
+            assert (await exchange(echo, request))[0] == 200
+        assert [name.decode().lower() in headers for _, headers, _ in echo.requests] == [*values.values()]
+
+
+def test_every_header_that_ray_serve_reads_is_checked() -> None:
+    folder = Path(str(distribution("ray").locate_file("ray/serve/_private")))
+    constants = (folder / "constants.py").read_text()
+    names = re.findall(r'^SERVE_\w+_HEADER = "(.+)"|"(x-session-id)"', constants, re.MULTILINE)
+    assert len(names) > 3
+    assert {(a or b).encode() for a, b in names} <= SERVE_FORMATS.keys()
+
+
 @given(st.binary(max_size=80))
 def test_a_plain_id_contains_no_control_or_log_characters(value: bytes) -> None:
-    if LOGGABLE.fullmatch(value):
+    if SERVE_ID.fullmatch(value):
         assert value.decode().isascii()
         assert value.decode().isprintable()
         assert not set(value) & set(b" \"'\\\n=[]{};,")

@@ -41,6 +41,7 @@ async def test_the_number_of_readers_per_run_is_limited(
         await until(lambda: any(each.done() for each in tasks))
         refused = next(each.result() for each in tasks if each.done())
         assert (refused.status_code, refused.json()["error"]["code"]) == (429, "overloaded")
+        assert refused.json()["error"]["message"].startswith("2 requests, the maximum,")
         assert int(refused.headers["retry-after"]) >= 1
         for each in tasks:
             each.cancel()
