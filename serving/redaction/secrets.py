@@ -1,12 +1,19 @@
 """Redaction of secrets in texts: the secrets of this process, and keys in well-known formats.
 
 Texts come from clients and may be megabytes long. One pattern finds where a key may begin, and the form of
-that key is matched from there. No character is read more than a few times. Long work is split into steps
-(`slices.py`).
+that key is matched from there. Long work is split into steps (`slices.py`).
+
+A client chooses the texts, so neither the whole work nor a step may depend on what is in them. For that:
+
+* Each pattern reads a character only a few times. If two parts of it can match the same character, the first
+  is possessive (`*+`).
+* A pattern that is matched at a candidate reads a limited number of characters.
+* A step ends after `STEP_CHARS` characters or `STEP_HITS` candidates.
 """
 
 import re
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from serving.redaction.secret_forms import FORMS
 from serving.redaction.slices import Steps, finish
@@ -21,7 +28,12 @@ Beyond it, any white space is a boundary."""
 STEP_CHARS = 20_000
 """Number of characters of a text that are searched in one step."""
 STEP_HITS = 256
-"""Number of candidates that are checked in one step."""
+"""Maximum number of candidates that are checked in one step."""
+MOST_KEY = 20_000
+"""Maximum length of a key, in characters. The longest keys are JSON web tokens, which servers accept up to
+8,000 or 16,000 characters."""
+MOST_PEM = 100_000
+"""Maximum length of a PEM key, in characters. A PGP key with many signatures has 50,000."""
 MOST_HEADER = 8000
 """Maximum length of the header of a JSON web token, in characters."""
 MOST_PASSWORD = 1024
@@ -61,7 +73,7 @@ _BOT = re.compile(r"[\w-]{33,36}(?![\w-])", re.ASCII)
 _RUN = re.compile(r"[\w-]*", re.ASCII)
 _PAYLOAD = re.compile(r"[\w-]{5,}(?:\.[\w-]*)?", re.ASCII)
 _CLIENT_SECRET = re.compile(r"[\w~.-]{31,34}", re.ASCII)
-_PORT = re.compile(r"(?:[^\s/:@]*\.[^\s/:@]*|localhost|\[[^\s/@]*\]):\d{1,5}(?=/)")
+_PORT = re.compile(r"(?:[^\s/:@.]*+\.[^\s/:@]*+|localhost|\[[^\s/@\]]*+\]):\d{1,5}(?=/)")
 _REST = re.compile(r"[^\s/@\"'<>,;()]{0,256}@")
 _KEY = r"(?:[A-Z0-9]{1,20} ){0,4}PRIVATE KEY(?: BLOCK)?-----"
 _PEM_BEGIN, _PEM_END = re.compile(rf"-----BEGIN {_KEY}"), re.compile(rf"-----END {_KEY}")
@@ -107,10 +119,8 @@ def secrets_in_steps(text: str) -> Steps[str]:
         return text
     is_long = len(text) > STEP_CHARS
     for value in tuple(_secrets):
-        if value in text:
-            text = text.replace(value, REMOVED)
-        if is_long:
-            yield
+        if is_long or value in text:
+            text = yield from take_out(text, value, partial(_value, len(value)), REMOVED)
     text = yield from _keys(text, _BEGINNING)
     if "\\" in text or "%" in text:
         text = yield from _keys(text, _ESCAPED_BEGINNING)
@@ -158,7 +168,7 @@ def _keys(text: str, beginning: re.Pattern[str]) -> Steps[str]:
             at, end = max(at, end), end + STEP_CHARS
             yield
             continue
-        key = _READERS[match[1]].match(text, match.end())
+        key = _READERS[match[1]].match(text, match.end(), match.end() + MOST_KEY)
         at = match.start() + 1
         if key is not None:
             parts += text[last_end : match.start(1)], REMOVED
@@ -171,7 +181,7 @@ def _keys(text: str, beginning: re.Pattern[str]) -> Steps[str]:
 
 def take_out(text: str, literal: str, read: Read, removed: str) -> Steps[str]:
     """Replace what `read` finds at occurrences of `literal`, in short steps for other work to run."""
-    parts, last_end, at, hits = list[str](), 0, 0, 0
+    parts, last_end, at, hits, step_end = list[str](), 0, 0, 0, STEP_CHARS
     while at < len(text):
         end = at + 10 * STEP_CHARS + len(literal)
         at = text.find(literal, at, end)
@@ -186,9 +196,14 @@ def take_out(text: str, literal: str, read: Read, removed: str) -> Steps[str]:
             parts += text[last_end : span[0]], removed
             at = last_end = span[1]
         hits += 1
-        if not hits % STEP_HITS:
+        if hits == STEP_HITS or at >= step_end:
+            hits, step_end = 0, at + STEP_CHARS
             yield
     return "".join([*parts, text[last_end:]]) if parts else text
+
+
+def _value(n_chars: int, _: str, at: int, __: int) -> Span:
+    return at, at + n_chars
 
 
 def _web_token(text: str, at: int, last_end: int) -> Span | None:
@@ -199,7 +214,7 @@ def _web_token(text: str, at: int, last_end: int) -> Span | None:
     within = header.find("eyJ")
     while within > 0 and header[within - 1] in _ALNUM:
         within = header.find("eyJ", within + 1)
-    payload = _PAYLOAD.match(text, at + 4)
+    payload = _PAYLOAD.match(text, at + 4, at + MOST_KEY)
     if within < 0 or len(header) - within < LEAST_CHARS - 1 or payload is None:
         return None
     return at - len(header) + within, payload.end()
@@ -249,8 +264,8 @@ def _pem(text: str, at: int, last_end: int) -> Span | None:
     begin = _PEM_BEGIN.match(text, at)
     if begin is None:
         return None
-    end = _PEM_END.search(text, begin.end())
-    return at, end.end() if end else len(text)
+    end = _PEM_END.search(text, begin.end(), at + MOST_PEM)
+    return at, end.end() if end else min(at + MOST_PEM, len(text))
 
 
 _PLACES: tuple[tuple[str, Read], ...] = (

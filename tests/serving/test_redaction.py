@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import re
 import time
 from itertools import pairwise
 from typing import Any
@@ -22,6 +23,7 @@ from serving.accounts.keys import ApiKey
 from serving.redaction import personal, secrets, texts
 from serving.redaction.opaque import OPAQUE
 from serving.redaction.personal import MOST_CHECKED, NUMBERS_A_PHONE, PersonalDataRedactor
+from serving.redaction.secret_forms import FORMS
 from serving.redaction.secrets import (
     REMOVED,
     Redactor,
@@ -267,21 +269,60 @@ def test_redaction_in_slices_equals_redaction_of_the_whole(parts: list[str], bet
         assert redact_secrets(text) == finish(secrets_in_steps(text))
 
 
+TAILS = ["", *"aA0-_./=%+ :@", "a0", "a.", "%2F", "\\u002d"]
 HOSTILE = [
     "-eyJaaaaaaaa", "-eyJaaaaaaaa.eyJ", "a-.", "a@", "a@a.a ", "1 ", "DE12", "DE89370400440532013000 ", "+49 30 123456 ",
     "+(", "://a:", "://a:@", "sk-", "sk-!", ":A", "1:A", "Q~", "-----BEGIN ", "-----BEGIN PRIVATE KEY-----", "\\nsk-",
-    "hooks.slack.com/", "1234567890:A", "eyJ.", "data:a;base64,",
+    "hooks.slack.com/", "1234567890:A", "eyJ.", "data:a;base64,", "sk" + "\\" * 1000, "1 1 1 1 1 1 1 1 1 1 1 x",
+    "AA11 AAAA AAAA AAAA AAAA AAAA AAAA_", f"{'eyJ' * 2600}.eyJ ", f"a@{'a.' * 17}", f"a@{'a' * 255}",
+    *(f"x{sign}{tail * 1000}:x{at} " for sign, at in (("://", "@"), ("%3A%2F%2F", "%40")) for tail in ("a", ".", ":", "]", "a:", "%2F")),
+    *("".join(f"{begin}{tail * 15}!" for begin, _ in FORMS) for tail in TAILS),
+    "".join(begin for begin, _ in FORMS),
 ]  # fmt: skip
+"""Parts of texts, from the parts of the patterns: their beginnings, their separators, and what almost matches."""
 
 
-@pytest.mark.parametrize("part", HOSTILE)
+def step_times(text: str) -> list[float]:
+    """Return the CPU time of each step of the redaction of `text`, the shortest of three tries."""
+    tries = list[list[float]]()
+    for _ in range(3):
+        steps, times, is_over = PersonalDataRedactor().steps(text), list[float](), False
+        while not is_over:
+            began_s = time.thread_time()
+            is_over = next(steps, steps) is steps
+            times.append(time.thread_time() - began_s)
+        tries.append(times)
+    return [*map(min, zip(*tries, strict=True))]
+
+
+@pytest.mark.parametrize("part", HOSTILE, ids=range(len(HOSTILE)))
 def test_redaction_takes_linear_time(part: str) -> None:
-    def n_steps(n_chars: int) -> int:
-        redact = PersonalDataRedactor()
-        return sum(1 for _ in redact.steps(part * (n_chars // len(part))))
+    PersonalDataRedactor()("+49 30 123456 DE89370400440532013000 4111 1111 1111 1111")  # imports libraries
+    ordinary = step_times("word " * 10_000)
+    short, long = (step_times((part * (n_chars // len(part) + 1))[:n_chars]) for n_chars in (50_000, 200_000))
+    assert len(long) <= 5 * max(len(short), 20)
+    assert max(short + long) < 40 * max(ordinary), "a step of a hostile text takes about as long as any other"
 
-    short, long = n_steps(50_000), n_steps(200_000)
-    assert long <= 5 * max(short, 20)
+
+def test_a_step_has_a_limited_number_of_characters() -> None:
+    text = ("a" * 999 + "@") * 400
+    assert sum(1 for _ in secrets.take_out(text, "@", lambda *_: None, REMOVED)) >= 15
+
+
+@pytest.mark.parametrize("tail", TAILS[1:])
+def test_each_form_of_key_reads_a_text_once(tail: str) -> None:
+    def took_s(pattern: re.Pattern[str]) -> float:
+        tries = list[float]()
+        for _ in range(3):
+            began_s = time.thread_time()
+            pattern.match(text)
+            tries.append(time.thread_time() - began_s)
+        return min(tries)
+
+    text = tail * (16_000 // len(tail)) + "!"
+    least_s = took_s(re.compile(r"[^!]*"))
+    for begin, pattern in secrets._READERS.items():
+        assert took_s(pattern) < 50 * least_s + 0.002, begin
 
 
 def test_names_are_redacted_and_no_value_is_lost() -> None:
