@@ -13,9 +13,11 @@ A client chooses the texts, so neither the whole work nor a step may depend on w
 
 import re
 from collections.abc import Callable, Iterable
-from functools import partial
+from functools import cache, partial
+from typing import NamedTuple
+from urllib.parse import unquote
 
-from serving.redaction.secret_forms import FORMS
+from serving.redaction.secret_forms import FORMS, escaped_rest, or_escaped, unescaped
 from serving.redaction.slices import Steps, finish
 
 REMOVED = "[secret removed]"
@@ -40,25 +42,28 @@ MOST_PASSWORD = 1024
 """Maximum number of characters between the `://` and the `@` of a URL with a password."""
 
 
-def _any_of(words: Iterable[str]) -> str:
-    """Build a pattern that matches any of `words` and reads each character only once."""
+def _any_of(words: Iterable[str], change: Callable[[str], str] = str) -> str:
+    """Build a pattern that matches any of `words` and reads each character only once. `change` is applied to
+    the pattern of each character.
+    """
     rest = dict[str, list[str]]()
     for word in words:
         if not word:
             return ""
         rest.setdefault(word[0], []).append(word[1:])
-    branches = [re.escape(first) + _any_of(after) for first, after in rest.items()]
+    branches = [change(re.escape(first)) + _any_of(after, change) for first, after in rest.items()]
     return branches[0] if len(branches) == 1 else f"(?:{'|'.join(branches)})"
 
 
 _READERS = {begin: re.compile(rest, re.ASCII) for begin, rest in FORMS}
-LONGEST_BEGINNING = max(map(len, _READERS)) + 6
+LONGEST_BEGINNING = 10 * max(map(len, _READERS))
 _BEGINNING = re.compile(rf"(?<![0-9A-Za-z])({_any_of(_READERS)})")
 _ESCAPED_BEGINNING = re.compile(
-    rf"(?:\\(?:[nrtbf]|u[0-9A-Fa-f]{{4}})|%[0-9A-Fa-f]{{2}})({_any_of(_READERS)})"
+    r"(?:\\(?:[nrtbf]|u[0-9A-Fa-f]{4})|%[0-9A-Fa-f]{2}|(?<![0-9A-Za-z]))"
+    rf"({_any_of(_READERS, or_escaped)})"
 )
-"""Prefix of a key directly after an escape sequence of JSON or a URL, such as `\\n` or `%20`. The sequence
-ends with a letter or digit, so `_BEGINNING` does not match there."""
+"""Prefix of a key that contains escape sequences of JSON or a URL, such as `\\u002d` or `%3D`, or follows one.
+The sequence before it ends with a letter or digit, so `_BEGINNING` does not match there."""
 _ALNUM = frozenset("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
 MEDIA_TYPE = re.compile(
     r"image/(?:png|jpe?g|gif|webp)|application/(?:pdf|json|xml)|text/(?:plain|markdown|csv|html|xml)",
@@ -73,8 +78,7 @@ _BOT = re.compile(r"[\w-]{33,36}(?![\w-])", re.ASCII)
 _RUN = re.compile(r"[\w-]*", re.ASCII)
 _PAYLOAD = re.compile(r"[\w-]{5,}(?:\.[\w-]*)?", re.ASCII)
 _CLIENT_SECRET = re.compile(r"[\w~.-]{31,34}", re.ASCII)
-_PORT = re.compile(r"(?:[^\s/:@.]*+\.[^\s/:@]*+|localhost|\[[^\s/@\]]*+\]):\d{1,5}(?=/)")
-_REST = re.compile(r"[^\s/@\"'<>,;()]{0,256}@")
+_PORT = re.compile(r"(?:[^\s/:@.]*+\.[^\s/:@]*+|localhost|\[[^\s/@\]]*+\]):\d{1,5}(?=\\{0,4}/)")
 _KEY = r"(?:[A-Z0-9]{1,20} ){0,4}PRIVATE KEY(?: BLOCK)?-----"
 _PEM_BEGIN, _PEM_END = re.compile(rf"-----BEGIN {_KEY}"), re.compile(rf"-----END {_KEY}")
 _PEM = re.compile(rf"-----BEGIN {_KEY}.*?(?:{_PEM_END.pattern}|\Z)", re.DOTALL)
@@ -121,11 +125,9 @@ def secrets_in_steps(text: str) -> Steps[str]:
     for value in tuple(_secrets):
         if is_long or value in text:
             text = yield from take_out(text, value, partial(_value, len(value)), REMOVED)
-    text = yield from _keys(text, _BEGINNING)
-    if "\\" in text or "%" in text:
-        text = yield from _keys(text, _ESCAPED_BEGINNING)
+    text = yield from _keys(text)
     for literal, read in _PLACES:
-        if literal == "@" and "://" not in text:
+        if literal == "@" and "://" not in text and "\\/" not in text:
             continue
         text = yield from take_out(text, literal, read, REMOVED)
     return text
@@ -159,8 +161,16 @@ def _is_base64(text: str, at: int, alphabet: re.Pattern[str]) -> Steps[bool]:
     return True
 
 
-def _keys(text: str, beginning: re.Pattern[str]) -> Steps[str]:
+@cache
+def _escaped_reader(begin: str) -> re.Pattern[str]:
+    """Return the pattern of the rest of a key whose characters may be escaped."""
+    return re.compile(escaped_rest(_READERS[begin].pattern), re.ASCII)
+
+
+def _keys(text: str) -> Steps[str]:
     """Redact the keys in `text` that have one of `FORMS`, in short steps."""
+    is_plain = "\\" not in text and "%" not in text
+    beginning = _BEGINNING if is_plain else _ESCAPED_BEGINNING
     parts, last_end, at, end, hits = list[str](), 0, 0, STEP_CHARS, 0
     while at < len(text):
         match = beginning.search(text, at, end + LONGEST_BEGINNING)
@@ -168,7 +178,8 @@ def _keys(text: str, beginning: re.Pattern[str]) -> Steps[str]:
             at, end = max(at, end), end + STEP_CHARS
             yield
             continue
-        key = _READERS[match[1]].match(text, match.end(), match.end() + MOST_KEY)
+        reader = _READERS[match[1]] if is_plain else _escaped_reader(unescaped(match[1]))
+        key = reader.match(text, match.end(), match.end() + MOST_KEY)
         at = match.start() + 1
         if key is not None:
             parts += text[last_end : match.start(1)], REMOVED
@@ -235,29 +246,57 @@ def _client_secret(text: str, at: int, last_end: int) -> Span | None:
     return None if (begin > 0 and text[begin - 1] in _ALNUM) or " " in text[begin:at] else (begin, end.end())
 
 
-def _password(text: str, at: int, last_end: int) -> Span | None:
+class _Url(NamedTuple):
+    """Form of a URL in a text.
+
+    Args:
+        sign: its `@`.
+        scheme: its `://`.
+        colon: its `:`.
+        never: pattern of characters that are not between its `://` and its `@`.
+        rest: the rest of a password that contains an `@`, up to the next `@`.
+    """
+
+    sign: str
+    scheme: re.Pattern[str]
+    colon: re.Pattern[str]
+    never: re.Pattern[str]
+    rest: re.Pattern[str]
+
+
+_PLAIN_URL = _Url(
+    "@",
+    re.compile(r":(?:\\{0,4}/){2}"),  # JSON may escape a slash
+    re.compile(":"),
+    re.compile(r"\s"),
+    re.compile(r"[^\s/@\"'<>,;()]{0,256}@"),
+)
+_ENCODED_URL = _Url(
+    "%40",
+    re.compile("%3A%2F%2F", re.IGNORECASE),
+    re.compile(":|%3A", re.IGNORECASE),
+    re.compile(r"[\s/@\"'<>,;()&=?#|\\]"),
+    re.compile(r"(?:(?!%2F|%40)[^\s/@\"'<>,;()&=?#|\\]){0,256}+%40", re.IGNORECASE),
+)
+"""URL inside the query of another one."""
+
+
+def _password(url: _Url, text: str, at: int, last_end: int) -> Span | None:
     """Return the span of a URL's password before the `@` at `at`, if any. It may have a non-standard `/`."""
     low = max(last_end, at - MOST_PASSWORD)
-    begin = text.rfind("://", max(low, text.rfind("@", low, at) + 1), at)
-    if begin < 0:
+    low = max(low, text.rfind(url.sign, low, at) + 1)
+    begin = max((scheme.end() for scheme in url.scheme.finditer(text, low, at)), default=at)
+    colon = url.colon.search(text, begin, at)
+    if colon is None or colon.end() == at or url.never.search(text, begin, at):
         return None
-    begin += 3
-    colon = text.find(":", begin, at)
-    user = text[begin:at]
-    if (
-        colon < 0
-        or colon + 1 == at
-        or len(user.split(maxsplit=1)) != 1
-        or user[0].isspace()
-        or user[-1].isspace()
-    ):
-        return None
-    if "/" in user[: colon - begin] or _PORT.match(user):
-        return None  # a host and its port, not a user: the `@` is in the path
+    user = text[begin:at] if url is _PLAIN_URL else unquote(text[begin:at])
+    name = user.partition(":")[0]
+    if "/" in name or '"' in name or _PORT.match(user):
+        return None  # a host, not a user: the `@` is in its path, or in the next string of JSON
     end = at
-    while (rest := _REST.match(text, end + 1, begin + MOST_PASSWORD)) is not None:
-        end = rest.end() - 1  # the password contains an `@`
-    return (colon + 1, end)
+    while (rest := url.rest.match(text, end + len(url.sign), begin + MOST_PASSWORD)) is not None:
+        end = rest.end() - len(url.sign)  # the password contains an `@`
+    return (colon.end(), end)
 
 
 def _pem(text: str, at: int, last_end: int) -> Span | None:
@@ -273,7 +312,8 @@ _PLACES: tuple[tuple[str, Read], ...] = (
     (":A", _bot_token),
     ("Q~", _client_secret),
     ("-----BEGIN ", _pem),
-    ("@", _password),
+    ("@", partial(_password, _PLAIN_URL)),
+    ("%40", partial(_password, _ENCODED_URL)),
 )
 
 _MARKS = tuple(literal for literal, _ in _PLACES if literal != "@")
