@@ -58,8 +58,9 @@ def _any_of(words: Iterable[str], change: Callable[[str], str] = str) -> str:
 _READERS = {begin: re.compile(rest, re.ASCII) for begin, rest in FORMS}
 LONGEST_BEGINNING = 10 * max(map(len, _READERS))
 _BEGINNING = re.compile(rf"(?<![0-9A-Za-z])({_any_of(_READERS)})")
+_SEQUENCE = re.compile(r"\\(?:[nrtbf]|u[0-9A-Fa-f]{4})|%[0-9A-Fa-f]{2}")
 _ESCAPED_BEGINNING = re.compile(
-    r"(?:\\(?:[nrtbf]|u[0-9A-Fa-f]{4})|%[0-9A-Fa-f]{2}|(?<![0-9A-Za-z]))"
+    rf"(?:{_SEQUENCE.pattern}|(?<![0-9A-Za-z]))"
     rf"({_any_of(_READERS, or_escaped)})"
 )
 """Prefix of a key that contains escape sequences of JSON or a URL, such as `\\u002d` or `%3D`, or follows one.
@@ -221,14 +222,19 @@ def _web_token(text: str, at: int, last_end: int) -> Span | None:
     """Return the span of a JSON web token whose second part begins at `at`, or None if there is no token."""
     begin = max(last_end, at - MOST_HEADER, text.rfind(".", max(last_end, at - MOST_HEADER), at) + 1)
     run = _RUN.match(text[begin:at][::-1])
-    header = text[at - (run.end() if run else 0) : at]
+    begin = at - (run.end() if run else 0)
+    header = text[begin:at]
     within = header.find("eyJ")
-    while within > 0 and header[within - 1] in _ALNUM:
+    while (
+        within > 0
+        and header[within - 1] in _ALNUM
+        and not _SEQUENCE.fullmatch(text, begin - 1, begin + within)
+    ):
         within = header.find("eyJ", within + 1)
     payload = _PAYLOAD.match(text, at + 4, at + MOST_KEY)
     if within < 0 or len(header) - within < LEAST_CHARS - 1 or payload is None:
         return None
-    return at - len(header) + within, payload.end()
+    return begin + within, payload.end()
 
 
 def _bot_token(text: str, at: int, last_end: int) -> Span | None:

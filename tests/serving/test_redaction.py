@@ -251,9 +251,12 @@ def test_numbers_beyond_the_limit_of_checks_are_removed(number: str, most: int, 
     assert PersonalDataRedactor()(numbers) == "; ".join(texts[:most] + [removed] * 100)
 
 
-def test_a_secret_after_an_escaped_newline_in_json_is_removed() -> None:
-    secret = SECRETS[1]
+@pytest.mark.parametrize(
+    "secret", [SECRETS[1], "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.SflKxwRJSMeKKF2QT4"]
+)
+def test_a_secret_after_an_escape_sequence_is_removed(secret: str) -> None:
     assert redact_secrets(json.dumps({"a": f"x\n{secret}"})) == json.dumps({"a": f"x\n{REMOVED}"})
+    assert redact_secrets(f"x%20{secret} b") == f"x%20{REMOVED} b"
 
 
 @given(st.sampled_from(FORMS), st.data())
