@@ -18,7 +18,7 @@ from serving.accounts.rates import NO_RATES, RateReservation
 from serving.api.choices import Siblings
 from serving.api.request import ApiRequest, Podium
 from serving.api.resolve import ResolvedTask
-from serving.redaction.personal import PersonalDataRedactor
+from serving.redaction.personal import name_on_record
 from serving.sessions.deduplication import HEADER, IdempotencyKey, Match, Outcome
 from serving.sessions.following import follow, wait_until_begun
 from serving.sessions.service import Service
@@ -212,16 +212,5 @@ async def keeping_of(request: Request, caller: Caller, podium: Podium, *, may_ch
         return None
     if name is None:
         return Keeping(None, may_change)
-    body_hash = _digest(request.scope["path"].encode() + b"\0" + await request.body())
-    return Keeping(IdempotencyKey(caller.account.key_id, _name_on_record(name), body_hash), may_change)
-
-
-def _name_on_record(name: str) -> str:
-    """Return an idempotency key as stored: a digest if it has personal data or a secret, or else unchanged,
-    as earlier versions expect.
-    """
-    return name if PersonalDataRedactor()(name) == name else f"sha256:{_digest(name.encode())}"
-
-
-def _digest(value: bytes) -> str:
-    return hashlib.sha256(value).hexdigest()
+    body_hash = hashlib.sha256(request.scope["path"].encode() + b"\0" + await request.body()).hexdigest()
+    return Keeping(IdempotencyKey(caller.account.key_id, name_on_record(name), body_hash), may_change)

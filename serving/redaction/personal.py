@@ -5,6 +5,7 @@ redacted.
 Numbers are found and validated by libraries: phonenumbers (Google's libphonenumber) and python-stdnum.
 """
 
+import hashlib
 import re
 from collections.abc import Callable
 
@@ -61,6 +62,15 @@ class PersonalDataRedactor:
         if "+" in text or "＋" in text:
             text = yield from _numbers(text, _PHONE, self._phone)
         return (yield from _numbers(text, _CARD, self._card))
+
+
+def name_on_record(name: str) -> str:
+    """Return a client's key, such as an `Idempotency-Key`, as Podium stores it: a digest if it has personal
+    data or a secret, or else unchanged. Equal keys stay equal, and different ones different.
+    """
+    if PersonalDataRedactor()(name) == name:
+        return name
+    return f"sha256:{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()}"
 
 
 def _email(text: str, at: int, last_end: int) -> tuple[int, int] | None:

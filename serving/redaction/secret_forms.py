@@ -5,6 +5,8 @@ providers that gitleaks does not cover are added (decision 0073). Only distincti
 a word that looks random may also be a digest or a name.
 """
 
+import re
+
 _HEX, _WORD, _DASHED, _BASE64 = "[0-9A-Fa-f]", "[0-9A-Za-z]", r"[\w-]", r"[0-9A-Za-z+/]"
 # Prefix of a key, and pattern of the rest. No minimum length exceeds that of the provider's shortest keys.
 FORMS: tuple[tuple[str, str], ...] = (
@@ -122,7 +124,10 @@ FORMS: tuple[tuple[str, str], ...] = (
     ("tfp_", r"[\w.=-]{40,}"),  # Typeform
     # Headers.
     ("Bearer ", r"[\w.~+/-]{20,}={0,2}"),
+    ("bearer ", r"(?=[A-Za-z_.~+/-]*\d)[\w.~+/-]{20,}={0,2}"),  # in lower case, it is also an ordinary word
+    ("BEARER ", r"(?=[A-Za-z_.~+/-]*\d)[\w.~+/-]{20,}={0,2}"),
     ("Basic ", rf"(?=[A-Za-z+/]*\d){_BASE64}{{16,}}={{0,2}}"),
+    ("basic ", rf"(?=[A-Za-z+/]*\d)(?=[0-9a-z+/]*[A-Z]){_BASE64}{{16,}}={{0,2}}"),
     # Secret managers.
     ("hvs.", rf"{_DASHED}{{20,}}"),  # HashiCorp
     ("hvb.", rf"{_DASHED}{{20,}}"),
@@ -182,3 +187,29 @@ FORMS: tuple[tuple[str, str], ...] = (
     ("fio-u-", r"[\w=-]{64}"),  # Frame.io
     ("ico-", rf"{_WORD}{{32}}"),  # Infracost
 )
+_ESCAPE = re.compile(r"\\{1,4}(?:[uU]00([0-9A-Fa-f]{2})|/)|%(?:25){0,2}([0-9A-Fa-f]{2})")
+_ITEM = re.compile(r"\[[^]]*\]|\\.|\{[^}]*\}|\(\?[:=]|[-_./=:@~ ]")
+"""Part of a pattern that may match a character with an escape sequence, or that contains no such part."""
+
+
+def or_escaped(item: str) -> str:
+    """Return a pattern for the character that `item` matches, or for an escape sequence of JSON or a URL for it.
+
+    JSON inside a string of JSON has more backslashes, and a URL inside a URL has `%25` for `%`.
+    """
+    chars = [char for char in "-_.~/+=:@$ " if re.fullmatch(item, char)]
+    if not chars or re.fullmatch(item, "%"):
+        return item
+    codes = "|".join(f"{ord(char):02x}" for char in chars)
+    slash = r"|\\{1,4}+/" if "/" in chars else ""
+    return rf"(?:{item}|(?i:\\{{1,4}}+u00(?:{codes})|%(?:25){{0,2}}(?:{codes})){slash})"
+
+
+def escaped_rest(rest: str) -> str:
+    """Return the pattern `rest` of `FORMS` with `or_escaped` applied to the pattern of each character."""
+    return _ITEM.sub(lambda item: item[0] if item[0][0] in "{(" else or_escaped(item[0]), rest)
+
+
+def unescaped(begin: str) -> str:
+    """Return the prefix of a key without its escape sequences."""
+    return _ESCAPE.sub(lambda escape: chr(int(escape[1] or escape[2] or "2f", 16)), begin)

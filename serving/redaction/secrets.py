@@ -1,14 +1,23 @@
 """Redaction of secrets in texts: the secrets of this process, and keys in well-known formats.
 
 Texts come from clients and may be megabytes long. One pattern finds where a key may begin, and the form of
-that key is matched from there. No character is read more than a few times. Long work is split into steps
-(`slices.py`).
+that key is matched from there. Long work is split into steps (`slices.py`).
+
+A client chooses the texts, so neither the whole work nor a step may depend on what is in them. For that:
+
+* Each pattern reads a character only a few times. If two parts of it can match the same character, the first
+  is possessive (`*+`).
+* A pattern that is matched at a candidate reads a limited number of characters.
+* A step ends after `STEP_CHARS` characters or `STEP_HITS` candidates.
 """
 
 import re
 from collections.abc import Callable, Iterable
+from functools import cache, partial
+from typing import NamedTuple
+from urllib.parse import unquote
 
-from serving.redaction.secret_forms import FORMS
+from serving.redaction.secret_forms import FORMS, escaped_rest, or_escaped, unescaped
 from serving.redaction.slices import Steps, finish
 
 REMOVED = "[secret removed]"
@@ -21,32 +30,41 @@ Beyond it, any white space is a boundary."""
 STEP_CHARS = 20_000
 """Number of characters of a text that are searched in one step."""
 STEP_HITS = 256
-"""Number of candidates that are checked in one step."""
+"""Maximum number of candidates that are checked in one step."""
+MOST_KEY = 20_000
+"""Maximum length of a key, in characters. The longest keys are JSON web tokens, which servers accept up to
+8,000 or 16,000 characters."""
+MOST_PEM = 100_000
+"""Maximum length of a PEM key, in characters. A PGP key with many signatures has 50,000."""
 MOST_HEADER = 8000
 """Maximum length of the header of a JSON web token, in characters."""
 MOST_PASSWORD = 1024
 """Maximum number of characters between the `://` and the `@` of a URL with a password."""
 
 
-def _any_of(words: Iterable[str]) -> str:
-    """Build a pattern that matches any of `words` and reads each character only once."""
+def _any_of(words: Iterable[str], change: Callable[[str], str] = str) -> str:
+    """Build a pattern that matches any of `words` and reads each character only once. `change` is applied to
+    the pattern of each character.
+    """
     rest = dict[str, list[str]]()
     for word in words:
         if not word:
             return ""
         rest.setdefault(word[0], []).append(word[1:])
-    branches = [re.escape(first) + _any_of(after) for first, after in rest.items()]
+    branches = [change(re.escape(first)) + _any_of(after, change) for first, after in rest.items()]
     return branches[0] if len(branches) == 1 else f"(?:{'|'.join(branches)})"
 
 
 _READERS = {begin: re.compile(rest, re.ASCII) for begin, rest in FORMS}
-LONGEST_BEGINNING = max(map(len, _READERS)) + 6
+LONGEST_BEGINNING = 10 * max(map(len, _READERS))
 _BEGINNING = re.compile(rf"(?<![0-9A-Za-z])({_any_of(_READERS)})")
+_SEQUENCE = re.compile(r"\\(?:[nrtbf]|u[0-9A-Fa-f]{4})|%[0-9A-Fa-f]{2}")
 _ESCAPED_BEGINNING = re.compile(
-    rf"(?:\\(?:[nrtbf]|u[0-9A-Fa-f]{{4}})|%[0-9A-Fa-f]{{2}})({_any_of(_READERS)})"
+    rf"(?:{_SEQUENCE.pattern}|(?<![0-9A-Za-z]))"
+    rf"({_any_of(_READERS, or_escaped)})"
 )
-"""Prefix of a key directly after an escape sequence of JSON or a URL, such as `\\n` or `%20`. The sequence
-ends with a letter or digit, so `_BEGINNING` does not match there."""
+"""Prefix of a key that contains escape sequences of JSON or a URL, such as `\\u002d` or `%3D`, or follows one.
+The sequence before it ends with a letter or digit, so `_BEGINNING` does not match there."""
 _ALNUM = frozenset("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
 MEDIA_TYPE = re.compile(
     r"image/(?:png|jpe?g|gif|webp)|application/(?:pdf|json|xml)|text/(?:plain|markdown|csv|html|xml)",
@@ -61,8 +79,7 @@ _BOT = re.compile(r"[\w-]{33,36}(?![\w-])", re.ASCII)
 _RUN = re.compile(r"[\w-]*", re.ASCII)
 _PAYLOAD = re.compile(r"[\w-]{5,}(?:\.[\w-]*)?", re.ASCII)
 _CLIENT_SECRET = re.compile(r"[\w~.-]{31,34}", re.ASCII)
-_PORT = re.compile(r"(?:[^\s/:@]*\.[^\s/:@]*|localhost|\[[^\s/@]*\]):\d{1,5}(?=/)")
-_REST = re.compile(r"[^\s/@\"'<>,;()]{0,256}@")
+_PORT = re.compile(r"(?:[^\s/:@.]*+\.[^\s/:@]*+|localhost|\[[^\s/@\]]*+\]):\d{1,5}(?=\\{0,4}/)")
 _KEY = r"(?:[A-Z0-9]{1,20} ){0,4}PRIVATE KEY(?: BLOCK)?-----"
 _PEM_BEGIN, _PEM_END = re.compile(rf"-----BEGIN {_KEY}"), re.compile(rf"-----END {_KEY}")
 _PEM = re.compile(rf"-----BEGIN {_KEY}.*?(?:{_PEM_END.pattern}|\Z)", re.DOTALL)
@@ -107,15 +124,11 @@ def secrets_in_steps(text: str) -> Steps[str]:
         return text
     is_long = len(text) > STEP_CHARS
     for value in tuple(_secrets):
-        if value in text:
-            text = text.replace(value, REMOVED)
-        if is_long:
-            yield
-    text = yield from _keys(text, _BEGINNING)
-    if "\\" in text or "%" in text:
-        text = yield from _keys(text, _ESCAPED_BEGINNING)
+        if is_long or value in text:
+            text = yield from take_out(text, value, partial(_value, len(value)), REMOVED)
+    text = yield from _keys(text)
     for literal, read in _PLACES:
-        if literal == "@" and "://" not in text:
+        if literal == "@" and "://" not in text and "\\/" not in text:
             continue
         text = yield from take_out(text, literal, read, REMOVED)
     return text
@@ -149,8 +162,16 @@ def _is_base64(text: str, at: int, alphabet: re.Pattern[str]) -> Steps[bool]:
     return True
 
 
-def _keys(text: str, beginning: re.Pattern[str]) -> Steps[str]:
+@cache
+def _escaped_reader(begin: str) -> re.Pattern[str]:
+    """Return the pattern of the rest of a key whose characters may be escaped."""
+    return re.compile(escaped_rest(_READERS[begin].pattern), re.ASCII)
+
+
+def _keys(text: str) -> Steps[str]:
     """Redact the keys in `text` that have one of `FORMS`, in short steps."""
+    is_plain = "\\" not in text and "%" not in text
+    beginning = _BEGINNING if is_plain else _ESCAPED_BEGINNING
     parts, last_end, at, end, hits = list[str](), 0, 0, STEP_CHARS, 0
     while at < len(text):
         match = beginning.search(text, at, end + LONGEST_BEGINNING)
@@ -158,7 +179,8 @@ def _keys(text: str, beginning: re.Pattern[str]) -> Steps[str]:
             at, end = max(at, end), end + STEP_CHARS
             yield
             continue
-        key = _READERS[match[1]].match(text, match.end())
+        reader = _READERS[match[1]] if is_plain else _escaped_reader(unescaped(match[1]))
+        key = reader.match(text, match.end(), match.end() + MOST_KEY)
         at = match.start() + 1
         if key is not None:
             parts += text[last_end : match.start(1)], REMOVED
@@ -171,7 +193,7 @@ def _keys(text: str, beginning: re.Pattern[str]) -> Steps[str]:
 
 def take_out(text: str, literal: str, read: Read, removed: str) -> Steps[str]:
     """Replace what `read` finds at occurrences of `literal`, in short steps for other work to run."""
-    parts, last_end, at, hits = list[str](), 0, 0, 0
+    parts, last_end, at, hits, step_end = list[str](), 0, 0, 0, STEP_CHARS
     while at < len(text):
         end = at + 10 * STEP_CHARS + len(literal)
         at = text.find(literal, at, end)
@@ -186,23 +208,33 @@ def take_out(text: str, literal: str, read: Read, removed: str) -> Steps[str]:
             parts += text[last_end : span[0]], removed
             at = last_end = span[1]
         hits += 1
-        if not hits % STEP_HITS:
+        if hits == STEP_HITS or at >= step_end:
+            hits, step_end = 0, at + STEP_CHARS
             yield
     return "".join([*parts, text[last_end:]]) if parts else text
+
+
+def _value(n_chars: int, _: str, at: int, __: int) -> Span:
+    return at, at + n_chars
 
 
 def _web_token(text: str, at: int, last_end: int) -> Span | None:
     """Return the span of a JSON web token whose second part begins at `at`, or None if there is no token."""
     begin = max(last_end, at - MOST_HEADER, text.rfind(".", max(last_end, at - MOST_HEADER), at) + 1)
     run = _RUN.match(text[begin:at][::-1])
-    header = text[at - (run.end() if run else 0) : at]
+    begin = at - (run.end() if run else 0)
+    header = text[begin:at]
     within = header.find("eyJ")
-    while within > 0 and header[within - 1] in _ALNUM:
+    while (
+        within > 0
+        and header[within - 1] in _ALNUM
+        and not _SEQUENCE.fullmatch(text, begin - 1, begin + within)
+    ):
         within = header.find("eyJ", within + 1)
-    payload = _PAYLOAD.match(text, at + 4)
+    payload = _PAYLOAD.match(text, at + 4, at + MOST_KEY)
     if within < 0 or len(header) - within < LEAST_CHARS - 1 or payload is None:
         return None
-    return at - len(header) + within, payload.end()
+    return begin + within, payload.end()
 
 
 def _bot_token(text: str, at: int, last_end: int) -> Span | None:
@@ -220,37 +252,65 @@ def _client_secret(text: str, at: int, last_end: int) -> Span | None:
     return None if (begin > 0 and text[begin - 1] in _ALNUM) or " " in text[begin:at] else (begin, end.end())
 
 
-def _password(text: str, at: int, last_end: int) -> Span | None:
+class _Url(NamedTuple):
+    """Form of a URL in a text.
+
+    Args:
+        sign: its `@`.
+        scheme: its `://`.
+        colon: its `:`.
+        never: pattern of characters that are not between its `://` and its `@`.
+        rest: the rest of a password that contains an `@`, up to the next `@`.
+    """
+
+    sign: str
+    scheme: re.Pattern[str]
+    colon: re.Pattern[str]
+    never: re.Pattern[str]
+    rest: re.Pattern[str]
+
+
+_PLAIN_URL = _Url(
+    "@",
+    re.compile(r":(?:\\{0,4}/){2}"),  # JSON may escape a slash
+    re.compile(":"),
+    re.compile(r"\s"),
+    re.compile(r"[^\s/@\"'<>,;()]{0,256}@"),
+)
+_ENCODED_URL = _Url(
+    "%40",
+    re.compile("%3A%2F%2F", re.IGNORECASE),
+    re.compile(":|%3A", re.IGNORECASE),
+    re.compile(r"[\s/@\"'<>,;()&=?#|\\]"),
+    re.compile(r"(?:(?!%2F|%40)[^\s/@\"'<>,;()&=?#|\\]){0,256}+%40", re.IGNORECASE),
+)
+"""URL inside the query of another one."""
+
+
+def _password(url: _Url, text: str, at: int, last_end: int) -> Span | None:
     """Return the span of a URL's password before the `@` at `at`, if any. It may have a non-standard `/`."""
     low = max(last_end, at - MOST_PASSWORD)
-    begin = text.rfind("://", max(low, text.rfind("@", low, at) + 1), at)
-    if begin < 0:
+    low = max(low, text.rfind(url.sign, low, at) + 1)
+    begin = max((scheme.end() for scheme in url.scheme.finditer(text, low, at)), default=at)
+    colon = url.colon.search(text, begin, at)
+    if colon is None or colon.end() == at or url.never.search(text, begin, at):
         return None
-    begin += 3
-    colon = text.find(":", begin, at)
-    user = text[begin:at]
-    if (
-        colon < 0
-        or colon + 1 == at
-        or len(user.split(maxsplit=1)) != 1
-        or user[0].isspace()
-        or user[-1].isspace()
-    ):
-        return None
-    if "/" in user[: colon - begin] or _PORT.match(user):
-        return None  # a host and its port, not a user: the `@` is in the path
+    user = text[begin:at] if url is _PLAIN_URL else unquote(text[begin:at])
+    name = user.partition(":")[0]
+    if "/" in name or '"' in name or _PORT.match(user):
+        return None  # a host, not a user: the `@` is in its path, or in the next string of JSON
     end = at
-    while (rest := _REST.match(text, end + 1, begin + MOST_PASSWORD)) is not None:
-        end = rest.end() - 1  # the password contains an `@`
-    return (colon + 1, end)
+    while (rest := url.rest.match(text, end + len(url.sign), begin + MOST_PASSWORD)) is not None:
+        end = rest.end() - len(url.sign)  # the password contains an `@`
+    return (colon.end(), end)
 
 
 def _pem(text: str, at: int, last_end: int) -> Span | None:
     begin = _PEM_BEGIN.match(text, at)
     if begin is None:
         return None
-    end = _PEM_END.search(text, begin.end())
-    return at, end.end() if end else len(text)
+    end = _PEM_END.search(text, begin.end(), at + MOST_PEM)
+    return at, end.end() if end else min(at + MOST_PEM, len(text))
 
 
 _PLACES: tuple[tuple[str, Read], ...] = (
@@ -258,7 +318,8 @@ _PLACES: tuple[tuple[str, Read], ...] = (
     (":A", _bot_token),
     ("Q~", _client_secret),
     ("-----BEGIN ", _pem),
-    ("@", _password),
+    ("@", partial(_password, _PLAIN_URL)),
+    ("%40", partial(_password, _ENCODED_URL)),
 )
 
 _MARKS = tuple(literal for literal, _ in _PLACES if literal != "@")

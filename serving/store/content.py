@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from conductor.model.call import Sampling
 from conductor.model.failure import Attempt, Failure
 from conductor.model.messages import NO_TOOLS, Message, ToolCall
+from conductor.model.operation import PromptCache
 from conductor.model.reply import CallResult
 from conductor.model.terms import Permit
 from conductor.model.value import Value
@@ -72,6 +73,7 @@ EMPTY: Mapping[type[Value], Mapping[str, Any]] = {
     ClientReply: {"results": (), "said": (), "tools": None, "echo": {}},
     PlanRecord: {"prompt": ()},
     PlanStarted: {"prompt": ()},
+    PromptCache: {"key": ""},  # only calls need it, and only runs with stored texts continue elsewhere
     Sampling: {"stop": ()},
     StepRecord: {"prompt": ()},
     StepStarted: {"prompt": ()},

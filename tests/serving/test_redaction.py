@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import re
 import time
 from itertools import pairwise
 from typing import Any
@@ -22,6 +23,7 @@ from serving.accounts.keys import ApiKey
 from serving.redaction import personal, secrets, texts
 from serving.redaction.opaque import OPAQUE
 from serving.redaction.personal import MOST_CHECKED, NUMBERS_A_PHONE, PersonalDataRedactor
+from serving.redaction.secret_forms import FORMS, unescaped
 from serving.redaction.secrets import (
     REMOVED,
     Redactor,
@@ -93,6 +95,12 @@ HARMLESS = [
     "key_0123456789abcdef0123 team_0123456789abcdef0123",
     "See http://example.org:8080/a@b, https://example.org/@user/x:y@z and mailto:a@b.org at 10:30.",
     "a ratio of 3:Apples, an SKU of SK-12, hooks.slack.com, dapi and ls__ of r8_",
+    "The flag bearer counterrevolutionaries met, and the basic internationalization of a/b/c/d/e/f/g/h1.",
+    r"See https:\/\/example.org:8080\/a@b, https:\/\/example.org\/@user\/x:y@z and C:\Users\sk-1\pat_\n.",
+    "See ?to=https%3A%2F%2Fexample.org%3A8080%2Fa%40b and ?to=https%3A%2F%2Fx.org%2F%40user%2Fx%3Ay%40z.",
+    "See ?to=https%3A%2F%2Fexample.org&time=10%3A30&mail=ann%40example.org, 50%20 of sk%2D and sk\\u002d1.",
+    '{"url":"https://example.org","mail":"ann@example.org"}',
+    r'{"url":"https:\/\/example.org","mail":"ann@example.org"}',
 ]
 
 
@@ -243,9 +251,31 @@ def test_numbers_beyond_the_limit_of_checks_are_removed(number: str, most: int, 
     assert PersonalDataRedactor()(numbers) == "; ".join(texts[:most] + [removed] * 100)
 
 
-def test_a_secret_after_an_escaped_newline_in_json_is_removed() -> None:
-    secret = SECRETS[1]
+@pytest.mark.parametrize(
+    "secret", [SECRETS[1], "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.SflKxwRJSMeKKF2QT4"]
+)
+def test_a_secret_after_an_escape_sequence_is_removed(secret: str) -> None:
     assert redact_secrets(json.dumps({"a": f"x\n{secret}"})) == json.dumps({"a": f"x\n{REMOVED}"})
+    assert redact_secrets(f"x%20{secret} b") == f"x%20{REMOVED} b"
+
+
+@given(st.sampled_from(FORMS), st.data())
+def test_a_prefix_of_a_key_is_recognised_with_any_escape_sequences(form: tuple[str, str], data: st.DataObject) -> None:  # fmt: skip
+    escapes = ("{0}", "\\u00{1}", "\\U00{1}", "\\\\\\\\u00{1}", "%{1}", "%25{1}", "%2525{1}")
+
+    def escaped(char: str) -> str:
+        code = data.draw(st.sampled_from(("02x", "02X")))
+        return (
+            char
+            if char.isalnum()
+            else data.draw(st.sampled_from(escapes)).format(char, f"{ord(char):{code}}")
+        )
+
+    begin = "".join(map(escaped, form[0]))
+    match = secrets._ESCAPED_BEGINNING.search(f'"{begin}')
+    assert match is not None
+    assert unescaped(match[1]) == form[0]
+    redact_secrets(f"{begin} {begin}%20")
 
 
 def test_no_prefix_of_a_key_form_is_a_prefix_of_another() -> None:
@@ -267,21 +297,61 @@ def test_redaction_in_slices_equals_redaction_of_the_whole(parts: list[str], bet
         assert redact_secrets(text) == finish(secrets_in_steps(text))
 
 
+TAILS = ["", *"aA0-_./=%+ :@", "a0", "a.", "%2F", "\\u002d"]
 HOSTILE = [
     "-eyJaaaaaaaa", "-eyJaaaaaaaa.eyJ", "a-.", "a@", "a@a.a ", "1 ", "DE12", "DE89370400440532013000 ", "+49 30 123456 ",
     "+(", "://a:", "://a:@", "sk-", "sk-!", ":A", "1:A", "Q~", "-----BEGIN ", "-----BEGIN PRIVATE KEY-----", "\\nsk-",
-    "hooks.slack.com/", "1234567890:A", "eyJ.", "data:a;base64,",
+    "hooks.slack.com/", r"hooks.slack.com\/", r"\nsk\u002d", "%20sk%2d", "sk%25", "%3A%2F%2F", "%40", "bearer ", "1234567890:A", "eyJ.", "data:a;base64,", "sk" + "\\" * 1000, "1 1 1 1 1 1 1 1 1 1 1 x",
+    "AA11 AAAA AAAA AAAA AAAA AAAA AAAA_", f"{'eyJ' * 2600}.eyJ ", f"a@{'a.' * 17}", f"a@{'a' * 255}",
+    *(f"x{sign}{tail * 1000}:x{at} " for sign, at in (("://", "@"), (r":\/\/", "@"), ("%3A%2F%2F", "%40")) for tail in ("a", ".", ":", "]", "a:", "%2F")),
+    *("".join(f"{between}{begin}{tail * 15}!" for begin, _ in FORMS) for tail in TAILS for between in ("", "%20")),
+    "".join(begin for begin, _ in FORMS),
 ]  # fmt: skip
+"""Parts of texts, from the parts of the patterns: their beginnings, their separators, and what almost matches."""
 
 
-@pytest.mark.parametrize("part", HOSTILE)
+def step_times(text: str) -> list[float]:
+    """Return the CPU time of each step of the redaction of `text`, the shortest of three tries."""
+    tries = list[list[float]]()
+    for _ in range(3):
+        steps, times, is_over = PersonalDataRedactor().steps(text), list[float](), False
+        while not is_over:
+            began_s = time.thread_time()
+            is_over = next(steps, steps) is steps
+            times.append(time.thread_time() - began_s)
+        tries.append(times)
+    return [*map(min, zip(*tries, strict=True))]
+
+
+@pytest.mark.parametrize("part", HOSTILE, ids=range(len(HOSTILE)))
 def test_redaction_takes_linear_time(part: str) -> None:
-    def n_steps(n_chars: int) -> int:
-        redact = PersonalDataRedactor()
-        return sum(1 for _ in redact.steps(part * (n_chars // len(part))))
+    PersonalDataRedactor()("+49 30 123456 DE89370400440532013000 4111 1111 1111 1111")  # imports libraries
+    ordinary = step_times("word " * 10_000)
+    short, long = (step_times((part * (n_chars // len(part) + 1))[:n_chars]) for n_chars in (50_000, 200_000))
+    assert len(long) <= 5 * max(len(short), 20)
+    assert max(short + long) < 40 * max(ordinary), "a step of a hostile text takes about as long as any other"
 
-    short, long = n_steps(50_000), n_steps(200_000)
-    assert long <= 5 * max(short, 20)
+
+def test_a_step_has_a_limited_number_of_characters() -> None:
+    text = ("a" * 999 + "@") * 400
+    assert sum(1 for _ in secrets.take_out(text, "@", lambda *_: None, REMOVED)) >= 15
+
+
+@pytest.mark.parametrize("tail", TAILS[1:])
+def test_each_form_of_key_reads_a_text_once(tail: str) -> None:
+    def took_s(pattern: re.Pattern[str]) -> float:
+        tries = list[float]()
+        for _ in range(3):
+            began_s = time.thread_time()
+            pattern.match(text)
+            tries.append(time.thread_time() - began_s)
+        return min(tries)
+
+    text = tail * (16_000 // len(tail)) + "!"
+    least_s = took_s(re.compile(r"(?:[^!]|!!)*"))
+    for begin, pattern in secrets._READERS.items():
+        assert took_s(pattern) < 50 * least_s, begin
+        assert took_s(secrets._escaped_reader(begin)) < 50 * least_s, begin
 
 
 def test_names_are_redacted_and_no_value_is_lost() -> None:
@@ -447,6 +517,28 @@ def test_a_password_ends_at_the_last_at_sign_before_the_host(text: str, expected
 @pytest.mark.parametrize("before", ["https://x.example/?key%3D", "a%20", "%22", '{"a": "b\\n'])
 def test_a_key_in_an_encoded_url_is_removed(before: str) -> None:
     assert redact_secrets(f"{before}sk-{'a1' * 20}") == f"{before}[secret removed]"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (r"postgres:\/\/u:pw@db\/x", rf"postgres:\/\/u:{REMOVED}@db\/x"),
+        (r"postgres:\\/\\/u:p\\/w@db", rf"postgres:\\/\\/u:{REMOVED}@db"),
+        ("postgres%3A%2F%2Fuser%3Apw%40db%2Fx", f"postgres%3A%2F%2Fuser%3A{REMOVED}%40db%2Fx"),
+        ("redis%3a%2f%2f%3ap%40ss%40db&x", f"redis%3a%2f%2f%3a{REMOVED}%40db&x"),
+        (rf"sk\u002dproj\u002d{'aB3x' * 5}\u005F{'aB3x' * 5}.", f"{REMOVED}."),
+        (rf"\nsk\\u002dproj-{'aB3x' * 5}", rf"\n{REMOVED}"),
+        (f"sk%2Dproj%252D{'aB3x' * 5}", REMOVED),
+        (f"AccountKey%3D{'aB3x' * 8}%2BaB3%3D%3D&x", f"{REMOVED}&x"),
+        (rf"hooks.sl{'ack'}.com\/services\/T0123ABCD\/B0123ABCD\/{'aB3k' * 6}", REMOVED),
+        (f"authorization: bearer {'aB3_' * 8}", f"authorization: {REMOVED}"),
+        (f"AUTHORIZATION: BEARER%20{'aB3_' * 8}", f"AUTHORIZATION: {REMOVED}"),
+        ("authorization: basic dXNlcjpwYXNzd29yZA==", f"authorization: {REMOVED}"),
+    ],
+)  # fmt: skip
+def test_a_secret_with_escape_sequences_or_in_lower_case_is_removed(text: str, expected: str) -> None:
+    assert redact_secrets(text) == expected
+    assert redact_secrets(f"a {text} b") == f"a {expected} b"
 
 
 @pytest.mark.parametrize(

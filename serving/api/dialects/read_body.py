@@ -19,6 +19,7 @@ from serving.api.authentication import caller_of
 from serving.edge.checks import too_large
 from serving.edge.middleware import LARGE_BYTES
 from serving.errors import explain_fault
+from serving.redaction.personal import name_on_record
 from serving.redaction.slices import turn
 from serving.workers.cache_marks import ANTHROPIC_MARKS, MOST_MARKS
 
@@ -281,7 +282,7 @@ class CacheFields(LenientModel):
         options = self.prompt_cache_options or CacheOptions()
         retention = (self.prompt_cache_retention or "").replace("-", "_")
         options_sent = PromptCache(
-            self.prompt_cache_key or "", retention, options.mode or "", options.ttl or ""
+            name_on_record(self.prompt_cache_key or ""), retention, options.mode or "", options.ttl or ""
         )
         return None if options_sent == PromptCache() else options_sent
 

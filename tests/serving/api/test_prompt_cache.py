@@ -433,6 +433,15 @@ async def test_a_long_cache_key_is_shortened_consistently():
     assert len(keys[0]) == 64
 
 
+async def test_a_cache_key_with_personal_data_is_sent_and_stored_as_a_digest():
+    async with serving(OPENAI.wire) as upstream, served(ours(OPENAI, upstream.url)) as api:
+        for key in ("trip of ada@example.org", "trip of ada@example.org", "trip of bob@example.org"):
+            await api.ok({"model": "a", "prompt_cache_key": key})
+        one, again, other = (request.body["prompt_cache_key"] for request in upstream.requests)
+    assert one == again != other
+    assert "@" not in one
+
+
 @pytest.mark.parametrize("field", HINTS)
 async def test_a_server_that_rejects_a_hint_gets_none_from_then_on(field: str):
     def respond(request: Any) -> Answer:

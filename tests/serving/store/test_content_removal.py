@@ -20,7 +20,7 @@ NAMES = {
     "Permit": "workers max_effort",
     "PlanRecord": "worker",
     "PlanStarted": "worker",
-    "PromptCache": "key retention mode ttl conversation",
+    "PromptCache": "retention mode ttl conversation",
     "Record": "id workers owner trace_id cached_from",
     "ResultsGiven": "owner",
     "RunResumed": "owner",
