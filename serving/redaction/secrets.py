@@ -84,6 +84,7 @@ _KEY = r"(?:[A-Z0-9]{1,20} ){0,4}PRIVATE KEY(?: BLOCK)?-----"
 _PEM_BEGIN, _PEM_END = re.compile(rf"-----BEGIN {_KEY}"), re.compile(rf"-----END {_KEY}")
 _PEM = re.compile(rf"-----BEGIN {_KEY}.*?(?:{_PEM_END.pattern}|\Z)", re.DOTALL)
 _PEM_PERHAPS = re.compile(r"-----BEGIN (?:[A-Z0-9]{1,20} ){0,6}[A-Z0-9]{0,20}-{0,5}\Z")
+_SCHEME_AT_END = re.compile(r"(?:bearer|basic) \Z", re.IGNORECASE)
 _PEM_END_CHARS = 160
 """Maximum length of the BEGIN or END line of a PEM key, in characters."""
 _secrets: set[str] = set()
@@ -358,6 +359,8 @@ class StreamRedactor:
     def _release(self, blanks: str) -> str:
         text = "".join(self._waiting)
         end = max(map(text.rfind, blanks)) + 1
+        if (scheme := _SCHEME_AT_END.search(text, max(0, end - 7), end)) is not None:
+            end = scheme.start()  # its token may follow
         if (perhaps := _PEM_PERHAPS.search(text, max(0, len(text) - _PEM_END_CHARS))) is not None:
             end = min(end, perhaps.start())
         for key in _PEM.finditer(text):

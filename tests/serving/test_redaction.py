@@ -221,6 +221,14 @@ def test_every_streamed_answer_is_redacted_quickly(begin: str, piece: str) -> No
     assert time.thread_time() - began_s < 2
 
 
+@pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER", "Basic"])
+def test_a_token_that_is_streamed_after_its_scheme_is_removed(scheme: str) -> None:
+    stream, token = StreamRedactor(), "QWxhZGRpbjpvcGVuIHNlc2FtZTEyMzQ1Njc4OTA"
+    output = "".join(map(stream.feed, ("Send ", scheme, " ", token, " to ", "it "))) + stream.flush()
+    assert token not in output
+    assert output == redact_secrets(f"Send {scheme} {token} to it ")
+
+
 def test_an_unfinished_private_key_is_removed_immediately() -> None:
     stream = StreamRedactor()
     assert stream.feed("Here: -----BEGIN PRIVATE KEY-----\nMII\n") == f"Here: {REMOVED}"
