@@ -83,7 +83,7 @@ def test_an_unreachable_server_is_reported_with_the_start_command(capsys: pytest
     assert main(["doctor", "--url", f"http://127.0.0.1:{free_port()}"]) == 1
     problem, remedy = capsys.readouterr().out.splitlines()
     assert problem.startswith("WRONG   server     Cannot connect to http://127.0.0.1:")
-    assert "make serve" in remedy
+    assert "podium serve" in remedy
 
 
 async def test_a_healthy_server_passes_and_an_unusable_key_is_reported(
