@@ -41,6 +41,7 @@ from serving.api.route_access import access_table
 from serving.api.route_admission import Admission, paths_of_runs
 from serving.batches.memory_store import MemoryBatchStore
 from serving.batches.runner import Batches
+from serving.edge import HAPROXY_ADDRESS
 from serving.edge.exchange import WaitingRoom
 from serving.edge.middleware import Edge, RouterChecks
 from serving.edge.policy import HttpPolicy
@@ -109,7 +110,7 @@ def build_api(
         room=WaitingRoom(policy.max_waiting, policy.max_unfinished_bytes),
         error_body=dialects.error_body,
         router=router_checks,
-        address=os.environ.get("PODIUM_HAPROXY_HTTP_ADDRESS", ""),
+        address=os.environ.get(HAPROXY_ADDRESS, ""),
     )
     return app
 

@@ -11,6 +11,7 @@ import uvicorn.config
 from starlette.middleware import Middleware
 
 from serving.api.dialects.table import DIALECTS
+from serving.edge import HAPROXY_ADDRESS
 from serving.edge.checks import raise_file_limit
 from serving.edge.exchange import WaitingRoom
 from serving.edge.middleware import Edge
@@ -24,7 +25,8 @@ FILES_PER_CONNECTION = 2
 def in_proxy() -> list[Middleware]:
     """Limit connections in Serve's proxy, and return the middleware that keeps incomplete requests away."""
     policy, room = _bound_connections(EdgeProtocol)
-    return [Middleware(Edge, policy=policy, room=room, error_body=DIALECTS.error_body)]
+    address = os.environ.get(HAPROXY_ADDRESS, "")  # HAProxy uses this proxy until it knows a replica
+    return [Middleware(Edge, policy=policy, room=room, error_body=DIALECTS.error_body, address=address)]
 
 
 def in_replica() -> list[Middleware]:
