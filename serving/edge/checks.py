@@ -86,7 +86,7 @@ async def read_body(
 
     Raise TooLarge beyond `bound`, TooSlow, Overloaded if the room evicted the connection, or ClientGoneError.
     """
-    if announced_bytes(fields) > bound.max_bytes:
+    if content_length(fields) > bound.max_bytes:
         raise too_large(*bound)
     if WHOLE not in scope:
         return await _read_pieces((scope.get("client") or ("",))[0], receive, policy, room, bound)
@@ -103,7 +103,7 @@ def is_safe_for_serve(name: bytes, value: bytes) -> bool:
     return pattern.fullmatch(value) is not None if pattern else name not in SERVE_FORMATS
 
 
-def announced_bytes(fields: Fields) -> int:
+def content_length(fields: Fields) -> int:
     """Return the size of the body that the Content-Length header announces, or 0 without one."""
     lengths = [value for value in fields.get(LENGTH, ()) if value.isascii() and value.isdigit()]
     return max((int(value[:20]) for value in lengths), default=0)

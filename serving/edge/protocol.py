@@ -22,8 +22,8 @@ from conductor.errors import BadTask, Overloaded, PodiumError, TooLarge, TooSlow
 from serving.edge.checks import (
     RETRY_AFTER_S,
     WHOLE,
-    announced_bytes,
     body_too_slow,
+    content_length,
     has_body,
     is_safe_for_serve,
     overload_error,
@@ -247,9 +247,7 @@ class EdgeProtocol(HttpToolsProtocol):
         "100 Continue", unless the announced body is so large that the edge rejects the request at once.
         """
         expects = cycle.waiting_for_100_continue
-        is_rejected = (
-            expects and announced_bytes(read_fields(cycle.scope["headers"])) > self.policy.most_bytes
-        )
+        is_rejected = expects and content_length(read_fields(cycle.scope["headers"])) > self.policy.most_bytes
         if cycle.more_body and len(cycle.body) <= HIGH_WATER_LIMIT and not is_rejected:
             if expects:
                 self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")

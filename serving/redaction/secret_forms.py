@@ -205,11 +205,11 @@ def or_escaped(item: str) -> str:
     return rf"(?:{item}|(?i:\\{{1,4}}+u00(?:{codes})|%(?:25){{0,2}}(?:{codes})){slash})"
 
 
-def escaped_rest(rest: str) -> str:
+def rest_with_escapes(rest: str) -> str:
     """Return the pattern `rest` of `FORMS` with `or_escaped` applied to the pattern of each character."""
     return _ITEM.sub(lambda item: item[0] if item[0][0] in "{(" else or_escaped(item[0]), rest)
 
 
-def unescaped(begin: str) -> str:
+def unescape(begin: str) -> str:
     """Return the prefix of a key without its escape sequences."""
     return _ESCAPE.sub(lambda escape: chr(int(escape[1] or escape[2] or "2f", 16)), begin)

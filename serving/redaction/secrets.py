@@ -17,7 +17,7 @@ from functools import cache, partial
 from typing import NamedTuple
 from urllib.parse import unquote
 
-from serving.redaction.secret_forms import FORMS, escaped_rest, or_escaped, unescaped
+from serving.redaction.secret_forms import FORMS, or_escaped, rest_with_escapes, unescape
 from serving.redaction.slices import Steps, finish
 
 REMOVED = "[secret removed]"
@@ -164,9 +164,9 @@ def _is_base64(text: str, at: int, alphabet: re.Pattern[str]) -> Steps[bool]:
 
 
 @cache
-def _escaped_reader(begin: str) -> re.Pattern[str]:
+def _escape_reader(begin: str) -> re.Pattern[str]:
     """Return the pattern of the rest of a key whose characters may be escaped."""
-    return re.compile(escaped_rest(_READERS[begin].pattern), re.ASCII)
+    return re.compile(rest_with_escapes(_READERS[begin].pattern), re.ASCII)
 
 
 def _keys(text: str) -> Steps[str]:
@@ -180,7 +180,7 @@ def _keys(text: str) -> Steps[str]:
             at, end = max(at, end), end + STEP_CHARS
             yield
             continue
-        reader = _READERS[match[1]] if is_plain else _escaped_reader(unescaped(match[1]))
+        reader = _READERS[match[1]] if is_plain else _escape_reader(unescape(match[1]))
         key = reader.match(text, match.end(), match.end() + MOST_KEY)
         at = match.start() + 1
         if key is not None:

@@ -32,6 +32,7 @@ from conductor.model.operation import PromptCache
 from conductor.model.reply import Delta, Reply
 from serving.egress.client import guard, tls_context
 from serving.schemas.anthropic import output_format
+from serving.settings.model_access import USUAL_KEYS
 from serving.workers.answer_stream import Provider
 from serving.workers.anthropic_stream import AnthropicAnswer, events_in
 from serving.workers.anthropic_tools import add_marks, add_plan_marks, system_json, tools_json, turns_json
@@ -67,7 +68,7 @@ class AnthropicWorker:
         """
         self.name, self._account, self.origin = account.name, account, account.origin
         self._client = _client(account)
-        self._faults = account.faults("Anthropic", "ANTHROPIC_API_KEY", self._client.base_url)
+        self._faults = account.faults("Anthropic", USUAL_KEYS["anthropic"], self._client.base_url)
         self._provider = Provider(account, self.origin, self._faults, self._map_errors)
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:

@@ -32,6 +32,7 @@ from conductor.model.messages import File, Image, Text
 from conductor.model.reply import Delta, Reply
 from serving.egress.client import guard, tls_context
 from serving.schemas.gemini import answer_schema
+from serving.settings.model_access import USUAL_KEYS
 from serving.workers.answer_stream import Provider
 from serving.workers.clouds import credential_errors, google_credentials, vertex_address
 from serving.workers.gemini_stream import GeminiAnswer, check_usage_counts
@@ -74,7 +75,7 @@ class GeminiWorker:
             base_url=address, httpx_async_client=self._http, extra_body=dict(account.extra_body) or None
         )
         self._client = _client(account, options)
-        self._faults = account.faults("Gemini", "GEMINI_API_KEY", httpx2.URL(address))
+        self._faults = account.faults("Gemini", USUAL_KEYS["gemini"], httpx2.URL(address))
         self._provider = Provider(account, self.origin, self._faults, self._map_errors)
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:

@@ -35,6 +35,7 @@ from conductor.model.operation import TOKENS_GONE, CallKind, read_tokens
 from conductor.model.reply import Delta, Reply
 from serving.egress.client import DirectPost, guard, tls_context
 from serving.settings.known_models import OPENAI_MODEL
+from serving.settings.model_access import USUAL_KEYS
 from serving.workers.answer_stream import Provider
 from serving.workers.cache_marks import cache_control, limit_marks
 from serving.workers.chat_chunks import ChatChunk, ChunkReader, fields
@@ -119,7 +120,7 @@ class OpenAIWorker:
         self._is_openai = url.host == "api.openai.com" or url.host.endswith(".api.openai.com")
         is_azure = account.access.service == "azure" or url.host.endswith(".openai.azure.com")
         self._sends_conversation = self._is_openai or is_azure
-        self._faults = account.faults("OpenAI", "OPENAI_API_KEY", url)
+        self._faults = account.faults("OpenAI", USUAL_KEYS["openai"], url)
         self._wire_errors = WireErrors(self._map_error)
         self._provider = Provider(account, self.origin, self._faults, lambda: self._wire_errors)
         self._show_mark = _marks_of(account.public_name, url.host)

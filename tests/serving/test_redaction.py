@@ -23,7 +23,7 @@ from serving.accounts.keys import ApiKey
 from serving.redaction import personal, secrets, texts
 from serving.redaction.opaque import OPAQUE
 from serving.redaction.personal import MOST_CHECKED, NUMBERS_A_PHONE, PersonalDataRedactor
-from serving.redaction.secret_forms import FORMS, unescaped
+from serving.redaction.secret_forms import FORMS, unescape
 from serving.redaction.secrets import (
     REMOVED,
     Redactor,
@@ -271,7 +271,7 @@ def test_a_secret_after_an_escape_sequence_is_removed(secret: str) -> None:
 def test_a_prefix_of_a_key_is_recognised_with_any_escape_sequences(form: tuple[str, str], data: st.DataObject) -> None:  # fmt: skip
     escapes = ("{0}", "\\u00{1}", "\\U00{1}", "\\\\\\\\u00{1}", "%{1}", "%25{1}", "%2525{1}")
 
-    def escaped(char: str) -> str:
+    def escape(char: str) -> str:
         code = data.draw(st.sampled_from(("02x", "02X")))
         return (
             char
@@ -279,10 +279,10 @@ def test_a_prefix_of_a_key_is_recognised_with_any_escape_sequences(form: tuple[s
             else data.draw(st.sampled_from(escapes)).format(char, f"{ord(char):{code}}")
         )
 
-    begin = "".join(map(escaped, form[0]))
+    begin = "".join(map(escape, form[0]))
     match = secrets._ESCAPED_BEGINNING.search(f'"{begin}')
     assert match is not None
-    assert unescaped(match[1]) == form[0]
+    assert unescape(match[1]) == form[0]
     redact_secrets(f"{begin} {begin}%20")
 
 
@@ -359,7 +359,7 @@ def test_each_form_of_key_reads_a_text_once(tail: str) -> None:
     least_s = took_s(re.compile(r"(?:[^!]|!!)*"))
     for begin, pattern in secrets._READERS.items():
         assert took_s(pattern) < 50 * least_s, begin
-        assert took_s(secrets._escaped_reader(begin)) < 50 * least_s, begin
+        assert took_s(secrets._escape_reader(begin)) < 50 * least_s, begin
 
 
 def test_names_are_redacted_and_no_value_is_lost() -> None:
