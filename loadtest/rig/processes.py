@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -29,11 +30,17 @@ def cpu_s(processes: Iterable[psutil.Process]) -> float:
 
 
 def memory_bytes(processes: Iterable[psutil.Process]) -> int:
-    n_bytes = 0
+    """Return the resident memory of the processes without shared memory, which is Ray's object store.
+
+    The object store has a fixed size (256 MB in `cluster/local/child.py`). It never returns a page that was used
+    once, and each process that maps the page would count it again.
+    """
+    n_kib = 0
     for process in processes:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            n_bytes += process.memory_info().rss
-    return n_bytes
+        with contextlib.suppress(OSError):  # the process has ended
+            status = Path(f"/proc/{process.pid}/status").read_text()
+            n_kib += sum(int(n) for n in re.findall(r"^Rss(?:Anon|File):\s+(\d+) kB", status, re.MULTILINE))
+    return 1024 * n_kib
 
 
 def install(package: str) -> None:

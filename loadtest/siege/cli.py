@@ -1,6 +1,6 @@
 """`podium siege`: run every attack on every path. The exit code is 1 if a limit was exceeded.
 
-A path is a way to the server: through HAProxy, through Serve's own proxy, or directly to a router. `--only
+A path is a way to the server: through HAProxy, through Serve's own proxy, or past HAProxy to a router's port. `--only
 serve:idle,haproxy:prompts` runs some of the attacks. `--scale 0.05 --duration 5` makes them small.
 """
 

@@ -5,26 +5,25 @@ This module knows how to start each server and which processes it has.
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import aiohttp
 import psutil
-import yaml
 
 from loadtest.rig import Json, RigError
-from loadtest.rig.client import chat
+from loadtest.rig.client import REQUEST_ERRORS, chat
 from loadtest.rig.databases import sqlite_address
 from loadtest.rig.processes import BUILD, free_port
 from loadtest.rig.ray_server import BenchServer, production_environment, start_isolated
-from loadtest.rig.routers import make_keys, running_router
+from loadtest.rig.routers import make_keys
 from loadtest.siege.watch import TOKENS_PER_S
 
 SETTINGS = Path(__file__).with_name("siege.yaml")
 PATHS = ("haproxy", "serve", "replica")
-"""Paths to the server: behind HAProxy, behind Serve's own proxy, and directly at a router."""
+"""Paths to the server: through HAProxy, through Serve's own proxy, and past HAProxy to the router's port."""
 WARM_UP, AT_ONCE = 600, 20
 """Warm-up requests and their concurrency. They open everything that opens on first use."""
 KEYS: dict[str, tuple[str, tuple[str, ...], Json]] = {
@@ -74,18 +73,9 @@ async def serve(path: str, duration_s: float) -> AsyncGenerator[AttackTarget]:
     with TemporaryDirectory() as folder:
         store = Path(folder) / "podium.db"
         keys = await make_keys(sqlite_address(store), KEYS)
-        run = _serve_router if path == "replica" else _serve_cluster
-        async with run(path, settings, store) as (url, find_processes):
+        async with _serve_cluster(path, settings, store) as (url, find_processes):
             await _warm_up(url, keys["ordinary"])
             yield AttackTarget(url, find_processes, keys, str(store), upstream_port)
-
-
-@asynccontextmanager
-async def _serve_router(
-    path: str, settings: str, store: Path
-) -> AsyncGenerator[tuple[str, Callable[[], list[psutil.Process]]]]:
-    async with running_router(f"siege-{path}", sqlite_address(store), yaml.safe_load(settings)) as router:
-        yield router.url, lambda: [psutil.Process(router.process.pid)]
 
 
 @asynccontextmanager
@@ -94,10 +84,25 @@ async def _serve_cluster(
 ) -> AsyncGenerator[tuple[str, Callable[[], list[psutil.Process]]]]:
     file = BUILD / f"siege-{path}.yaml"
     file.write_text(settings)
-    env = production_environment() if path == "haproxy" else {}
+    env = {} if path == "serve" else production_environment()
     env |= {"PODIUM_STORE_URL": f"sqlite:///{store}"}
     async with start_isolated(f"siege-{path}", file, env=env) as (client, server):
-        yield client.url, lambda: _cluster_processes(server)
+        url = await _replica_url(server) if path == "replica" else client.url
+        yield url, lambda: _cluster_processes(server)
+
+
+async def _replica_url(server: BenchServer) -> str:
+    """Return the address at which HAProxy reaches the only router."""
+    (router,) = server.replicas("router")
+    sockets = [each for each in router.net_connections("tcp") if each.status == psutil.CONN_LISTEN]
+    async with aiohttp.ClientSession() as session:
+        for socket in sockets:
+            url = f"http://127.0.0.1:{socket.laddr.port}"
+            with suppress(*REQUEST_ERRORS):
+                async with session.get(f"{url}/healthz") as response:
+                    if response.status == 200:
+                        return url
+    raise RigError("The router has no HTTP port of its own.")
 
 
 def _cluster_processes(server: BenchServer) -> list[psutil.Process]:

@@ -17,13 +17,18 @@ from serving.edge.exchange import WaitingRoom
 from serving.edge.middleware import Edge
 from serving.edge.policy import HttpPolicy
 from serving.edge.protocol import EdgeProtocol, ReaderProtocol, guard_protocol
+from serving.gc_tuning import trim_when_idle, tune_garbage_collection
 
 FILES_PER_CONNECTION = 2
 """File descriptors per waiting connection. As many are needed for answers, and Ray needs files too."""
 
 
 def in_proxy() -> list[Middleware]:
-    """Limit connections in Serve's proxy, and return the middleware that keeps incomplete requests away."""
+    """Limit connections in Serve's proxy, and return the middleware that keeps incomplete requests away. The
+    proxy returns the memory of a burst, as routers do.
+    """
+    tune_garbage_collection()
+    trim_when_idle()
     policy, room = _bound_connections(EdgeProtocol)
     address = os.environ.get(HAPROXY_ADDRESS, "")  # HAProxy uses this proxy until it knows a replica
     return [Middleware(Edge, policy=policy, room=room, error_body=DIALECTS.error_body, address=address)]

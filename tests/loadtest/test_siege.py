@@ -1,4 +1,4 @@
-"""Siege: its verdict, its rows, and each attack with few connections on a router without Ray.
+"""Siege: its verdict, its rows, and each attack with few connections on a router's own port.
 tests/live/proxies/test_edge.py attacks the proxies.
 """
 
