@@ -22,7 +22,7 @@ from podium.cli import OURS
 ROOT = Path(__file__).parents[1]
 MOST = 4.0
 """Phrases per 1,000 words. Libraries such as httpx and pydantic-ai have 1 to 4."""
-PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")
+PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
 FOLDERS = ("adapters", "examples")
 """Folders whose pages are checked too."""
 PHRASES = re.compile(

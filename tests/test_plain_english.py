@@ -14,6 +14,7 @@ BAD = {
     "README.md": ODD,
     "CONTRIBUTING.md": ODD,
     "CHANGELOG.md": ODD,
+    "SECURITY.md": ODD,
     "docs/tutorials/first-team.md": ODD,
     "serving/docstring.py": f'class Run:\n    id = ""\n    """{ODD}."""\n',
     "conductor/none.py": 'limit = None\n"""Limit of the text, in tokens. None: no limit."""\n',

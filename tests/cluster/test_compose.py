@@ -17,10 +17,44 @@ from tests.prometheus import promtool
 FOLDER = ROOT / "cluster" / "compose"
 Data = dict[str, Any]
 
+# Fields that the file may use. All but `name` were checked by the JSON Schema of docker-compose 1.29.2 (Debian 12), and `name` is in the
+# newer schema/compose-spec.json of compose-spec/compose-spec (2026-12-01). Compose rejects fields that it does not know.
+TOP = {"name", "services", "volumes"}
+SERVICE = {
+    "cap_drop", "command", "depends_on", "env_file", "environment", "healthcheck", "image", "init", "logging", "mem_limit",
+    "ports", "restart", "security_opt", "shm_size", "stop_grace_period", "volumes",
+}  # fmt: skip
+HEALTH = {"interval", "retries", "start_period", "test", "timeout"}
+
 
 @pytest.fixture(scope="module")
 def compose() -> Data:
     return yaml.safe_load((FOLDER / "compose.yaml").read_text())
+
+
+def test_the_compose_file_has_only_fields_of_the_compose_specification(compose: Data) -> None:
+    assert compose.keys() == TOP
+    for each in compose["services"].values():
+        assert each.keys() <= SERVICE
+        assert each["healthcheck"].keys() <= HEALTH
+        assert each["logging"].keys() == {"driver", "options"}
+
+
+def test_every_service_has_a_memory_limit_of_at_least_twice_its_shared_memory(compose: Data) -> None:
+    for each in compose["services"].values():
+        assert megabytes(each["mem_limit"]) >= 2 * megabytes(each.get("shm_size", "0mb"))
+
+
+def megabytes(size: str) -> int:
+    number, unit = re.fullmatch(r"(\d+)(mb|gb?)", size).groups()  # pyright: ignore[reportOptionalMemberAccess]
+    return int(number) * (1 if unit == "mb" else 1024)
+
+
+def test_prometheus_and_jaeger_get_no_secrets(compose: Data) -> None:
+    for name in ("prometheus", "jaeger"):
+        service = compose["services"][name]
+        assert "env_file" not in service
+        assert "${" not in str(service)
 
 
 def test_services_wait_until_their_dependencies_are_healthy(compose: Data) -> None:

@@ -3,7 +3,6 @@ fields, and the RayService by KubeRay's field names, the autoscaler in Ray's whe
 """
 
 import copy
-import json
 import re
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from pathlib import Path
@@ -19,6 +18,9 @@ from serving.settings.settings import load
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "cluster" / "kubernetes" / "gpu"
 Data = dict[str, Any]
+SECURE = {
+    "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]},
+}  # fmt: skip
 
 # KubeRay's fields that a RayService may have: `json` tags of RayServiceSpec,
 # ClusterUpgradeOptions, RayClusterSpec, AuthOptions, GcsFaultToleranceOptions, RedisCredential,
@@ -213,12 +215,43 @@ def test_no_container_runs_as_root_and_images_are_pinned(spec: Data) -> None:
         assert pod["securityContext"]["runAsNonRoot"]
         assert pod["securityContext"]["runAsUser"] > 0
         for each in pod["containers"]:
-            assert each["securityContext"]["allowPrivilegeEscalation"] is False
-            assert re.search(r":\d+\.\d+\.\d+(-\w+)?$", each["image"])
+            assert each["securityContext"] == SECURE
+            pinned = r":\d+\.\d+\.\d+(-\w+@sha256:[0-9a-f]{64})?$"
+            assert re.search(pinned, each["image"]), "the example sets the digest of our image"
             assert (
                 each["resources"]["requests"]["memory"] == each["resources"]["limits"]["memory"]
                 or "redis" in each["image"]
             )
+
+
+def test_pods_write_only_to_volumes_because_their_root_is_read_only(spec: Data) -> None:
+    options = spec["rayClusterConfig"]["autoscalerOptions"]
+    assert options["securityContext"] == SECURE
+    for group in groups(spec):
+        one = container(group)
+        places = {mount["mountPath"] for mount in one["volumeMounts"]}
+        assert {"/tmp", "/home/ray/.cache"} <= places, "Ray's session and HAProxy; caches"
+        if "nvidia.com/gpu" in one["resources"]["limits"]:
+            compiled = {"/models", "/home/ray/.config", "/home/ray/.triton", "/home/ray/.nv"}
+            assert compiled <= places, "weights, vLLM's folder, and the caches of compiled kernels"
+        assert one["resources"]["limits"]["ephemeral-storage"], "it limits the volume"
+        volumes = {each["name"] for each in group["template"]["spec"]["volumes"]}
+        assert {mount["name"] for mount in one["volumeMounts"]} == volumes
+    head = {each["name"] for each in groups(spec)[0]["template"]["spec"]["volumes"]}
+    assert {mount["name"] for mount in options["volumeMounts"]} <= head, "the autoscaler is in the head's pod"
+
+
+def test_only_the_head_has_a_token_of_the_kubernetes_api(spec: Data) -> None:
+    pods = {group.get("groupName", "head"): group["template"]["spec"] for group in groups(spec)}
+    assert {name for name, pod in pods.items() if pod["automountServiceAccountToken"]} == {"head"}
+
+
+def test_every_pod_names_the_port_of_its_metrics(spec: Data) -> None:
+    for group in groups(spec):
+        port = group["rayStartParams"]["metrics-export-port"]
+        assert {"name": "metrics", "containerPort": int(port)} in container(group)["ports"]
+        scraped = group["template"]["metadata"]["annotations"]
+        assert scraped == {"prometheus.io/scrape": "true", "prometheus.io/port": port}
 
 
 def test_gpu_pods_request_gpus_tolerate_their_nodes_and_persist_weights(spec: Data) -> None:
@@ -262,14 +295,39 @@ def test_no_service_is_exposed_outside_the_cluster(spec: Data) -> None:
         for each in documents("support.yaml")
         if each["kind"] == "NetworkPolicy"
     }
-    open_ports = {
-        port["port"]
-        for rule in policies["podium"]["ingress"]
-        if rule["from"] == [{"namespaceSelector": {}}]
-        for port in rule["ports"]
+    assert callers(policies["podium"]) == {
+        8000: {
+            "traefik",
+            "podSelector gateway.networking.k8s.io/gateway-name",
+            "podSelector kuberay-operator",
+        },
+        9091: {"monitoring"},
+        8265: {"podSelector kuberay-operator"},
+        None: {"podSelector podium"},
     }
-    assert open_ports == {8000, 9091}
-    assert "8265" not in json.dumps(policies["podium-redis"])
+    assert callers(policies["podium-redis"]) == {6379: {"podSelector podium"}}
+
+
+def callers(policy: Data) -> dict[int | None, set[str]]:
+    """Return who may open connections to each port of a policy's pods: a namespace, or the label of a pod.
+
+    None stands for all ports.
+    """
+    names: dict[int | None, set[str]] = {}
+    for rule in policy["ingress"]:
+        for port in rule.get("ports", [{"port": None}]):
+            names.setdefault(port["port"], set()).update(map(_caller, rule["from"]))
+    return names
+
+
+def _caller(peer: Data) -> str:
+    if "podSelector" in peer:
+        chosen = peer["podSelector"]
+        (label,) = chosen.get("matchLabels", {}).values() or [
+            each["key"] for each in chosen["matchExpressions"]
+        ]
+        return f"podSelector {label}"
+    return peer["namespaceSelector"]["matchLabels"]["kubernetes.io/metadata.name"]
 
 
 def may_call(policies: list[Data], labels: Data, address: str, port: int) -> bool:

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 import yaml
 
+from serving.api.route_access import ROUTES, Who
 from serving.settings.settings import parse
-from tests.cluster.test_kuberay import INSIDE, may_call
+from tests.cluster.test_kuberay import INSIDE, SECURE, callers, groups, may_call
 from tests.conftest import ROOT
 
 FOLDER = ROOT / "cluster" / "kubernetes"
@@ -38,9 +39,28 @@ def render(folder: Path) -> str:
     return ended.stdout
 
 
-def rendered(name: str) -> dict[tuple[str, str], Data]:
-    objects = [each for each in yaml.safe_load_all(render(FOLDER / name)) if each]
+def rendered(name: str, within: Path = FOLDER) -> dict[tuple[str, str], Data]:
+    objects = [each for each in yaml.safe_load_all(render(within / name)) if each]
     return {(each["kind"], each["metadata"]["name"]): each for each in objects}
+
+
+def edit(name: str, into: Path, *changes: tuple[str, str]) -> Path:
+    """Copy the folder, replace texts in an example's kustomization, and return the copy."""
+    copied = shutil.copytree(FOLDER, into / "kubernetes")
+    file = copied / name / "kustomization.yaml"
+    text = file.read_text()
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    file.write_text(text)
+    return copied
+
+
+def pods_of_ours(name: str, objects: dict[tuple[str, str], Data]) -> list[Data]:
+    """Return the templates of the pods that run our image."""
+    if name == "example-api":
+        return [objects["Deployment", "podium"]["spec"]["template"]]
+    return [group["template"] for group in groups(objects["RayService", "podium"]["spec"])]
 
 
 def model(kind: str) -> Any:
@@ -70,16 +90,15 @@ def test_an_examples_values_apply_to_every_object(name: str, tmp_path: Path) -> 
     assert {each["metadata"]["namespace"] for each in objects.values()} == {"podium"}
     ingress = objects["Ingress", "podium"]["spec"]
     assert ingress["tls"][0]["hosts"] == [ingress["rules"][0]["host"]] == ["podium.example.com"]
-    shutil.copytree(FOLDER, tmp_path / "kubernetes")
-    file = tmp_path / "kubernetes" / name / "kustomization.yaml"
-    file.write_text(
-        file.read_text()
-        .replace("newTag: 0.2.0", "newTag: 9.9.9")
-        .replace("newName: registry.example.com", "newName: mirror:5000/ours")
-        .replace("podium.example.com", "ask.example.org")
-        .replace("namespace: podium", "namespace: other")
+    copied = edit(
+        name,
+        tmp_path,
+        ("newTag: 0.2.0", "newTag: 9.9.9"),
+        ("newName: registry.example.com", "newName: mirror:5000/ours"),
+        ("podium.example.com", "ask.example.org"),
+        ("namespace: podium", "namespace: other"),
     )
-    text = render(file.parent)
+    text = render(copied / name)
     images = re.findall(r"image: (\S*podium\S*)", text)
     assert images
     assert {re.sub(r"-ray", "", each) for each in images} == {"mirror:5000/ours/podium:9.9.9"}
@@ -145,11 +164,34 @@ def test_no_container_runs_as_root_or_gains_privileges(router: Data) -> None:
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     assert not pod["automountServiceAccountToken"]
     for each in (*pod["initContainers"], *pod["containers"]):
-        assert each["securityContext"] == {
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"]},
-        }
+        assert each["securityContext"] == SECURE
+        assert each["resources"]["requests"]["cpu"]
         assert each["resources"]["limits"]["memory"]
+
+
+def test_routers_write_only_to_volumes_because_their_root_is_read_only(router: Data) -> None:
+    pod = router["template"]["spec"]
+    image = (ROOT / "cluster" / "Dockerfile").read_text()
+    folders = set(re.findall(r"^ +(?:HOME|XDG_DATA_HOME)=(\S+)", image, re.MULTILINE))
+    assert len(folders) == 1, "the folder of logs and caches"
+    for each in (*pod["initContainers"], *pod["containers"]):
+        assert folders | {"/tmp"} <= {mount["mountPath"] for mount in each["volumeMounts"]}
+    assert all(
+        each["emptyDir"]["sizeLimit"] for each in pod["volumes"] if each["name"] in ("data", "tmp", "shm")
+    )
+
+
+def test_probes_call_public_routes_at_the_port_of_the_api(router: Data) -> None:
+    (container,) = router["template"]["spec"]["containers"]
+    paths = {
+        name: container[f"{name}Probe"]["httpGet"]["path"] for name in ("startup", "readiness", "liveness")
+    }
+    assert paths == {"startup": "/readyz", "readiness": "/readyz", "liveness": "/healthz"}
+    for name, path in paths.items():
+        assert ROUTES[f"GET {path}"].who is Who.PUBLIC
+        ask = container[f"{name}Probe"]["httpGet"]
+        assert ask["port"] == "serve"
+        assert ask["httpHeaders"] == [{"name": "Host", "value": "localhost"}], "http.hosts rejects others"
 
 
 def test_an_update_waits_for_runs_and_never_reduces_the_number_of_routers(router: Data) -> None:
@@ -161,6 +203,10 @@ def test_an_update_waits_for_runs_and_never_reduces_the_number_of_routers(router
     from cluster.local.server import STOP_WITHIN_S
 
     assert pod["terminationGracePeriodSeconds"] >= wait_s + STOP_WITHIN_S
+    settings = parse(
+        yaml.safe_load(rendered("example-api")["ConfigMap", "podium-settings"]["data"]["settings.yaml"])
+    )
+    assert settings.router.drain_s < STOP_WITHIN_S
 
 
 def test_the_schema_is_migrated_before_a_router_starts_and_only_online(router: Data) -> None:
@@ -196,3 +242,46 @@ def test_routers_can_call_only_the_internal_addresses_that_they_need(router: Dat
     assert may_call(example, labels, "10.20.30.40", 5432)
     assert not may_call(example, labels, "10.20.30.41", 5432)
     assert ip_address("10.20.30.40").is_private
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_only_the_namespaces_of_the_example_may_call_podium(name: str, tmp_path: Path) -> None:
+    ports = callers(rendered(name)["NetworkPolicy", "podium"]["spec"])
+    assert "traefik" in ports[8000]
+    assert ports[9091] == {"monitoring"}
+    copied = edit(name, tmp_path, (": traefik}}", ": edge}}"), (": monitoring}}", ": watch}}"))
+    other = callers(rendered(name, copied)["NetworkPolicy", "podium"]["spec"])
+    assert other[8000] == ports[8000] - {"traefik"} | {"edge"}
+    assert other[9091] == {"watch"}
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_commented_patch_adds_registry_credentials_to_every_pod_of_our_image(
+    name: str, tmp_path: Path
+) -> None:
+    comment = (
+        (FOLDER / name / "kustomization.yaml").read_text().partition("# Credentials of a private registry")[2]
+    )
+    _, block = comment.split("\n", 1)
+    copied = edit(name, tmp_path, (block, block.replace("  # ", "  ")))
+    pods = pods_of_ours(name, rendered(name, copied))
+    assert [pod["spec"]["imagePullSecrets"] for pod in pods] == [[{"name": "registry"}]] * len(pods)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_pod_monitor_selects_every_pod_and_names_its_metrics_port(name: str, tmp_path: Path) -> None:
+    objects = rendered(name, edit(name, tmp_path, ("# - ../pod-monitor", "- ../pod-monitor")))
+    monitor = objects["PodMonitor", "podium"]["spec"]
+    (endpoint,) = monitor["podMetricsEndpoints"]
+    for pod in pods_of_ours(name, objects):
+        assert monitor["selector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+        (container,) = pod["spec"]["containers"]
+        ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+        assert str(ports[endpoint["port"]]) == pod["metadata"]["annotations"]["prometheus.io/port"]
+    (scrape,) = yaml.safe_load((ROOT / "cluster" / "prometheus.yaml").read_text())["scrape_configs"]
+    assert endpoint["relabelings"] == [{"targetLabel": "job", "replacement": scrape["job_name"]}]
+    labels = {"sourceLabels": "source_labels"}
+    rules = [
+        {labels.get(key, key): value for key, value in each.items()} for each in endpoint["metricRelabelings"]
+    ]
+    assert rules == scrape["metric_relabel_configs"]
