@@ -19,10 +19,11 @@ import asyncio
 import logging
 import re
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import orjson
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from conductor.errors import BadTask, Overloaded, PodiumError, TooSlow, WrongContentType
 from conductor.run.record import Account
@@ -49,6 +50,7 @@ from serving.edge.checks import (
 )
 from serving.edge.decoding import FIELD, SERVED, decode, find_decoder
 from serving.edge.exchange import (
+    AT_ONCE_PATHS,
     BEHIND,
     EXCHANGE,
     LONG_S,
@@ -106,6 +108,10 @@ PROBE_HEADERS = (
 )
 """Headers after another method on a probe's path. Its body is not read, because open probes are not counted."""
 POLICY_VIOLATION = 1008
+READS_AT_ONCE, READ_TURN_S = 8, 1.0
+"""Number of GET requests that Serve's proxy passes on at once, each until its response begins or this many
+seconds have passed. Serve needs milliseconds for each, and thousands at once would delay runs and probes.
+"""
 LOOKS = 6
 """Number of progress checks of each response within `limits.unread_s`."""
 Headers = Sequence[tuple[bytes, bytes]]
@@ -146,7 +152,7 @@ class Edge:
         self._load_warning = SparseWarning(
             "Event loop overloaded; its iterations take more than %g s. Rejected %d requests since the start"
         )
-        self._decoding = asyncio.Lock()
+        self._decoding, self._reads = asyncio.Lock(), asyncio.Semaphore(READS_AT_ONCE)
         self._exchanges = set[HttpExchange]()
         self._timer: asyncio.TimerHandle | None = None
 
@@ -159,7 +165,10 @@ class Edge:
         exchange = HttpExchange(scope, receive, send)
         if router is None:
             if await self._admit(scope, exchange):
-                await self._app(scope, exchange.receive, exchange.send if exchange.added_headers else send)
+                send = exchange.send if exchange.added_headers else send
+                if scope["method"] != "GET" or scope["path"] in AT_ONCE_PATHS:
+                    return await self._app(scope, exchange.receive, send)
+                await self._pass_read(scope, exchange.receive, send)
             return None
         is_counted = scope["path"] not in PROBES
         scope[EXCHANGE] = exchange
@@ -181,6 +190,23 @@ class Edge:
             exchange.task = None
             del scope[EXCHANGE]
         return None
+
+    async def _pass_read(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a GET request on when it has a place, which it keeps until its response begins."""
+        await self._reads.acquire()
+        place = ExitStack()
+        place.callback(self._reads.release)
+        timer = asyncio.get_running_loop().call_later(READ_TURN_S, place.close)
+
+        async def send_in_place(message: Message) -> None:
+            place.close()
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_in_place)
+        finally:
+            timer.cancel()
+            place.close()
 
     def _look(self) -> None:
         """Drop clients that do not read their responses, and repeat this while any request is open."""

@@ -4,8 +4,11 @@ import asyncio
 import contextlib
 import gc
 import json
+import os
 import socket
 import struct
+import subprocess
+import sys
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -15,7 +18,6 @@ import pytest
 import uvicorn
 
 from conductor.errors import TooLarge, TooSlow
-from serving.api import edge_hook as hook
 from serving.api.app import build_api
 from serving.api.dialect import Dialects
 from serving.api.dialects.table import DIALECTS
@@ -23,7 +25,7 @@ from serving.edge.checks import MOST_PICTURES, BodyBound, check_text, read_body
 from serving.edge.exchange import WaitingRoom
 from serving.edge.middleware import Edge
 from serving.edge.policy import HttpPolicy
-from serving.edge.protocol import EdgeProtocol, ReaderProtocol, guard_protocol
+from serving.edge.protocol import EdgeProtocol, guard_protocol
 from serving.pool import build_pool
 from serving.sessions.service import Service
 from serving.settings.settings import Settings, parse
@@ -338,27 +340,37 @@ async def test_too_many_messages_are_rejected() -> None:
         assert (many.status_code, many.json()["error"]["param"]) == (400, "messages")
 
 
-def test_uvicorn_uses_the_edge_protocol_in_the_proxy_process(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    protocols = dict(uvicorn.config.HTTP_PROTOCOLS)
-    monkeypatch.setattr(uvicorn.config, "HTTP_PROTOCOLS", protocols)
-    monkeypatch.setattr(uvicorn.config, "WS_PROTOCOLS", dict(uvicorn.config.WS_PROTOCOLS))
-    monkeypatch.setenv(
-        "PODIUM_EDGE", HttpPolicy.of(parse(team(http={"max_header_bytes": 2048}))).model_dump_json()
-    )
-    (middleware,) = hook.in_proxy()
+PROCESS = """
+import asyncio, gc
+import uvicorn
+from serving.api import edge_hook as hook
+from serving.edge.middleware import Edge
+from serving.edge.protocol import ReaderProtocol
+
+def protocols():
     config = uvicorn.Config(lambda: None, factory=True)  # as Ray Serve creates it
     config.load()
-    assert config.http_protocol_class.__name__ == "EdgeProtocol"
-    assert config.http_protocol_class.policy.max_header_bytes == 2048  # type: ignore[union-attr]
+    return config.http_protocol_class, config.ws_protocol_class
+
+async def main():
+    (middleware,) = hook.in_proxy()
+    protocol, _ = protocols()
+    assert protocol.__name__ == "EdgeProtocol" and protocol.policy.max_header_bytes == 2048
     assert middleware.cls is Edge
+    assert gc.get_freeze_count(), "the proxy returns memory, as routers do"
     assert hook.in_replica() == []
-    config = uvicorn.Config(lambda: None, factory=True)
-    config.load()
-    assert issubclass(config.http_protocol_class, ReaderProtocol)  # type: ignore[arg-type]
-    assert config.http_protocol_class.policy.max_header_bytes == 2048
-    assert config.ws_protocol_class is None  # the edge answers a handshake like any request
+    protocol, websocket = protocols()
+    assert issubclass(protocol, ReaderProtocol) and protocol.policy.max_header_bytes == 2048
+    assert websocket is None, "the edge answers a handshake like any request"
+
+asyncio.run(main())
+"""
+
+
+def test_uvicorn_uses_the_edge_protocol_in_the_processes_of_serve() -> None:
+    policy = HttpPolicy.of(parse(team(http={"max_header_bytes": 2048})))
+    environment = os.environ | {"PODIUM_EDGE": policy.model_dump_json()}
+    subprocess.run([sys.executable, "-c", PROCESS], env=environment, check=True, timeout=60)
 
 
 async def test_each_large_body_has_its_own_iteration_of_the_event_loop() -> None:

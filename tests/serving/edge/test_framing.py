@@ -21,7 +21,7 @@ from starlette.types import Receive, Scope, Send
 from serving.api.dialects.table import DIALECTS
 from serving.edge.checks import SERVE_FORMATS, SERVE_ID
 from serving.edge.exchange import WaitingRoom
-from serving.edge.middleware import UNREAD_BYTES, Edge
+from serving.edge.middleware import READS_AT_ONCE, UNREAD_BYTES, Edge
 from serving.edge.policy import HttpPolicy
 from serving.edge.protocol import (
     BYTES_PER_PIECE,
@@ -50,7 +50,7 @@ Base = type[EdgeProtocol]
 
 
 class Echo:
-    """App that answers with the headers and the body length, and delays `/v1/slow`."""
+    """App that answers with the headers and the body length. `/v1/slow` ends later, and `/v1/late` begins later."""
 
     def __init__(self) -> None:
         self.port = 0
@@ -67,6 +67,8 @@ class Echo:
                 break
         headers = {name.decode(): value.decode("latin-1") for name, value in scope["headers"]}
         self.requests.append((scope["path"], headers, length))
+        if scope["path"] == "/v1/late":
+            await self.go_on.wait()
         await send(
             {
                 "type": "http.response.start",
@@ -453,3 +455,17 @@ async def test_unfinished_bodies_count_in_bytes_before_the_application_sees_them
         for _, writer in streams:
             writer.transport.abort()
         await until(lambda: echo.room._bytes == 0)
+
+
+async def test_a_proxy_passes_few_reads_on_at_once_and_probes_and_runs_do_not_wait_for_them() -> None:
+    late = closing(HEALTH.replace(b"/healthz", b"/v1/late"))
+    async with listening(EdgeProtocol) as echo, asyncio.TaskGroup() as tasks:
+        for _ in range(2 * READS_AT_ONCE):
+            tasks.create_task(exchange(echo, late))
+        await until(lambda: len(echo.requests) >= READS_AT_ONCE, "passed on")
+        assert (await exchange(echo, closing(HEALTH)))[0] == 200
+        assert (await exchange(echo, closing(LENGTH % 2 + b"{}")))[0] == 200
+        paths = [path for path, _, _ in echo.requests]
+        assert paths == ["/v1/late"] * READS_AT_ONCE + ["/healthz", "/v1/echo"]
+        await until(lambda: len(echo.requests) == 2 * READS_AT_ONCE + 2, "their turns ended")
+        echo.go_on.set()
