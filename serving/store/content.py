@@ -280,8 +280,7 @@ def _numbers(value: Any) -> Any:
     for name in kind.__struct_fields__:
         if name not in fields:
             inner = getattr(value, name)
-            new_inner = _numbers(inner)
-            if new_inner is not inner:
+            if isinstance(inner, (tuple, Value)) and (new_inner := _numbers(inner)) is not inner:
                 fields[name] = new_inner
     return replace(value, **fields) if fields else value
 
