@@ -159,6 +159,10 @@ class RoundRobin(Generic[Item]):
     def __len__(self) -> int:
         return sum(map(len, self._items.values()))
 
+    def count(self, owner: str) -> int:
+        """Return the number of the owner's items."""
+        return len(self._items.get(owner, ()))
+
     def add(self, owner: str, item: Item, *, is_first: bool = False) -> None:
         """Add an item after the owner's other items, or before them if `is_first`."""
         items = self._items.setdefault(owner, deque())

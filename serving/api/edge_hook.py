@@ -6,7 +6,9 @@ the function returns.
 """
 
 import os
+import socket
 
+import uvicorn
 import uvicorn.config
 from starlette.middleware import Middleware
 
@@ -19,8 +21,22 @@ from serving.edge.policy import HttpPolicy
 from serving.edge.protocol import EdgeProtocol, ReaderProtocol, guard_protocol
 from serving.gc_tuning import trim_when_idle, tune_garbage_collection
 
+ACCEPTS = 64
+"""Number of connections that a server accepts in one iteration of the event loop. uvloop accepts one per listening
+socket, so that in a burst a probe would wait for thousands of iterations before it is accepted.
+"""
 FILES_PER_CONNECTION = 2
 """File descriptors per waiting connection. As many are needed for answers, and Ray needs files too."""
+
+
+class BurstServer(uvicorn.Server):
+    """Uvicorn's server with `ACCEPTS` copies of each listening socket."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start to accept connections."""
+        if sockets is not None:
+            sockets = [each for sock in sockets for each in (sock, *(sock.dup() for _ in range(1, ACCEPTS)))]
+        await super().startup(sockets)
 
 
 def in_proxy() -> list[Middleware]:
@@ -44,11 +60,14 @@ def in_replica() -> list[Middleware]:
 
 
 def _bound_connections(base: type[EdgeProtocol]) -> tuple[HttpPolicy, WaitingRoom]:
-    """Replace Uvicorn's protocol by a limited `base`, without WebSockets, which the edge answers with 426."""
+    """Replace Uvicorn's protocol by a limited `base`, without WebSockets, which the edge answers with 426, and its
+    server by a `BurstServer`.
+    """
     policy = HttpPolicy.from_environment(os.environ)
     room = WaitingRoom(
         min(policy.max_waiting, raise_file_limit() // FILES_PER_CONNECTION), policy.max_unfinished_bytes
     )
+    uvicorn.Server = BurstServer  # type: ignore[misc]
     uvicorn.config.WS_PROTOCOLS["auto"] = None
     uvicorn.config.HTTP_PROTOCOLS["auto"] = guard_protocol(policy, room, DIALECTS.error_body, base)  # type: ignore[assignment]
     return policy, room

@@ -48,6 +48,10 @@ STARTS = 8
 """Number of requests that a `StartQueue` starts in one iteration of the event loop. A read takes about 1 ms
 of CPU in 10 iterations, so that thousands of reads make an iteration about 10 ms long.
 """
+MOST_WAITING = 256
+"""Maximum number of requests of one sender in a `StartQueue`. It equals the number of reads that one key may have
+open with the default settings, so that a queue does not delay the others for seconds.
+"""
 TURNS, LONG_S, SHORT_S = 4, 0.25, 0.01
 """Rule for load shedding. A turn is one iteration of the event loop.
 
@@ -60,6 +64,9 @@ OPEN = 15 / 16
 LOG_EVERY_S = 10.0
 MAX_ONGOING, OPEN_RETRY_S = "router.max_ongoing_requests", 2.0
 TOO_MANY = f"This server has reached its limit of open requests ({MAX_ONGOING}). Try again soon."
+TOO_MANY_WAITING = (
+    f"Too many requests of this key or address are waiting ({MAX_ONGOING}). Send fewer at once."
+)
 BEHIND = "The CPU of this router is overloaded. Retry soon, or add routers (router.max_replicas)."
 READER = "podium.reader"
 AT_ONCE = struct.pack("ii", 1, 0)
@@ -68,6 +75,7 @@ EXCHANGE = "podium.exchange"
 """Key in an ASGI scope for its `HttpExchange` until the request ends. A line of a batch has none."""
 PIECE_BYTES = 65_536
 """Size of the pieces in which a response is sent."""
+Headers = Sequence[tuple[bytes, bytes]]
 
 
 @dataclass(slots=True, eq=False)
@@ -180,15 +188,20 @@ class StartQueue:
         self._n_left = STARTS
         """Number of requests that may still start in this iteration."""
 
-    def add(self, sender: str, start: Callable[[], None]) -> None:
-        """Call `start` for a sender, such as a key or an address, now or in a later iteration."""
+    def add(self, sender: str, start: Callable[[], None]) -> bool:
+        """Call `start` for a sender, such as a key or an address, now or in a later iteration. Return False, and do
+        not call it, if `MOST_WAITING` requests of the sender are waiting.
+        """
         if self._n_left == STARTS:
             asyncio.get_running_loop().call_soon(self._begin_iteration)
         if self._n_left and not self._waiting:
             self._n_left -= 1
             start()
-        else:
+        elif self._waiting.count(sender) < MOST_WAITING:
             self._waiting.add(sender, start)
+        else:
+            return False
+        return True
 
     def _begin_iteration(self) -> None:
         self._n_left = STARTS
@@ -245,6 +258,22 @@ def error_bytes(error: PodiumError, content: dict[str, Any], status: int | None 
         f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
     )
     return head.encode() + body
+
+
+async def send_response(send: Send, status: int, headers: Headers, body: bytes) -> None:
+    """Send a whole response with its length."""
+    length = (b"content-length", b"%d" % len(body))
+    await send({"type": "http.response.start", "status": status, "headers": [*headers, length]})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def send_error(
+    send: Send, error: PodiumError, content: dict[str, Any], more: Headers = (), status: int | None = None
+) -> None:
+    """Send the response for an error, with the headers of every error and `more`."""
+    headers = [(name.encode(), value.encode()) for name, value in errors.headers(error).items()]
+    headers += [(b"content-type", b"application/json"), *more]
+    await send_response(send, status or errors.row(error).status, headers, orjson.dumps(content))
 
 
 class Reader:

@@ -22,12 +22,10 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-import orjson
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from conductor.errors import BadTask, Overloaded, PodiumError, TooSlow, WrongContentType
 from conductor.run.record import Account
-from serving import errors
 from serving.edge.checks import (
     ASKED_HEADERS,
     ENCODING,
@@ -55,11 +53,14 @@ from serving.edge.exchange import (
     EXCHANGE,
     LONG_S,
     PROBES,
+    Headers,
     HttpExchange,
     SparseWarning,
     WaitingRoom,
     check_open,
     falls_behind,
+    send_error,
+    send_response,
 )
 from serving.edge.policy import UPLOAD, ErrorBody, HttpPolicy
 from serving.redaction.slices import turn
@@ -86,7 +87,6 @@ UNREAD_BYTES = 8192
 LARGE_BYTES = 262_144
 """Size above which a proxy passes bodies on one at a time, so that other tasks can run."""
 HEADER_NAMES = re.compile(r"^[A-Za-z0-9!#$%&'*+.^_`|~, \t-]{1,2000}$")
-JSON = (b"content-type", b"application/json")
 NO_WEBSOCKET = (
     "WebSocket is not supported. Send a POST request with `stream: true` to get a streamed response."
 )
@@ -94,8 +94,6 @@ UPGRADE_REQUIRED = 426
 UPGRADE_HEADERS = (
     (b"upgrade", b"HTTP/1.1"),
     (b"connection", b"upgrade, close"),
-    (b"x-should-retry", b"false"),
-    JSON,
 )
 """Headers after a WebSocket handshake, by which clients such as Codex use HTTP (RFC 9110, 15.5.22)."""
 PROBE_METHODS = ("GET", "HEAD")
@@ -103,8 +101,6 @@ METHOD_NOT_ALLOWED = 405
 PROBE_HEADERS = (
     (b"allow", b"GET, HEAD"),
     (b"connection", b"close"),
-    (b"x-should-retry", b"false"),
-    JSON,
 )
 """Headers after another method on a probe's path. Its body is not read, because open probes are not counted."""
 POLICY_VIOLATION = 1008
@@ -114,7 +110,6 @@ seconds have passed. Serve needs milliseconds for each, and thousands at once wo
 """
 LOOKS = 6
 """Number of progress checks of each response within `limits.unread_s`."""
-Headers = Sequence[tuple[bytes, bytes]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,16 +246,16 @@ class Edge:
                 exchange.added_headers = _allow(origin)
                 if method == "OPTIONS":
                     allowed = (b"access-control-allow-headers", _preflight_headers(fields))
-                    await _answer(exchange, 204, [*PREFLIGHT, allowed], b"")
+                    await send_response(exchange.send, 204, [*PREFLIGHT, allowed], b"")
                     return False
         if asks_for_websocket(fields):
-            await self._answer_error(
+            await self._refuse(
                 scope, exchange, BadTask(NO_WEBSOCKET, param="Upgrade"), UPGRADE_REQUIRED, UPGRADE_HEADERS
             )
             return False
         if scope["path"] in PROBES and method not in PROBE_METHODS:
             error = BadTask(f"{scope['path']} allows only GET and HEAD.", param="method")
-            await self._answer_error(scope, exchange, error, METHOD_NOT_ALLOWED, PROBE_HEADERS)
+            await self._refuse(scope, exchange, error, METHOD_NOT_ALLOWED, PROBE_HEADERS)
             return False
         if method == WITH_BODY or has_body(fields):
             await self._read_body(scope, fields, exchange, is_upload=is_upload)
@@ -315,21 +310,21 @@ class Edge:
         scope["headers"] = [each for each in scope["headers"] if each[0] not in (ENCODING, LENGTH)]
         scope["headers"].append((LENGTH, b"%d" % len(exchange.body)))
 
-    async def _refuse(self, scope: Scope, exchange: HttpExchange, error: PodiumError) -> None:
-        """Answer with the error. Close the connection if the rest of the request will not be read."""
-        headers = [(name.encode(), value.encode()) for name, value in errors.headers(error).items()]
-        headers.append(JSON)
-        if exchange.is_reading and isinstance(error, TooSlow | Overloaded):
-            headers.append((b"connection", b"close"))
-        if isinstance(error, WrongContentType) and error.param == FIELD:
-            headers.append((b"accept-encoding", SERVED.encode()))
-        await self._answer_error(scope, exchange, error, errors.row(error).status, headers)
-
-    async def _answer_error(
-        self, scope: Scope, exchange: HttpExchange, error: PodiumError, status: int, headers: Headers
+    async def _refuse(
+        self,
+        scope: Scope,
+        exchange: HttpExchange,
+        error: PodiumError,
+        status: int | None = None,
+        more: Headers = (),
     ) -> None:
-        body = orjson.dumps(self._error_body(error, scope["path"]))
-        await _answer(exchange, status, headers, body)
+        """Answer with the error. Close the connection if the rest of the request will not be read."""
+        if exchange.is_reading and isinstance(error, TooSlow | Overloaded):
+            more = (*more, (b"connection", b"close"))
+        if isinstance(error, WrongContentType) and error.param == FIELD:
+            more = (*more, (b"accept-encoding", SERVED.encode()))
+        content = self._error_body(error, scope["path"])
+        await send_error(exchange.send, error, content, more, status)
 
     def _log_evictions(self) -> None:
         if self._eviction_warning.log(self._room.evicted - self._n_evicted):
@@ -352,9 +347,3 @@ def _allow(origin: str) -> Headers:
         (b"access-control-expose-headers", EXPOSED.encode()),
         (b"vary", b"origin"),
     )
-
-
-async def _answer(exchange: HttpExchange, status: int, headers: Headers, body: bytes) -> None:
-    length = (LENGTH, b"%d" % len(body))
-    await exchange.send({"type": "http.response.start", "status": status, "headers": [*headers, length]})
-    await exchange.send({"type": "http.response.body", "body": body})

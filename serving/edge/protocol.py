@@ -29,7 +29,19 @@ from serving.edge.checks import (
     overload_error,
     read_fields,
 )
-from serving.edge.exchange import AT_ONCE_PATHS, READER, Reader, StartQueue, Ticket, WaitingRoom, error_bytes
+from serving.edge.exchange import (
+    AT_ONCE_PATHS,
+    MAX_ONGOING,
+    OPEN_RETRY_S,
+    READER,
+    TOO_MANY_WAITING,
+    Reader,
+    StartQueue,
+    Ticket,
+    WaitingRoom,
+    error_bytes,
+    send_error,
+)
 from serving.edge.policy import ErrorBody, HttpPolicy
 
 LINGER_S = 1.0
@@ -267,8 +279,13 @@ class EdgeProtocol(HttpToolsProtocol):
         # Requests that start a run are rejected if the event loop is overloaded, and the others wait.
         if cycle.scope["method"] == "POST" or cycle.scope["path"] in AT_ONCE_PATHS:
             start()
-        else:
-            self.starts.add(_sender(cycle.scope), start)
+        elif not self.starts.add(_sender(cycle.scope), start):
+            super()._start_asgi_task(cycle, self._reject_waiting)
+
+    async def _reject_waiting(self, scope: Any, receive: Any, send: Any) -> None:
+        """Answer 429 in place of the application, which takes a fifth of the CPU time."""
+        error = Overloaded(TOO_MANY_WAITING, param=MAX_ONGOING, retry_after_s=OPEN_RETRY_S)
+        await send_error(send, error, self.error_body(error, scope["path"]))
 
     def _release(self) -> None:
         if self._pending_cycle is not None and self._pending_cycle[0] is self.cycle:

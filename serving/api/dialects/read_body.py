@@ -31,6 +31,7 @@ Strings include field names, and brackets include those in text. Values are what
 separate. A body with a million tokens of text reaches a tenth of these counts. Ten times as many would block
 the event loop for too long.
 """
+_NO_MARKS = bytes(set(range(256)) - set(b'\\"{[,'))
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
 """Pattern of a JSON string. The last string of a body may be unterminated."""
 MOST_FAULTS = 1_000
@@ -144,10 +145,12 @@ class PartCount:
 
     def add(self, body: bytes) -> None:
         """Count the parts of `body` before it is parsed. Raise BadTask beyond a limit."""
-        self._strings += (body.count(b'"') - body.count(b'\\"')) // 2
-        self._brackets += body.count(b"{") + body.count(b"[")
+        marks = body.translate(None, _NO_MARKS)  # one pass instead of one for each mark
+        n_escaped = body.count(b'\\"') if b"\\" in marks else 0
+        self._strings += (marks.count(b'"') - n_escaped) // 2
+        self._brackets += marks.count(b"{") + marks.count(b"[")
         has_many = self._strings > MOST_STRINGS or self._brackets > MOST_BRACKETS
-        commas = 0 if has_many else body.count(b",")
+        commas = 0 if has_many else marks.count(b",")
         if self._values + commas > MOST_VALUES:
             commas = _STRING.sub(b"", body).count(b",")
         self._values += commas

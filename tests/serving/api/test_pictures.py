@@ -1,15 +1,19 @@
 """Pictures reach a worker, or the client or record says that they did not."""
 
 import asyncio
+import base64
 import json
+from contextlib import suppress
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from serving.api.dialects.chat.dialect import ChatDialect
 from serving.api.resolve import find_fetchers, resolve
 from serving.pool import build_pool
 from serving.settings.settings import parse
-from serving.workers.picture_urls import LOOK_UPS, public_hosts
+from serving.workers.picture_urls import LOOK_UPS, picture_url, public_hosts
 from tests.resolver import Names
 from tests.serving.api.served import ASK, Json, plan, scripted, served, step, team
 from tests.states import until
@@ -225,3 +229,15 @@ async def test_slow_look_ups_share_one_time_limit(monkeypatch: pytest.MonkeyPatc
         assert len(names.looked_up) <= LOOK_UPS + 4, "the others were not begun"
     finally:
         names.released.set()
+
+
+@given(st.text("Az09+/=-_ é", max_size=12) | st.binary().map(lambda data: base64.b64encode(data).decode()))
+@example("AAAA====")
+def test_exactly_the_pictures_in_padded_base64_are_accepted(content: str) -> None:
+    decoded = accepted = None
+    with suppress(ValueError):
+        decoded = base64.b64decode(content, validate=True)
+    with suppress(ValueError):
+        accepted = picture_url(f"DATA:image/jpg;Base64,{content}")
+    is_padded = decoded is not None and len(base64.b64encode(decoded)) == len(content)
+    assert accepted == (f"data:image/jpeg;base64,{content}" if is_padded else None)

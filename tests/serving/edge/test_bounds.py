@@ -341,8 +341,8 @@ async def test_too_many_messages_are_rejected() -> None:
 
 
 PROCESS = """
-import asyncio, gc
-import uvicorn
+import asyncio, gc, socket
+import uvicorn, uvloop
 from serving.api import edge_hook as hook
 from serving.edge.middleware import Edge
 from serving.edge.protocol import ReaderProtocol
@@ -363,7 +363,25 @@ async def main():
     assert issubclass(protocol, ReaderProtocol) and protocol.policy.max_header_bytes == 2048
     assert websocket is None, "the edge answers a handshake like any request"
 
-asyncio.run(main())
+    await accept_a_burst()
+
+async def accept_a_burst():
+    clients = 2 * hook.ACCEPTS
+    with socket.create_server(("127.0.0.1", 0), backlog=clients) as listener:
+        burst = [socket.create_connection(listener.getsockname()) for _ in range(clients)]
+        config = uvicorn.Config(lambda: None, factory=True, lifespan="off", log_config=None)
+        config.load()
+        server = uvicorn.Server(config)
+        server.lifespan = config.lifespan_class(config)
+        await server.startup([listener])
+        for _ in range(6):
+            await asyncio.sleep(0)
+        assert len(server.server_state.connections) == clients, "a probe would wait for each of them"
+        for client in burst:
+            client.close()
+        await server.shutdown([listener])
+
+uvloop.run(main())
 """
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.edge.exchange import STARTS, StartQueue, Ticket, WaitingRoom
+from serving.edge.exchange import MOST_WAITING, STARTS, StartQueue, Ticket, WaitingRoom
 from tests.serving.api.served import listening
 from tests.states import until
 
@@ -97,6 +97,32 @@ async def test_a_sender_does_not_wait_for_another_senders_reads() -> None:
         await asyncio.sleep(0)
     assert "other" in started
     assert len(started) == 4 * STARTS
+
+
+async def test_a_sender_with_too_many_waiting_reads_gets_a_429_and_keeps_its_connection() -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 204, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body", "body": b""})
+
+    async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> tuple[bytes, bytes]:
+        writer.write(b"GET /v1/workflows HTTP/1.1\r\nhost: localhost\r\nx-api-key: flood\r\n\r\n")
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0])
+        return head.split()[1], await reader.readexactly(length)
+
+    async with listening(app) as url:
+        port = int(url.rpartition(":")[2])
+        streams = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2 * MOST_WAITING)]
+        answers = [await asyncio.gather(*(ask(*stream) for stream in streams)) for _ in range(2)]
+        late = await ask(*streams[-1])
+        for _, writer in streams:
+            writer.close()
+    for each in answers:
+        statuses = Counter(status for status, _ in each)
+        assert set(statuses) == {b"204", b"429"}
+        assert statuses[b"204"] >= MOST_WAITING
+    assert all(b"router.max_ongoing_requests" in body for status, body in answers[1] if status == b"429")
+    assert late == (b"204", b"")
 
 
 async def test_a_probe_and_a_post_overtake_a_burst_of_reads() -> None:

@@ -16,7 +16,7 @@ from conductor.model.messages import File, Image, Part, Text, ToolCall, ToolResu
 from serving.api.attachments import NO_ADDRESS, file_by_id, one_line, to_file
 from serving.api.dialects.chat.tools import CalledName
 from serving.api.dialects.read_body import LenientModel, MarkFields
-from serving.workers.picture_urls import picture_url, plain_media_type
+from serving.workers.picture_urls import inline_url, plain_media_type
 
 MOST_BLOCKS = 2048
 """Maximum number of blocks in a message, as in a chat."""
@@ -73,8 +73,8 @@ class Base64Source(LenientModel):
 
     @cached_property
     def url(self) -> str:
-        """The picture as a `data:` URL. Checking a large one takes a tenth of a second."""
-        return picture_url(f"data:{self.media_type};base64,{self.data}")
+        """The picture as a `data:` URL. Checking 19 MB takes 20 ms."""
+        return inline_url(self.media_type, self.data)
 
     @model_validator(mode="after")
     def _holds_a_picture(self) -> "Base64Source":
