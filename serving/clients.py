@@ -58,6 +58,7 @@ def build_client(
                 worker.adapter,
                 calls_tools=bool(calls_tools(worker, settings)),
                 patience=Patience(worker.stall_timeout_s, worker.first_token_timeout_s),
+                whole_sentences=worker.whole_sentences,
             )
         case OpenAISettings():
             from serving.workers.openai import OpenAIWorker

@@ -100,6 +100,9 @@ class VllmSettings(WorkerBase):
     )
     """Operations that the worker serves. `chat` is for chats. `text_completion` is for `/v1/completions`, and
     sends the prompt unchanged."""
+    whole_sentences: bool = False
+    """Whether an answer that reaches its limit of tokens ends with its last complete sentence or line. The text of
+    the last quarter of its tokens then arrives by sentences. Tool calls, JSON and code are not affected."""
     stall_timeout_s: float | None = Field(default=None, gt=0)
     """Maximum time between two tokens, in seconds. After this time, the call fails, and the engine aborts it.
     If null, the limit is 120. For requests of the priority `batch`, which yield to all others, it is 600. If

@@ -23,6 +23,7 @@ from serving.workers.cache_marks import conversation_in_cache
 from serving.workers.chat_tools import messages_json, tools_json
 from serving.workers.native_turns import Origin
 from serving.workers.stall_timer import USUAL, Patience
+from serving.workers.whole_sentences import is_prose, whole_sentences
 from serving.workers.wire_tools import WireTools
 
 
@@ -135,6 +136,7 @@ class VllmWorker:
         model: name of the model and its adapter, for the record.
         calls_tools: whether the engine parses tool calls. If not, no tools are offered, and earlier tool
             calls in the conversation become text.
+        whole_sentences: whether an answer that reaches its limit ends with a whole sentence.
     """
 
     def __init__(
@@ -146,8 +148,10 @@ class VllmWorker:
         adapter: str | None = None,
         calls_tools: bool = False,
         patience: Patience = USUAL,
+        whole_sentences: bool = False,
     ) -> None:
         self._origin, self._calls_tools, self._patience = Origin(name, model), calls_tools, patience
+        self._whole_sentences = whole_sentences
         self._name, self._model, self._engine = name, model, engine
         self.price, self._adapter = price, adapter
 
@@ -156,7 +160,10 @@ class VllmWorker:
         return self._name
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
-        return open_reply(self._name, self._model, self._deltas(call), self.price)
+        deltas, most = self._deltas(call), call.sampling.max_output_tokens
+        if self._whole_sentences and most and is_prose(call):
+            deltas = whole_sentences(deltas, most)
+        return open_reply(self._name, self._model, deltas, self.price)
 
     async def _deltas(self, call: Call) -> AsyncGenerator[Delta]:
         tools = self._tools(call)

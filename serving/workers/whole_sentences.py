@@ -1,0 +1,50 @@
+"""Answers that end with a whole sentence although their model reached its limit of tokens.
+
+Small models often write until their limit, and stop within a sentence. The last quarter of such an answer is held back
+until a sentence or a line is complete, and the incomplete rest is dropped. Usage and cost still count all tokens.
+"""
+
+import re
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from msgspec.structs import replace
+
+from conductor.model.call import Call
+from conductor.model.reply import Delta, FinishReason
+
+LEAST_HELD_TOKENS = 32
+END = re.compile(r"""[.!?…]["'”’)\]]*(?=\s)|\n""")
+"""End of a sentence or a line. A number such as 3.14 and an abbreviation without a space are none."""
+LAST_END = re.compile(END.pattern.replace(r"\s", r"\s|$"))
+"""The same at the end of the answer, where a period may be the last character."""
+FENCE = "```"
+
+
+def is_prose(call: Call) -> bool:
+    """Return whether the answer is plain text, so that a part of it may be dropped."""
+    is_bound = call.grammar or call.answer_format or call.tools or call.prefix
+    return not is_bound and call.sampling.options.top_logprobs is None
+
+
+async def whole_sentences(deltas: AsyncGenerator[Delta], most_tokens: int) -> AsyncGenerator[Delta]:
+    """Yield `deltas`, without an incomplete last sentence if the answer is cut off at `most_tokens`.
+
+    An answer without a complete sentence in its last quarter, or with an open code block, is left as it is.
+    """
+    held, n_fences, has_ended = "", 0, False
+    first_held = most_tokens - max(LEAST_HELD_TOKENS, most_tokens // 4)
+    async with aclosing(deltas):
+        async for delta in deltas:
+            text, is_cut = held + delta.text, delta.finish is FinishReason.LENGTH
+            is_near = delta.usage is not None and delta.usage.output_tokens > first_held
+            shown = text
+            if is_cut or (is_near and not delta.finish):
+                ends = [each.end() for each in (LAST_END if is_cut else END).finditer(text)]
+                has_ended = has_ended or bool(ends)
+                is_code = (n_fences + text.count(FENCE)) % 2 == 1
+                if not (is_cut and (is_code or not has_ended)):
+                    shown = text[: ends[-1]] if ends else ""
+            held = text[len(shown) :]
+            n_fences += shown.count(FENCE)
+            yield delta if shown == delta.text else replace(delta, text=shown)

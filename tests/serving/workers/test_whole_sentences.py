@@ -1,0 +1,111 @@
+"""An answer of a small model that reaches its limit of tokens ends with a whole sentence."""
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from conductor.model.call import AnswerFormat, Call, Sampling
+from conductor.model.messages import Message
+from conductor.model.reply import Delta, FinishReason
+from conductor.model.usage import Usage
+from serving.workers.vllm import Chunk, EngineCall, VllmWorker
+from serving.workers.whole_sentences import LEAST_HELD_TOKENS, whole_sentences
+
+CALL = Call((Message.of("user", "Tell me a story."),), sampling=Sampling(max_output_tokens=40))
+WORDS = st.sampled_from(["word ", "A", " is", ". ", ".", "! ", "\n", "3.14", "```", '."', " "])
+
+
+class Engine:
+    """Engine that generates one token in each chunk, until the answer ends or the call's limit is reached."""
+
+    def __init__(self, tokens: Sequence[str]) -> None:
+        self.tokens, self.is_open = tokens, False
+
+    async def generate(self, call: EngineCall, waiting: object = None) -> AsyncGenerator[Chunk]:
+        most = call.max_tokens or len(self.tokens)
+        is_cut, tokens = len(self.tokens) > most, self.tokens[:most]
+        self.is_open = True
+        try:
+            for number, token in enumerate(tokens, 1):
+                finish = ("length" if is_cut else "stop") if number == len(tokens) else None
+                yield Chunk(token, "", finish, 7, 0, number, 0)
+        finally:
+            self.is_open = False
+
+    async def ready(self, adapters: Sequence[str] = ()) -> bool:
+        return True
+
+    async def load(self, adapter: str) -> None:
+        pass
+
+
+async def read(tokens: Sequence[str], call: Call = CALL, whole: bool = True) -> list[Delta]:
+    async with VllmWorker("w", "m", Engine(tokens), whole_sentences=whole).open(call) as reply:
+        return [delta async for delta in reply]
+
+
+def text_of(deltas: Sequence[Delta]) -> str:
+    return "".join(delta.text for delta in deltas)
+
+
+STORY = [*["a "] * 30, "b", ". ", *["c "] * 20]
+
+
+async def test_a_cut_answer_ends_with_its_last_sentence_and_says_that_it_was_cut() -> None:
+    deltas = await read(STORY)
+    assert text_of(deltas) == "a " * 30 + "b."
+    assert deltas[-1].finish is FinishReason.LENGTH
+    assert deltas[-1].usage == Usage(7, 40)
+
+
+async def test_the_beginning_of_an_answer_arrives_token_by_token() -> None:
+    n_free = CALL.sampling.max_output_tokens or 0
+    n_free -= LEAST_HELD_TOKENS
+    assert [delta.text for delta in (await read(STORY))[:n_free]] == ["a "] * n_free
+
+
+@pytest.mark.parametrize(
+    "tokens",
+    [
+        ["word "] * 50,
+        ["```", *["x = 1\n"] * 50],
+        ["One. ", *["A whole sentence. "] * 38],
+    ],
+    ids=["no sentence ends", "open code block", "not cut"],
+)
+async def test_other_answers_are_not_shortened(tokens: list[str]) -> None:
+    assert text_of(await read(tokens)) == "".join(tokens[:40])
+
+
+async def test_only_the_workers_that_are_set_to_it_and_only_prose_are_shortened() -> None:
+    whole = "".join(STORY[:40])
+    as_json = replace(CALL, answer_format=AnswerFormat({"type": "object"}))
+    assert text_of(await read(STORY, whole=False)) == whole
+    assert text_of(await read(STORY, as_json)) == whole
+
+
+@given(st.lists(WORDS, min_size=1, max_size=60), st.integers(1, 50))
+async def test_what_is_shown_is_a_beginning_of_the_answer_and_complete_unless_it_was_cut(
+    tokens: list[str], most: int
+) -> None:
+    deltas = await read(tokens, replace(CALL, sampling=Sampling(max_output_tokens=most)))
+    shown, all_of_it = text_of(deltas), "".join(tokens[:most])
+    assert all_of_it.startswith(shown)
+    assert len(deltas) == len(tokens[:most])
+    if len(tokens) <= most:
+        assert shown == all_of_it
+    elif shown != all_of_it:
+        assert shown.endswith(("\n", ".", "!", '."'))
+
+
+async def test_closing_the_answer_closes_the_call() -> None:
+    engine = Engine(STORY)
+    deltas = VllmWorker("w", "m", engine)._deltas(CALL)
+    async with aclosing(whole_sentences(deltas, 40)) as answer:
+        await anext(answer)
+        assert engine.is_open
+    assert not engine.is_open
