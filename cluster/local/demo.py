@@ -11,7 +11,7 @@ from cluster.local.environment import serve_environment
 from cluster.local.serve import ServerOptions, stop_on_signals
 from podium.command_line.program import Program
 
-QUESTION = "What is the capital of Peru, and what is 17 % of 2,450?"
+QUESTION = "First: what is the capital of Kenya? Second: convert 100 km to miles. Then list both answers."
 main = Program("podium demo")
 
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from conductor.model.call import Call
 from conductor.model.reply import Delta, FinishReason
 
-LEAST_HELD_TOKENS = 32
+LEAST_TOKENS = 32
 END = re.compile(r"""[.!?…]["'”’)\]]*(?=\s)|\n""")
 """End of a sentence or a line. A number such as 3.14 and an abbreviation without a space are none."""
 LAST_END = re.compile(END.pattern.replace(r"\s", r"\s|$"))
@@ -32,12 +32,12 @@ async def whole_sentences(deltas: AsyncGenerator[Delta], most_tokens: int) -> As
 
     An answer without a complete sentence in its last quarter, or with an open code block, is left as it is.
     """
-    held, n_fences, has_ended = "", 0, False
-    first_held = most_tokens - max(LEAST_HELD_TOKENS, most_tokens // 4)
+    rest, n_fences, has_ended = "", 0, False
+    first_late = most_tokens - max(LEAST_TOKENS, most_tokens // 4)
     async with aclosing(deltas):
         async for delta in deltas:
-            text, is_cut = held + delta.text, delta.finish is FinishReason.LENGTH
-            is_near = delta.usage is not None and delta.usage.output_tokens > first_held
+            text, is_cut = rest + delta.text, delta.finish is FinishReason.LENGTH
+            is_near = delta.usage is not None and delta.usage.output_tokens > first_late
             shown = text
             if is_cut or (is_near and not delta.finish):
                 ends = [each.end() for each in (LAST_END if is_cut else END).finditer(text)]
@@ -45,6 +45,6 @@ async def whole_sentences(deltas: AsyncGenerator[Delta], most_tokens: int) -> As
                 is_code = (n_fences + text.count(FENCE)) % 2 == 1
                 if not (is_cut and (is_code or not has_ended)):
                     shown = text[: ends[-1]] if ends else ""
-            held = text[len(shown) :]
+            rest = text[len(shown) :]
             n_fences += shown.count(FENCE)
             yield delta if shown == delta.text else replace(delta, text=shown)

@@ -15,7 +15,8 @@ import { Alert, Empty, PageHead } from "../parts/ui";
 import { RunView } from "./run";
 
 /** Questions that the bundled team answers well. Its small models fail at plans of several steps. */
-const EXAMPLES = ["Which planet is the largest?", "What day of the week was 20 July 1969?", "A train leaves at 14:35 and arrives at 17:10. How long does it take?"];
+// The bundled conductor plans two parallel steps for the third example, and a check for the fourth.
+const EXAMPLES = ["Which planet is the largest?", "What day of the week was 20 July 1969?", "First: what is the capital of Kenya? Second: convert 100 km to miles. Then list both answers.", "What is 17 % of 2,450? Verify it."];
 
 const EFFORTS = ["none", "low", "medium", "high", "max"];
 

@@ -16,7 +16,7 @@ from serving.workers.programs.process import NotForProgram
 from serving.workers.programs.program import ProgramWorker
 from serving.workers.programs.question import MOST_CHARS, PlainQuestion, QuestionTexts, read_question
 from serving.workers.programs.rules import pattern
-from serving.workers.programs.text_tools import TextTools
+from serving.workers.programs.text_tools import JOIN, TextTools
 from serving.workers.programs.units import UnitConverter
 from serving.workers.programs.words import Dictionary
 
@@ -76,8 +76,17 @@ _ABOUT_TEAM = pattern(
     r"|(?:what are )?(?:your|the team's) (?:abilities|capabilities|skills)|help|what do you (?:do|know)|what can i ask(?: you)?"
 )
 _PARTS = re.compile(
-    rf"(?:,|[.?!;]|)\s+(?:and|also|and also|then|and then)[,:]?\s+(?={_ASKS}\b|{_ORDERS}\b)|[.?!;]\s+",
+    rf"(?:,|[.?!;]|)\s+(?:and|also|and also|then|and then)[,:]?\s+(?={_ASKS}\b|{_ORDERS}\b)|,\s+(?={_ORDERS}\b)|[.?!;]\s+",
     re.IGNORECASE,
+)
+
+
+_LABEL = re.compile(
+    r"^(?:first(?:ly)?|second(?:ly)?|third(?:ly)?|next|then|finally|lastly|at the end)\s*[:,]?\s+(?:of all,? )?",
+    re.IGNORECASE,
+)
+_COUNT = pattern(
+    r"(?:i have )?(?:two|three|2|3|several|a few|some) (?:things|questions|requests|tasks)(?: for you)?"
 )
 
 
@@ -118,7 +127,8 @@ class Guide(ProgramWorker):
 
     def _answers(self, question: PlainQuestion) -> list[str]:
         """Return the answer to each part of the question, or nothing if the programs do not answer all parts."""
-        parts = [part for part in _PARTS.split(question.text) if part.strip()]
+        parts = [_LABEL.sub("", part.strip()) for part in _PARTS.split(question.text)]
+        parts = [part for part in parts if part and not (JOIN.fullmatch(part) or _COUNT.fullmatch(part))]
         if not 2 <= len(parts) <= MOST_PARTS or len(question.raw) > MOST_CHARS:
             return []
         if any(refers_back(parts[:end]) for end in range(2, len(parts) + 1)):

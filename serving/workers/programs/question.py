@@ -40,6 +40,12 @@ _AFTER = re.compile(
     r"|(?:and )?(?:then )?(?:write|say|make|give me) (?:me )?(?:a|one) (?:short |full |complete )?sentence (?:about|with|for|of|on) (?:it|that|this|the (?:result|answer|number)))[\s.!?]*$",
     re.IGNORECASE,
 )
+_CHECK = re.compile(
+    r"(?:[.;?!,]\s*(?:and |then )?|\s+and (?:then )?|\s+--)(?:please )?(?:double[- ]?)?(?:check|verify)"
+    r"(?: (?:it|that|this|(?:the|your|this|that) (?:answer|result|sum|calculation)))?(?: (?:carefully|again|twice))?[\s.!?]*$",
+    re.IGNORECASE,
+)
+"""Wish for a check at the end of a question. Whoever checks the answer computes it again."""
 _CLOSING = re.compile(r"(?:[ .?;,]|(?<![\d)])!)+$")
 """Punctuation at the end of a question, except for the sign of a factorial."""
 _BRIEF = re.compile(
@@ -72,6 +78,7 @@ _GUESS = re.compile(
 """The user's own guess after an open question, which the answer confirms or corrects."""
 _ASKS = (
     (re.compile(r"^(?:what|wat)(?:'s|s) ", re.IGNORECASE), "what is "),
+    (re.compile(r"^do (?=\d)", re.IGNORECASE), "what is "),
     (re.compile(r"^(who|where|when|how)'s ", re.IGNORECASE), r"\1 is "),
     (
         re.compile(
@@ -140,7 +147,7 @@ def _without_politeness(text: str) -> str:
         text = text[before.end() :] if before and before.end() < len(text) else text
     for _ in range(3):
         text = text if text.endswith("...") else _CLOSING.sub("", text)
-        shorter = _AFTER.sub("", text)
+        shorter = _CHECK.sub("", _AFTER.sub("", text))
         text = shorter if " " in shorter else text
     return text
 

@@ -6,7 +6,7 @@ earlier step. The program must understand the whole command. The text may be any
 
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from serving.workers.programs.date_text import MONTHS, WEEKDAYS
@@ -331,6 +331,16 @@ RULES: tuple[tuple[re.Pattern[str], Callable[[Command], str]], ...] = (
 )  # fmt: skip
 
 
+JOIN = pattern(
+    r"(?:(?:then|and|finally|at the end),? )*(?:list|show|give|write(?: down)?|put|combine|merge|join|sum(?: up)?|summari[sz]e|state|report"
+    r"|repeat|name|bring|use|mention)(?: me)?(?: up)?(?: (?P<sentence>(?:a|one|a single|a short|one short) sentence (?:with|about|that (?:has|contains|names|mentions))))?"
+    r" (?:(?:them )?both|all(?: (?:two|three|four))?|the (?:two|three|four)|them(?: all)?|these|everything|the)(?: of them)?"
+    r"(?: (?:answers?|results?|facts?|numbers?|parts?|values|outputs|things))?(?: above)?(?: together| up| below each other)?"
+    r"(?: (?:in|as|into|to) (?:(?P<one>(?:a|one|a single|a short|one short) sentence)|(?:a|one|a single|a short|one short) (?:list|text|answer|reply|message|note)))?"
+)
+"""Command that joins the outputs of earlier steps."""
+
+
 class TextTools(ProgramWorker):
     """Program that transforms, counts and summarises text, and extracts parts of it."""
 
@@ -339,6 +349,8 @@ class TextTools(ProgramWorker):
     changes_texts = True
 
     def answer(self, question: PlainQuestion) -> ExactAnswer:
+        if len(question.outputs) > 1 and (wish := question.match(JOIN)):
+            return ExactAnswer(_join(question.outputs, is_sentence=bool(wish["sentence"] or wish["one"])))
         reasons: list[str] = []
         for head, text in _splits(question):
             command = read_question(head).text
@@ -351,6 +363,16 @@ class TextTools(ProgramWorker):
         raise NotForProgram(
             next(iter(reasons), "The message must contain a known command and the text to which it applies.")
         )
+
+
+def _join(outputs: Sequence[str], *, is_sentence: bool) -> str:
+    """Return the outputs of earlier steps below each other, or in one sentence."""
+    texts = [text.strip() for text in outputs]
+    if not is_sentence:
+        return "\n".join(texts)
+    if any("\n" in text for text in texts):
+        raise NotForProgram("An answer with several lines does not fit into a sentence.")
+    return "; ".join(text.rstrip(".") for text in texts) + "."
 
 
 def _splits(question: PlainQuestion) -> list[tuple[str, str]]:

@@ -13,7 +13,7 @@ from conductor.model.messages import Message
 from conductor.model.reply import Delta, FinishReason
 from conductor.model.usage import Usage
 from serving.workers.vllm import Chunk, EngineCall, VllmWorker
-from serving.workers.whole_sentences import LEAST_HELD_TOKENS, whole_sentences
+from serving.workers.whole_sentences import LEAST_TOKENS, whole_sentences
 
 CALL = Call((Message.of("user", "Tell me a story."),), sampling=Sampling(max_output_tokens=40))
 WORDS = st.sampled_from(["word ", "A", " is", ". ", ".", "! ", "\n", "3.14", "```", '."', " "])
@@ -64,7 +64,7 @@ async def test_a_cut_answer_ends_with_its_last_sentence_and_says_that_it_was_cut
 
 async def test_the_beginning_of_an_answer_arrives_token_by_token() -> None:
     n_free = CALL.sampling.max_output_tokens or 0
-    n_free -= LEAST_HELD_TOKENS
+    n_free -= LEAST_TOKENS
     assert [delta.text for delta in (await read(STORY))[:n_free]] == ["a "] * n_free
 
 

@@ -108,6 +108,14 @@ async def test_the_guide_describes_the_teams_abilities():
         ("What is the opposite of hot, and what is the capital of Peru?", 'The opposite of "hot" is "cold".\nThe capital of Peru is Lima.'),
         ("How many grams are in a pound? And who wrote Hamlet?", "1 pound is 453.59237 grams.\nWilliam Shakespeare wrote Hamlet."),
         ("What is 2 + 3? What is 4 + 5?", "2 + 3 = 5.\n4 + 5 = 9."),
+        (
+            "Three things. First: what is the capital of Japan? Second: what is 17 % of 2,450? Third: list both answers.",
+            "The capital of Japan is Tokyo.\n17 % of 2,450 is 416.5.",
+        ),
+        (
+            "Convert 10 miles to kilometres, convert 70 kg to pounds, and then list both.",
+            "10 miles are 16.09344 kilometres.\n70 kilograms are about 154.324 pounds.",
+        ),
     ],
 )  # fmt: skip
 async def test_a_double_question_is_answered_if_programs_can_answer_both(question: str, answer: str):

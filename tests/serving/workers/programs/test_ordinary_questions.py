@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from serving.workers.programs.guide import UNABLE, Guide
 from tests.conftest import ROOT
 from tests.serving.workers.programs.phrasings import say
 from tests.serving.workers.programs.test_changed_phrasings import PROGRAMS
@@ -38,8 +39,10 @@ def test_ordinary_questions_are_answered_correctly_or_rejected():
 def test_the_consoles_examples_are_answered():
     page = (ROOT / "console/src/pages/ask.tsx").read_text(encoding="utf-8")
     (examples,) = re.findall(r"const EXAMPLES = (\[.*?\]);", page, re.DOTALL)
-    replies = {text: [say(each, text) for each in PROGRAMS] for text in json.loads(examples)}
-    assert len(replies) == 3
+    programs = [*PROGRAMS, Guide("guide")]
+    replies = {text: [say(each, text) for each in programs] for text in json.loads(examples)}
+    assert len(replies) == 4
+    no_answer = ("refused: ", UNABLE)
     assert [
-        text for text, answers in replies.items() if all(each.startswith("refused: ") for each in answers)
+        text for text, answers in replies.items() if all(each.startswith(no_answer) for each in answers)
     ] == []

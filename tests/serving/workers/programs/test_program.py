@@ -146,6 +146,19 @@ def test_polite_phrases_are_ignored(raw: str, text: str):
 
 
 @pytest.mark.parametrize(
+    "raw",
+    [
+        "What is 64 x 27? Check the answer.",
+        "64 x 27, then double-check it",
+        "do 64 x 27 --verify",
+        "What is 64 x 27? Verify.",
+    ],
+)
+def test_a_wish_for_a_check_does_not_change_the_question(raw: str):
+    assert CALCULATOR.reply(read_question(raw)) == "64 x 27 is 1,728."
+
+
+@pytest.mark.parametrize(
     "raw", ["2 + 3? Just the number.", "2 + 3. Answer with one word", "2 + 3? Only the result, please."]
 )
 def test_only_the_value_is_returned_if_requested(raw: str):

@@ -1,8 +1,10 @@
 import json
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from serving.workers.programs.process import NotForProgram
 from serving.workers.programs.question import read_question
 from serving.workers.programs.text_tools import TextTools
 from tests.serving.workers.programs.phrasings import NOT_FOR_ANY, check, check_refusals, never_fails, say
@@ -95,3 +97,25 @@ def test_formatting_json_does_not_change_its_value(value: object):
 def test_the_output_of_an_earlier_step_can_be_transformed():
     question = read_question("Convert the text above to uppercase.", ["an answer"])
     assert TOOLS.reply(question) == "AN ANSWER"
+
+
+OUTPUTS = ("The capital of Peru is Lima.", "17 % of 2,450 is 416.5.")
+
+
+@pytest.mark.parametrize(
+    "wish", ["list both answers", "Then list both.", "combine the results", "put them together"]
+)
+def test_the_outputs_of_several_steps_are_joined(wish: str):
+    assert TOOLS.reply(read_question(wish, OUTPUTS)) == "\n".join(OUTPUTS)
+
+
+@pytest.mark.parametrize("wish", ["write one sentence with both", "sum both up in one sentence"])
+def test_the_outputs_of_several_steps_become_one_sentence(wish: str):
+    joined = "The capital of Peru is Lima; 17 % of 2,450 is 416.5."
+    assert TOOLS.reply(read_question(wish, OUTPUTS)) == joined
+
+
+@pytest.mark.parametrize("outputs", [(), OUTPUTS[:1]])
+def test_a_wish_to_join_outputs_needs_several(outputs: tuple[str, ...]):
+    with pytest.raises(NotForProgram):
+        TOOLS.reply(read_question("list both answers", outputs))
