@@ -2,7 +2,7 @@
 
 `share` is the rule for the runs of a router and the slots of a worker, whose modules count what each key has.
 `Room` limits other resources that requests use. `RoundRobin` orders work that waits. `FairDict` evicts entries.
-`in_slices` shares the event loop.
+`in_slices` shares the event loop. `unit_hash` spreads keys evenly over places.
 """
 
 import asyncio
@@ -10,6 +10,7 @@ import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncIterator, Callable, Collection, Generator, Iterable, Iterator, MutableMapping
 from contextlib import contextmanager
+from hashlib import blake2b
 from typing import Generic, TypeVar
 
 from conductor.errors import Overloaded
@@ -239,3 +240,12 @@ async def in_slices(items: Iterable[Item]) -> AsyncIterator[Item]:
         if time.thread_time() - began_s > SLICE_S:
             await asyncio.sleep(0)
             began_s = time.thread_time()
+
+
+def unit_hash(text: str) -> float:
+    """Return a number above 0 and at most 1 that depends only on `text`. Different texts give evenly spread numbers.
+
+    Routers use it to choose alike without a shared store (rendezvous hashing).
+    """
+    digest = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=6).digest()
+    return (int.from_bytes(digest) + 1) / 2**48

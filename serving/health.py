@@ -12,7 +12,7 @@ from math import ceil, inf
 from typing import Literal, NamedTuple
 from weakref import WeakValueDictionary
 
-from serving.traffic import Witnesses
+from serving.witnesses import Witnesses
 
 FAILURES_BEFORE_OPEN = 3
 FIRST_OPEN_S = 5.0

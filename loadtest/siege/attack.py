@@ -1,6 +1,6 @@
 """Building blocks of attacks: loopback connections, requests in pieces, counters and a fake provider.
 
-`rows.py` builds the attacks from them.
+`attack_kinds.py` builds the attacks from them.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ class Orders:
     """Task of an attacker. The attacker reads it as JSON from its standard input.
 
     Args:
-        kind: the name of the attack in `rows.py`.
+        kind: the name of the attack in `attack_kinds.py`.
         addresses: the number of source addresses on the loopback.
         keys: the secrets of API keys by name. A key that is missing here is not sent.
         store: the server's SQLite file, or "".

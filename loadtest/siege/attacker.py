@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 
 from loadtest.siege.attack import Attack, Orders
-from loadtest.siege.rows import EXTRA_ROWS, ROWS
+from loadtest.siege.attack_kinds import EXTRA_KINDS, KINDS
 from podium.command_line.process import allow_open_files
 
 ENDS_AFTER_S = 600.0
@@ -29,7 +29,7 @@ async def report(attack: Attack) -> None:
 async def run(orders: Orders) -> None:
     """Prepare the attack, wait for the start signal, and attack."""
     attack = Attack(orders)
-    row = (ROWS | EXTRA_ROWS)[orders.kind]
+    row = (KINDS | EXTRA_KINDS)[orders.kind]
     async with asyncio.timeout(ENDS_AFTER_S), aclosing(row.attack(attack)) as steps:
         await anext(steps)
         attack.answers.clear()

@@ -21,7 +21,7 @@ from typer import Option
 from loadtest.rig import RigError
 from loadtest.rig.processes import BUILD, memory_bytes
 from loadtest.siege.attack import Orders
-from loadtest.siege.rows import EXTRA_ROWS, ROWS
+from loadtest.siege.attack_kinds import EXTRA_KINDS, KINDS
 from loadtest.siege.servers import PATHS, AttackTarget, serve, text
 from loadtest.siege.watch import LOOK_EVERY_S, MOST_GROWTH, STREAMS, Memory, OrdinaryClients, SiegeResult
 from podium.command_line import terminal
@@ -188,11 +188,11 @@ async def _memory_after(processes: Sequence[psutil.Process], before: int, within
 
 def cases(only: Sequence[str], paths: Sequence[str] = PATHS) -> list[Case]:
     """Return the cases whose PATH:KIND is in `only`, or all on `paths` that the server must withstand."""
-    addresses = {NO_ATTACK: (1,)} | {name: row.addresses for name, row in (ROWS | EXTRA_ROWS).items()}
+    addresses = {NO_ATTACK: (1,)} | {name: row.addresses for name, row in (KINDS | EXTRA_KINDS).items()}
     every = [Case(path, kind, each) for path in PATHS for kind in addresses for each in addresses[kind]]
     if only:
         return [case for case in every if f"{case.path}:{case.kind}" in only]
-    return [case for case in every if case.kind not in EXTRA_ROWS and case.path in paths]
+    return [case for case in every if case.kind not in EXTRA_KINDS and case.path in paths]
 
 
 HEADINGS = (
@@ -251,7 +251,7 @@ async def run(chosen: Sequence[Case], scale: float, duration_s: float) -> int:
             console.print(f"{len(results) + 1} of {len(chosen)}: {case.name} ...", markup=False)
             target = await servers.target(case.path)
             await asyncio.sleep(SETTLE_S)
-            count = 0 if case.kind == NO_ATTACK else (ROWS | EXTRA_ROWS)[case.kind].count
+            count = 0 if case.kind == NO_ATTACK else (KINDS | EXTRA_KINDS)[case.kind].count
             results[case] = result = await besiege(case, target, max(1, round(count * scale)), duration_s)
             reasons = "; ".join([*result.missed, *result.lost])
             console.print(f"  {'passed' if result.withstood else 'FAILED'} {reasons}", markup=False)
@@ -300,7 +300,7 @@ def besiege_all(
     chosen = cases(attacks, on)
     if not chosen:
         raise UsageError(
-            f"--only matches no attack. Use PATH:ATTACK with one of the attacks {', '.join([NO_ATTACK, *ROWS, *EXTRA_ROWS])}."
+            f"--only matches no attack. Use PATH:ATTACK with one of the attacks {', '.join([NO_ATTACK, *KINDS, *EXTRA_KINDS])}."
         )
     restore_interrupts()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM stops the servers too

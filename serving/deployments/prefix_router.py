@@ -17,7 +17,7 @@ from typing import Any, cast
 from ray.llm._internal.serve.routing_policies.prefix_aware import prefix_aware_router, prefix_tree
 
 from conductor.model.terms import Places
-from serving.traffic import unit_hash
+from serving.fairness import unit_hash
 
 RaysRouter = cast(type[Any], prefix_aware_router.PrefixCacheAffinityRouter)
 MIN_MATCH = 0.1

@@ -6,6 +6,7 @@ from conductor.model.terms import Callee
 from conductor.model.usage import FREE
 from conductor.model.worker import Worker
 from serving.clients import identity_of, model_name
+from serving.dispatch.call_budgets import RESERVE, RetryBudget, TokenBucket
 from serving.dispatch.dispatcher import Dispatcher
 from serving.dispatch.limiter import AdaptiveLimiter, Limiter
 from serving.dispatch.model_parameters import ModelProfile
@@ -35,7 +36,6 @@ from serving.settings.workers import (
     places_of,
 )
 from serving.telemetry.spans import PROVIDERS, SpanFacts
-from serving.traffic import RESERVE, RetryBudget, TokenBucket
 from serving.workers.native_turns import Origin
 from serving.workers.plugin import PluginWorker
 from serving.workers.stall_timer import Patience

@@ -20,7 +20,7 @@ from conductor.model.call import Call
 from conductor.model.terms import Priority, Terms
 from serving.dispatch.slots import FairQueue, Slots
 from serving.health import MAX_RETRY_AFTER_S
-from serving.traffic import TRAFFIC_S, Witnesses, witness_of
+from serving.witnesses import TRAFFIC_S, Witnesses, witness_of
 
 NEWEST = 0.1
 """Weight of the newest call in the moving average of the time that a slot is in use."""

@@ -23,11 +23,12 @@ from conductor.model.reply import Reply
 from conductor.model.terms import AttemptHold
 from conductor.run.call_bound import input_estimate
 from conductor.run.plan_record import charges
+from serving.dispatch.call_budgets import RetryBudget
 from serving.dispatch.limiter import NO_RULES, CallSkipped, Limiter, QueueRules
 from serving.dispatch.model_parameters import ModelProfile
 from serving.dispatch.target import Target, Watch
+from serving.fairness import unit_hash
 from serving.health import WorkerHealth
-from serving.traffic import RetryBudget, unit_hash
 from serving.workers.cache_marks import conversation_in_cache
 
 UNEVEN_FACTOR, UNEVEN_CALLS = 1.25, 4

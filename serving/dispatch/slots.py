@@ -12,7 +12,7 @@ from types import MappingProxyType
 from conductor.model.terms import Priority
 from conductor.run.record import Account
 from serving.fairness import RESERVED_PART, RoundRobin, add_to, share
-from serving.traffic import TRAFFIC_S, Traffic
+from serving.witnesses import TRAFFIC_S, Traffic
 
 CUT = 0.8
 LATE = 2.0
@@ -51,7 +51,7 @@ class Slots:
     vote, however many calls it makes: the median over all tenants decides on a decrease, and first tokens must
     become faster for most tenants after it. A tenant that is the only caller can take away at most three quarters
     of the slots. The first call of another tenant whose first token is not late restores them. The code calls a
-    tenant a party (`serving/traffic.py`).
+    tenant a party (`serving/witnesses.py`).
 
     Args:
         most: maximum number of slots, and the number at the start.

@@ -32,11 +32,12 @@ from conductor.model.failure import Failure
 from conductor.model.reply import Reply
 from conductor.model.terms import AttemptHold, AttemptLimits, Callee, Pauses, Terms
 from conductor.model.worker import Worker
+from serving.dispatch.call_budgets import TokenBucket
 from serving.dispatch.limiter import NO_RULES, Limiter, QueueRules
 from serving.health import FAILED, MAX_OPEN_S, Fault, WorkerHealth
 from serving.redaction.failures import outline
 from serving.telemetry.spans import CallSpan, SpanFacts, messages_in_span
-from serving.traffic import TokenBucket, witness_of
+from serving.witnesses import witness_of
 
 logger = logging.getLogger("podium")
 

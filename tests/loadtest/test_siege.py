@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from loadtest.siege.attack_kinds import EXTRA_KINDS, KINDS
 from loadtest.siege.cli import NO_ATTACK, Case, besiege, cases, main, table
-from loadtest.siege.rows import EXTRA_ROWS, ROWS
 from loadtest.siege.servers import KEYS, PATHS, serve
 from loadtest.siege.watch import Memory, SiegeResult
 from podium.command_line.process import allow_open_files
@@ -48,12 +48,12 @@ def test_every_attack_runs_on_every_path() -> None:
     attacks = [(case.path, case.kind, case.addresses) for case in cases([])]
     for path in PATHS:
         assert attacks.count((path, NO_ATTACK, 1)) == 1
-        for kind, row in ROWS.items():
+        for kind, row in KINDS.items():
             assert (
                 tuple(addresses for each, of, addresses in attacks if (each, of) == (path, kind))
                 == row.addresses
             )
-    assert not [kind for _, kind, _ in attacks if kind in EXTRA_ROWS]
+    assert not [kind for _, kind, _ in attacks if kind in EXTRA_KINDS]
     chosen = cases(["haproxy:large_unfinished"])
     assert {(case.path, case.kind) for case in chosen} == {("haproxy", "large_unfinished")}
     assert {case.path for case in cases([], ["replica"])} == {"replica"}
@@ -98,7 +98,7 @@ async def test_a_router_withstands_a_small_version_of_each_attack() -> None:
     faults = dict[str, object]()
     async with serve("replica", STREAM_S) as target:
         assert target.keys.keys() == KEYS.keys()
-        for kind, row in (ROWS | EXTRA_ROWS).items():
+        for kind, row in (KINDS | EXTRA_KINDS).items():
             count = max(1, round(row.count * SMALL))
             case = Case("replica", kind, 1)
             for _ in range(3):  # on a busy machine, an attacker may begin after the streams have ended

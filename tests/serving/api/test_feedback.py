@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +139,7 @@ async def test_the_command_gives_feedback_and_exports_questions_for_training(
         file = tmp_path / "questions.jsonl"
         assert await run("export", str(file)) == 0
         assert "1 question" in capsys.readouterr().err
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600, "only its owner may read users' texts"
         [question] = read_questions(str(file))
         assert (question.id, question.expected, question.grader) == (f"feedback/{first}", "1,024", "numeric")
         assert question.text == "Why is the sky blue?"

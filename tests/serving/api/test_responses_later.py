@@ -230,6 +230,8 @@ async def test_input_is_counted_and_compacted_without_a_call() -> None:
     async with served(team(workers=[scripted("a", "Ann.")], workflows={})) as api, api.sdk as sdk:
         counted = await sdk.responses.input_tokens.count(model="a", input="Why is the sky blue?")
         assert 3 <= counted.input_tokens <= 10
+        with pytest.raises(openai.NotFoundError, match="unknown"):
+            await sdk.responses.input_tokens.count(model="unknown", input="Why is the sky blue?")
         short = await sdk.responses.compact(model="a", input=[{"role": "user", "content": "I am Ann."}])
         assert not api.worker("a").calls
         item: Any = short.output[0].to_dict()

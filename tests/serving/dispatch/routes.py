@@ -5,6 +5,7 @@ from math import inf
 from conductor.model.terms import Callee
 from conductor.model.usage import FREE, Price
 from conductor.model.worker import Worker
+from serving.dispatch.call_budgets import RetryBudget
 from serving.dispatch.dispatcher import Dispatcher
 from serving.dispatch.limiter import Limiter
 from serving.dispatch.model_parameters import ModelProfile
@@ -12,7 +13,6 @@ from serving.dispatch.route import RetryRules, Route, SharedLimiter
 from serving.dispatch.target import Target
 from serving.health import WorkerHealth
 from serving.telemetry.spans import SpanFacts
-from serving.traffic import RetryBudget
 
 
 def target(

@@ -15,11 +15,12 @@ from conductor.model.messages import File, Image, Message, Text
 from conductor.model.operation import PromptCache, WireOptions
 from conductor.model.terms import ANY_TERMS, Terms
 from conductor.run.call_bound import PDF_TOKENS
+from serving.dispatch.call_budgets import TokenBucket
 from serving.dispatch.target import BUSY_SKIP_S, Target
+from serving.fairness import unit_hash
 from serving.health import FAILURES_BEFORE_OPEN
 from serving.settings.keys import absent_workers, without_workers
 from serving.settings.settings import SettingsError, parse
-from serving.traffic import TokenBucket, unit_hash
 from serving.workers.scripted import ScriptedWorker
 from tests.serving.api.served import PRICE, Json, Served, served
 from tests.serving.dispatch import routes

@@ -23,11 +23,11 @@ from conductor.run.call_bound import call_bound, with_defaults
 from conductor.run.call_holds import CallHolds, open_call
 from conductor.run.ledger import Budget, BudgetLedger, Hold
 from serving.dispatch.build import HEDGE_SHARE
+from serving.dispatch.call_budgets import RetryBudget
 from serving.dispatch.limiter import Limiter
 from serving.dispatch.policy import HEDGE_KNOWN_CALLS
 from serving.dispatch.target import Target
 from serving.health import FAILURES_BEFORE_OPEN, WINDOW, WorkerHealth
-from serving.traffic import RetryBudget
 from serving.workers.vllm import Chunk, EngineCall, VllmWorker
 from tests.serving.dispatch.routes import deployed, dispatcher, route, target
 from tests.serving.workers.subjects import Behaviour, ScriptedEngine

@@ -20,13 +20,14 @@ from conductor.model.terms import Terms
 from conductor.model.worker import Worker
 from serving.dispatch import target as targets
 from serving.dispatch.build import retry_reserve
+from serving.dispatch.call_budgets import RESERVE, RetryBudget
 from serving.dispatch.limiter import Limiter
 from serving.dispatch.resume_point import MARK
 from serving.dispatch.target import FAILING_S, KNOWN_CALLS, LEAST_S, START_S, usual_limit_s
 from serving.health import FAILURES_BEFORE_OPEN, PROBE_S, WINDOW, Health, WorkerHealth
 from serving.pool import Pool, build_pool
 from serving.settings.settings import Settings, parse
-from serving.traffic import OFTEN, RESERVE, RetryBudget
+from serving.witnesses import OFTEN
 from serving.workers.plugin import PluginWorker
 from serving.workers.scripted import ScriptedReply, ScriptedWorker
 from serving.workers.stall_timer import Patience

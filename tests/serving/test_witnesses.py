@@ -7,7 +7,7 @@ import pytest
 from conductor.model.call import Call
 from conductor.model.messages import Message
 from conductor.model.terms import Terms
-from serving.traffic import MEMORY_S, MOST, OFTEN, Witness, Witnesses, witness_of
+from serving.witnesses import MEMORY_S, MOST, OFTEN, Witness, Witnesses, witness_of
 
 A, A2, B = Witness("a", 1), Witness("a", 2), Witness("b", 1)
 

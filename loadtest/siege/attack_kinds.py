@@ -1,7 +1,7 @@
 """The attacks. Each is a generator that prepares what it needs, yields once, and then attacks until it is
 stopped.
 
-To add an attack, write a function here and add it to `ROWS`.
+To add an attack, write a function here and add it to `KINDS`.
 """
 
 import asyncio
@@ -273,7 +273,7 @@ async def connect(attack: Attack) -> Rows:
 
 
 @dataclass(frozen=True)
-class SiegeRow:
+class AttackKind:
     """One attack. `count` is its connections at `--scale 1`, `addresses` the numbers of source addresses."""
 
     attack: Callable[[Attack], Rows]
@@ -282,34 +282,34 @@ class SiegeRow:
 
 
 SEVERAL = (1, 8)
-ROWS = {
-    "idle": SiegeRow(idle, 5000, SEVERAL),
-    "unfinished": SiegeRow(send_first_byte, 5000, SEVERAL),
-    "headers": SiegeRow(headers, 4, SEVERAL),
-    "prompts": SiegeRow(prompts, 5, SEVERAL),
-    "event_streams": SiegeRow(event_streams, 4096),
-    "trailers": SiegeRow(trailers, 4),
-    "endless_trailer": SiegeRow(endless_trailer, 2),
-    "trailer_credentials": SiegeRow(trailer_credentials, 4),
-    "http2": SiegeRow(http2, 500),
-    "newlines": SiegeRow(newlines, 5),
-    "long_lines": SiegeRow(long_lines, 5),
-    "personal_chats": SiegeRow(personal_chats, 12),
-    "openapi": SiegeRow(openapi, 100),
-    "lists": SiegeRow(lists, 100),
-    "large_counts": SiegeRow(large_counts, 60),
-    "large_records": SiegeRow(large_records, 250),
-    "unread_downloads": SiegeRow(unread_downloads, 1200),
-    "unread_runs": SiegeRow(unread_runs, 100),
-    "get_bodies": SiegeRow(get_bodies, 3),
-    "store_away": SiegeRow(store_away, 6),
-    "request_ids": SiegeRow(request_ids, 20),
-    "blank_events": SiegeRow(blank_events, 1),
-    "unknown_events": SiegeRow(unknown_events, 1),
-    "small_chunks": SiegeRow(small_chunks, 20),
-    "connect": SiegeRow(connect, 20),
+KINDS = {
+    "idle": AttackKind(idle, 5000, SEVERAL),
+    "unfinished": AttackKind(send_first_byte, 5000, SEVERAL),
+    "headers": AttackKind(headers, 4, SEVERAL),
+    "prompts": AttackKind(prompts, 5, SEVERAL),
+    "event_streams": AttackKind(event_streams, 4096),
+    "trailers": AttackKind(trailers, 4),
+    "endless_trailer": AttackKind(endless_trailer, 2),
+    "trailer_credentials": AttackKind(trailer_credentials, 4),
+    "http2": AttackKind(http2, 500),
+    "newlines": AttackKind(newlines, 5),
+    "long_lines": AttackKind(long_lines, 5),
+    "personal_chats": AttackKind(personal_chats, 12),
+    "openapi": AttackKind(openapi, 100),
+    "lists": AttackKind(lists, 100),
+    "large_counts": AttackKind(large_counts, 60),
+    "large_records": AttackKind(large_records, 250),
+    "unread_downloads": AttackKind(unread_downloads, 1200),
+    "unread_runs": AttackKind(unread_runs, 100),
+    "get_bodies": AttackKind(get_bodies, 3),
+    "store_away": AttackKind(store_away, 6),
+    "request_ids": AttackKind(request_ids, 20),
+    "blank_events": AttackKind(blank_events, 1),
+    "unknown_events": AttackKind(unknown_events, 1),
+    "small_chunks": AttackKind(small_chunks, 20),
+    "connect": AttackKind(connect, 20),
 }
-EXTRA_ROWS = {"large_unfinished": SiegeRow(large_unfinished, 5000, SEVERAL)}
+EXTRA_KINDS = {"large_unfinished": AttackKind(large_unfinished, 5000, SEVERAL)}
 """Attacks that the server is known not to withstand. They run only if `--only` names them."""
 
 
