@@ -14,10 +14,14 @@ from conductor.model.call import Call
 from conductor.model.reply import Delta, FinishReason
 
 LEAST_TOKENS = 32
-END = re.compile(r"""[.!?…]["'”’)\]]*(?=\s)|\n""")
-"""End of a sentence or a line. A number such as 3.14 and an abbreviation without a space are none."""
+END = re.compile(r"""[.!?…]["'”’)\]*_]*(?=\s)|[。！？]|\n""")
+"""End of a sentence or a line, unless `NO_END` matches before it. A number such as 3.14 is none."""
 LAST_END = re.compile(END.pattern.replace(r"\s", r"\s|$"))
 """The same at the end of the answer, where a period may be the last character."""
+NO_END = re.compile(
+    r"(?:(?:^|\n|[.!?:;*_]\s)[ \t>*_]*(?:\d{1,3}|[A-Za-z])|\b(?:[A-Z]|e\.g|i\.e|Mr|Mrs|Ms|Dr|Prof|St|Mt|No|vs|etc|approx|cf|al))\.$"
+)
+"""Number of a list item, an initial or an abbreviation at the end of a text."""
 FENCE = "```"
 
 
@@ -40,7 +44,7 @@ async def whole_sentences(deltas: AsyncGenerator[Delta], most_tokens: int) -> As
             is_near = delta.usage is not None and delta.usage.output_tokens > first_late
             shown = text
             if is_cut or (is_near and not delta.finish):
-                ends = [each.end() for each in (LAST_END if is_cut else END).finditer(text)]
+                ends = _ends(text, LAST_END if is_cut else END)
                 has_ended = has_ended or bool(ends)
                 is_code = (n_fences + text.count(FENCE)) % 2 == 1
                 if not (is_cut and (is_code or not has_ended)):
@@ -48,3 +52,9 @@ async def whole_sentences(deltas: AsyncGenerator[Delta], most_tokens: int) -> As
             rest = text[len(shown) :]
             n_fences += shown.count(FENCE)
             yield delta if shown == delta.text else replace(delta, text=shown)
+
+
+def _ends(text: str, pattern: re.Pattern[str]) -> list[int]:
+    """Return the offsets after the sentences and lines of `text`."""
+    ends = [each.end() for each in pattern.finditer(text)]
+    return [end for end in ends if not NO_END.search(text[max(0, end - 16) : end])]

@@ -35,6 +35,7 @@ from serving.workers.programs.puzzles import (
     whole_number,
 )
 from serving.workers.programs.question import PlainQuestion, read_question
+from serving.workers.programs.rates import RATES
 from serving.workers.programs.rules import ExactAnswer, Rule, answer_by, pattern
 from serving.workers.programs.selection import and_list
 from serving.workers.programs.sequences import SERIES
@@ -313,6 +314,7 @@ RULES: tuple[Rule, ...] = (
     (pattern(rf"{WHAT}{_N}\s*(?:%|per ?cent) of [$€£]?(.+)"), _percent_of),
     (pattern(rf"(?:what )?(?:percent|percentage|%) of (?P<whole>{NUMBER}) is (?P<part>{NUMBER})"), _what_percent),
     (pattern(rf"what is (?P<part>{NUMBER}) as a (?:percent|percentage) of (?P<whole>{NUMBER})"), _what_percent),
+    (pattern(rf"(?:what is |what )?(?:percent(?:age)?|%) is (?P<part>{NUMBER}) (?:out )?of (?P<whole>{NUMBER})"), _what_percent),
     (pattern(rf"(?P<part>{NUMBER}) is what (?:percent|percentage|%) of (?P<whole>{NUMBER})"), _what_percent),
     (pattern(rf"{WHAT}[$€£]?(?P<base>{NUMBER}) (?P<how>increased|decreased|reduced|raised|minus|plus) (?:by )?(?P<percent>{NUMBER})\s*(?:%|per ?cent)"), _percent_change),
     (pattern(rf"(?P<how>increase|decrease|reduce|raise) [$€£]?(?P<base>{NUMBER}) by (?P<percent>{NUMBER})\s*(?:%|per ?cent)"), _percent_change),
@@ -337,6 +339,7 @@ RULES: tuple[Rule, ...] = (
     (pattern(r"(?P<what>find|solve)(?: for)? (?P<letter>[a-z])(?: in| if| when|:|,)* (?P<e>[-+*/^().=0-9a-z ²³−]+)"), polynomial_answer),
     *NUMERALS,
     *SERIES,
+    *RATES,
     *STORIES,
     *PRICES,
     (pattern(rf"(?:what|which)(?: number)? is (?P<n>{NUMBER}) (?P<how>less|more|fewer) than (?P<base>{NUMBER})(?P<dozen> dozen)?"), _less_than),

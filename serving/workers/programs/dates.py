@@ -12,7 +12,7 @@ from datetime import UTC, date, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from conductor.model.usage import FREE, Price
-from serving.workers.programs.clock import CLOCK, TIME, read_time
+from serving.workers.programs.clock import CLOCK, read_time
 from serving.workers.programs.date_text import (
     DATE,
     FIRST_YEAR,
@@ -32,7 +32,7 @@ from serving.workers.programs.process import NotForProgram
 from serving.workers.programs.program import ProgramWorker
 from serving.workers.programs.question import PlainQuestion
 from serving.workers.programs.rules import ExactAnswer, Rule, answer_by, pattern
-from serving.workers.programs.time_zones import zone_of
+from serving.workers.programs.time_zones import OTHER_TIMES, zone_of
 
 MOST_DAYS = 1_000_000
 
@@ -45,23 +45,6 @@ def _plural(count: int, noun: str) -> str:
 
 _WHO = r"(?:(?:an?|the|my|our|his|her) [a-z]+(?: [a-z]+)?|i|he|she|they|we|[a-z]+)"
 NUMBER_WORDS = UNITS[1:13]
-_PLACE = r"(?!a\b|an\b|the (?!uk|us|usa)|my|it|what)[^\W\d_][^\W\d_ .'-]*(?:[ -](?!is\b|and\b|when\b|what\b|but\b|if\b|time\b|on\b|in\b|for\b)[^\W\d_][^\W\d_.'-]*){0,3}"
-_AT, _IN, _THERE = (
-    rf"(?P<time>{TIME})",
-    rf"(?:in )?(?P<place>{_PLACE})(?: time)?",
-    rf"(?:in )?(?P<other>{_PLACE})(?: time)?",
-)
-_DAY = rf"(?: (?:on (?:a|an) |in )(?P<month>{MONTH})(?: day)?)?"
-_ASK_TIME = r"(?:what time|what|when) (?:is it|is that|is this|would it be|will it be|would that be|will that be|is|does that make it)"
-_OTHER_TIMES = (
-    rf"(?:if|when) (?:it's|it is|its) {_AT} {_IN}{_DAY}[,.]? {_ASK_TIME} {_THERE}",
-    rf"(?:it's|it is|its) {_AT} {_IN}{_DAY}[,.;]? (?:so )?{_ASK_TIME} {_THERE}",
-    rf"{_ASK_TIME} {_THERE} (?:when|if|at) (?:(?:it's|it is|its) )?{_AT} {_IN}{_DAY}",
-    rf"{_ASK_TIME} {_AT} {_IN}{_DAY} {_THERE}",
-    rf"(?:convert |change )?{_AT} {_IN}{_DAY} (?:to|into|is what time|is when|is) {_THERE}",
-    rf"(?:i have|i've got|we have|there is|there's) (?:a|an|my|our) [a-z]+(?: [a-z]+)? at {_AT} {_IN}{_DAY}[,.]? (?:but |and )?(?:i'm|i am|im|we are|we're) in (?P<other>{_PLACE})[.,]? {_ASK_TIME}(?: for (?:me|us)| here)?",
-    rf"(?:i'm|i am|im|we are|we're|i live) in (?P<other>{_PLACE})[.,]? {_ASK_TIME}(?: it)?(?: here| for me)? (?:when|if|at) (?:(?:it's|it is|its) )?{_AT} {_IN}{_DAY}",
-)
 
 
 def _now() -> datetime:
@@ -103,12 +86,14 @@ class Calendar(ProgramWorker):
             (pattern(rf"how (?:long|many (?P<unit>days|weeks))(?: is it| has it been| have passed)? since (?P<date>{DATE})"), self._since),
             (pattern(rf"how many (?P<unit>days|weeks)(?: are there| are| is it| lie)? (?:between|from) (?P<date>{DATE}) (?:and|to|until) (?P<date2>{DATE})"), self._between),
             (pattern(rf"(?:what|which) (?:date|day) (?:is|was|will be|will it be) (?:it )?{number} {unit} (?P<way>after|before|from|ago|later)(?: (?P<date>{DATE}|now))?|(?P<x>(?!))"), self._shift_date),
+            (pattern(rf"(?:what|which) (?:is the )?(?:date|day)(?: of the week)?(?: is it| will it be| is)? (?P<way>in) {number} {unit}(?P<date>(?!))?"), self._shift_date),
             (pattern(rf"(?:what is )?{number} {unit} (?P<way>after|before|from) (?P<date>{DATE}|now)"), self._shift_date),
             (pattern(rf"(?:(?:(?:an?|the|my|our|this) )?[a-z ]{{2,30}} (?:is|are|was|were) (?:due|ready|planned|finished|over|booked)|it is|it was|it's) {number} {unit} (?P<way>after|before|from) (?P<date>{DATE})[.,;]? (?:(?:what|which) (?:date|day) is (?:that|it)|when is (?:that|it))"), self._shift_date),
-            (pattern(rf"(?:if )?{_WHO} (?:was|were) born (?:on |in )?(?P<born>{DATE}|\d{{4}})[.,;]? how old (?:did (?:he|she|they|i|it) turn|was (?:he|she|i|it)|were they|will (?:he|she|they|i|it) (?:be|turn)|would (?:he|she|they) (?:be|turn))(?: on (?:his|her|their|my|its) birthday)? in (?P<year>\d{{4}})"), _age_in),
+            (pattern(rf"(?:if )?{_WHO} (?:am|is|was|were) born (?:on |in )?(?P<born>{DATE}|\d{{4}})[.,;]? how old (?:did|was|were|will|would|is|are|am) (?:he|she|they|i|it)(?: turn| be)?(?: on (?:his|her|their|my|its) birthday)?(?: (?:now|today|in (?P<year>\d{{4}})))?"), self._age_in),
+            (pattern(r"how old (?:is|will|would)(?: be)? (?:someone|somebody|a person|a man|a woman)(?: who (?:was|is))? born in (?P<born>\d{4})(?: be| turn)?(?: (?:now|today|in (?P<year>\d{4})))?"), self._age_in),
             (pattern(r"(?:is|was|will) (?:the year )?(?P<year>\d{4}) (?:going to be |be )?a leap[ -]?year"), _leap),
             (pattern(r"(?:when|what|which year) (?:is|was) the (?P<way>next|last|previous) leap year(?: (?:after|before) (?P<year>\d{4}))?"), self._next_leap),
-            (pattern(rf"how many days (?:are |does |did )?(?:there )?(?:in )?(?P<month>{MONTH})(?: (?:of )?(?P<year>\d{{4}}))?(?: have)?(?P<leap> in a leap year| in a (?:normal|common|non-leap) year)?"), _month_days),
+            (pattern(rf"how many days (?:are |does |did |has )?(?:there )?(?:in )?(?P<month>{MONTH})(?: (?:of )?(?P<year>\d{{4}}))?(?: have)?(?P<leap> in a leap year| in a (?:normal|common|non-leap) year)?"), _month_days),
             (pattern(rf"how many days (?:are |do )?(?:there )?(?:in )?(?P<months>(?:{MONTH})(?:(?:,|,? and|,? plus) (?:{MONTH}))+)(?: (?:of |in )?(?P<year>\d{{4}}))?(?: have)?(?: put together| together| combined| in total| altogether| added together)?"), _months_days),
             (pattern(rf"(?:what|which) (?:day|weekday)(?: of the week)? (?:is|will|was)(?: it)?(?: be)? (?P<n>{NUMBER}|an?) (?P<unit>days?|weeks?) (?P<way>after|before|from) an? (?P<day>{'|'.join(WEEKDAYS)})"), _weekday_after),
             (pattern(rf"(?:what|which) (?P<what>month) (?:is|has|comes)(?: the)? (?:month )?number (?P<n>\d+|{'|'.join(NUMBER_WORDS)})"), _month_number),
@@ -121,8 +106,8 @@ class Calendar(ProgramWorker):
             (pattern(rf"(?:(?:what|which) (?:is|month is|day is|one is) the|name the|the) (?P<n>first|last|{'|'.join(ORDINALS)}) (?P<what>month|day) of the (?P<of>year|week)"), _nth),
             (pattern(r"how many (?P<what>days|seasons|months) (?:are |does |has )?(?:there )?(?:in )?(?:a|one|the) (?P<of>week|year)(?: have)?"), _how_many),
             (pattern(r"(?:list|name|what are|give me|tell me) (?:all )?(?:the |all )?(?:names of the )?(?:12 |twelve |seven |7 |four |4 )?(?P<what>months|days|seasons)(?: of the (?:year|week)| in (?:a|the) (?:year|week))?(?:,? (?:starting|beginning) with (?P<first>[a-z]+))?(?: in order)?"), _list_names),
-            (pattern(r"what(?: is the)?(?: current)? time(?: is it| is)?(?: right)?(?: now)?(?: in (?P<place>[a-z .'-]+?))?(?: now| right now)?"), self._time),
-            *((pattern(each), self._other_time) for each in _OTHER_TIMES),
+            (pattern(r"(?:what(?: is the)?(?: current)? |(?:the )?(?:current )?(?=time in ))time(?: is it| is)?(?: right)?(?: now)?(?: in (?P<place>[a-z .'-]+?))?(?: now| right now)?"), self._time),
+            *((pattern(each), self._other_time) for each in OTHER_TIMES),
         )  # fmt: skip
 
     def _now_date(self, match: re.Match[str]) -> ExactAnswer:
@@ -191,6 +176,20 @@ class Calendar(ProgramWorker):
         where = f"{_plural(count, match['unit'].casefold().removesuffix('s'))} {'before' if sign < 0 else 'after'} {short_date(day)}"
         return ExactAnswer(f"{where[0].upper()}{where[1:]} is {write_date(result)}.", short_date(result))
 
+    def _age_in(self, match: re.Match[str]) -> ExactAnswer:
+        """Answer the age on the birthday in a year, or both ages of the year if the birthday is not clear."""
+        born, year = re.search(r"\d{4}", match["born"]), int(match["year"] or self._today.year)
+        if born is None or year <= int(born[0]):
+            raise NotForProgram("The question must name the year of birth and a later year.")
+        age = year - int(born[0])
+        if match["year"] and re.search(r"turn|birthday|will|would", match[0], re.IGNORECASE):
+            return ExactAnswer(f"The age on the birthday in {year} is {age}.", str(age))
+        if not match["year"] and match["born"] != born[0]:
+            day, today = read_date(match["born"], self._today, past=True), self._today
+            age -= (today.month, today.day) < (day.month, day.day)
+            return ExactAnswer(f"The age on {short_date(today)} is {age}.", str(age))
+        return ExactAnswer(f"The age is {age - 1} until the birthday in {year}, and {age} from then on.")
+
     def _next_leap(self, match: re.Match[str]) -> ExactAnswer:
         step = 1 if match["way"].casefold() == "next" else -1
         year = int(match["year"] or self._today.year) + step
@@ -239,17 +238,6 @@ def _shift(day: date, count: int, unit: str) -> date:
     if not FIRST_YEAR <= year <= LAST_YEAR:
         raise NotForProgram(f"The result must be in the years {FIRST_YEAR} to {LAST_YEAR}.")
     return calendar_day(year, month + 1, min(day.day, monthrange(year, month + 1)[1]))
-
-
-def _age_in(match: re.Match[str]) -> ExactAnswer:
-    """Answer the age on the birthday in a year."""
-    born = re.search(r"\d{4}", match["born"])
-    if born is None or int(match["year"]) <= int(born[0]):
-        raise NotForProgram("The question must name the year of birth and a later year.")
-    if not re.search(r"turn|birthday|will|would", match[0], re.IGNORECASE):
-        raise NotForProgram("The age depends on the day of the year.")
-    age = int(match["year"]) - int(born[0])
-    return ExactAnswer(f"The age on the birthday in {match['year']} is {age}.", str(age))
 
 
 def _months_days(match: re.Match[str]) -> ExactAnswer:

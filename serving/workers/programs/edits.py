@@ -184,7 +184,7 @@ EDITS: tuple[Rule, ...] = (
     (pattern(r"(?:copy|echo|repeat)(?: after me| this| the following| exactly)*(?: (?:word|sentence|phrase|text|line))?(?: exactly)?[:,]? ?[\"'](?P<word>[^\"]{1,200})[\"'](?: exactly| back(?: to me)?)*"), _echo),
     (pattern(r"(?:copy|echo)(?: this| the)*(?: word)? [\"']?(?P<word>[\w-]{1,30})[\"']?"), _echo),
     (pattern(rf"with (?:just |only |exactly )?(?:the )?(?:single |one )?(?:word |number |letter )?[\"'](?P<word>[^\"]{{1,60}})[\"']{_ONLY}"), _echo),
-    (pattern(r"(?:choose|pick|select)(?: one| between)?(?: of these| of the two)?:? (?P<word>[\w -]{1,30}?) (?:or|and) [\w -]{1,30}"), _echo),
+    (pattern(r"(?:choose|pick|select)(?: one| between)?(?: of these| of the two)?:? (?P<word>(?!up |out |any )(?:(?! (?:between|from|of|for|with) )[\w -]){1,30}?) (?:or|and) [\w -]{1,30}"), _echo),
     (pattern(r"(?:start|begin|end|finish) your (?:answer|reply|response|message|sentence) with (?:the (?:word|words|phrase|letter) )?[\"']?(?P<word>[^\"']{1,60}?)[\"']?"), _start),
     (pattern(rf"{_DO}(?:replace|substitute|change|swap|exchange)(?: the)?(?: word| letter| letters)? {_Q.format('old')} (?:with|by|for|to|into) {_Q.format('new')} in {_TEXT}"), _replace),
     (pattern(rf"in {_TEXT},? (?:replace|substitute|change|swap) {_Q.format('old')} (?:with|by|for|to) {_Q.format('new')}"), _replace),

@@ -30,7 +30,8 @@ _PRONOUN = re.compile(
     r"\b(?P<person>he|she|him)\b|\b(?P<its>its|his|their)\b|\b(?:it|that|this|they|them)\b", re.IGNORECASE
 )
 _NO_PRONOUN = re.compile(
-    r"\b(?:is|was|does|did) (?:it|this|that) (?:true|rain|snow|mean that|take)\b", re.IGNORECASE
+    r"\b(?:is|was|does|did) (?:it|this|that) (?:true|rain|snow|mean that|take)\b|\bwhat time is it in [a-z]",
+    re.IGNORECASE,
 )
 _WHY = re.compile(r"(?:why(?: is that| not| so)?|how (?:so|come)|how do you know(?: that)?)", re.IGNORECASE)
 _CHECK = re.compile(

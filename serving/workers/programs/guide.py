@@ -73,7 +73,7 @@ _SMALL_TALK = re.compile(
 )
 _ABOUT_TEAM = pattern(
     r"(?:what|which things|which questions) (?:can|could) (?:you|this|it|the team) (?:do|answer|help(?: me)? with)(?: for me)?"
-    r"|(?:what are )?(?:your|the team's) (?:abilities|capabilities|skills)|help|what do you (?:do|know)|what can i ask(?: you)?"
+    r"|(?:what are )?(?:your|the team's) (?:abilities|capabilities|skills)|help|(?:who|what) are you|what do you (?:do|know)|what can i ask(?: you)?"
 )
 _PARTS = re.compile(
     rf"(?:,|[.?!;]|)\s+(?:and|also|and also|then|and then)[,:]?\s+(?={_ASKS}\b|{_ORDERS}\b)|,\s+(?={_ORDERS}\b)|[.?!;]\s+",

@@ -2,7 +2,7 @@
 
 import re
 
-from serving.workers.programs.expressions import NUMBER, TENS, UNITS, read_number
+from serving.workers.programs.expressions import NUMBER, TENS, UNITS, approximate, compute, read_number, show
 from serving.workers.programs.process import NotForProgram
 from serving.workers.programs.rules import ExactAnswer, Rule, pattern
 
@@ -69,10 +69,28 @@ def _from_roman(match: re.Match[str]) -> ExactAnswer:
     return ExactAnswer(f"The Roman numeral {numeral} is {number}.", str(number))
 
 
+def _in_form(match: re.Match[str]) -> ExactAnswer:
+    """Answer a fraction or a decimal as a percentage or a decimal."""
+    is_percent = match["form"].casefold().startswith("per")
+    value = compute(match["fraction"])[0] * (100 if is_percent else 1)
+    is_exact = not show(value).startswith("about")
+    text = f"{show(value) if is_exact else approximate(value)}{' %' if is_percent else ''}"
+    return ExactAnswer(f"{match['fraction']} is {'' if is_exact else 'about '}{text}.", text)
+
+
+def _in_base(match: re.Match[str]) -> ExactAnswer:
+    number, base = _whole(match["n"], 0, MOST), match["base"].casefold()
+    text = format(number, {"b": "b", "o": "o", "h": "X"}[base[0]])
+    return ExactAnswer(f"{number:,} is {text} in {'hexadecimal' if base == 'hex' else base}.", text)
+
+
 _N = rf"(?:the )?(?:number |numeral |word )?[\"']?(?P<n>{NUMBER})[\"']?"
 _NUMERAL = r"[\"']?(?P<numeral>[ivxlcdm]{1,15})[\"']?"
 _ASK = r"(?:what is|how do you (?:write|spell|say)|write|spell|express|convert|how is|what number is|give me|show|write down|say)"
 NUMERALS: tuple[Rule, ...] = (
+    (pattern(rf"(?:(?:{_ASK}|turn|change) )?(?P<fraction>\d{{1,9}}/\d{{1,9}}|\d{{0,9}}\.\d{{1,9}}) (?:in|into|as|to) (?:an? )?(?P<form>per ?cent|percentage|decimal)(?: number)?"), _in_form),
+    (pattern(rf"(?:(?:{_ASK}|turn|change) )?(?:the )?(?:number )?(?P<n>\d{{1,12}}) (?:in|into|as|to) (?:an? )?(?P<base>binary|hexadecimal|hex|octal)(?: number)?"), _in_base),
+    (pattern(rf"what is {_NUMERAL} (?:in|as an?) (?:normal |arabic |ordinary )?(?:numbers?|digits)"), _from_roman),
     (pattern(rf"{_ASK} {_N}(?: written| spelled)?(?: out)? (?:in|into|as|to|with) (?:a |an )?(?:words?|letters|english words?)"), _words),
     (pattern(rf"(?:spell(?: out)?|write out) (?:the number )(?P<n>{NUMBER})"), _words),
     (pattern(rf"{_ASK} {_N}(?: written)? (?:in|into|as|to|with|using) (?:a |an )?(?:digits?|numbers?|figures?|numerals?)"), _digits),

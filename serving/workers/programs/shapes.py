@@ -1,8 +1,10 @@
 """Sides, corners, areas and perimeters of shapes, for the calculator."""
 
+import math
 import re
+from fractions import Fraction
 
-from serving.workers.programs.expressions import NUMBER, read_number, show
+from serving.workers.programs.expressions import NUMBER, approximate, read_number, show
 from serving.workers.programs.process import NotForProgram
 from serving.workers.programs.puzzles import WHAT
 from serving.workers.programs.rules import ExactAnswer, Rule, pattern
@@ -42,7 +44,18 @@ def _area(match: re.Match[str]) -> ExactAnswer:
     return ExactAnswer(f"The {what} of the {shape} is {show(value)}.", show(value))
 
 
+def _circle(match: re.Match[str]) -> ExactAnswer:
+    radius, what = read_number(match["length"]), match["what"].casefold()
+    radius = radius / 2 if match["kind"].casefold() == "diameter" else radius
+    times = radius**2 if what == "area" else 2 * radius
+    value = f"about {approximate(times * Fraction(math.pi))}"
+    unit = f" {'square ' if what == 'area' else ''}{match['unit']}" if match["unit"] else ""
+    return ExactAnswer(f"The {what} of the circle is {value}{unit} ({show(times)} × π).", f"{value}{unit}")
+
+
+_LENGTHS = r"(?:centi|milli|kilo)?met(?:er|re)s?|cm|mm|km|m|inches|feet|ft|miles"
 SHAPES: tuple[Rule, ...] = (
+    (pattern(rf"{WHAT}(?P<what>area|circumference) of an? circle (?:with|of|whose|that has)(?: an?)? (?P<kind>radius|diameter)(?: of| is)? (?P<length>{NUMBER})(?: ?(?P<unit>{_LENGTHS}))?"), _circle),
     (pattern(rf"{WHAT}(?P<what>area|perimeter) of an? (?P<shape>square|rectangle) (?:with|whose|that has)(?: an?)? (?:sides?|side length|length|sides of length|sides of|side of|a side of)(?: of| is| are)? (?P<one>{NUMBER})(?:(?: and| by|,? and (?:a )?width(?: of)?) (?P<other>{NUMBER}))?"), _area),
     (pattern(rf"is it true that (?:an?|every|the) (?P<shape>[a-z]+) (?:has|have) (?P<n>{NUMBER}) (?P<what>sides|corners|angles|vertices|edges|faces)"), _has_sides),
     (pattern(rf"(?:does|do|has) (?:an?|every|the) (?P<shape>[a-z]+) (?:has|have) (?P<n>{NUMBER}) (?P<what>sides|corners|angles|vertices|edges|faces)"), _has_sides),

@@ -6,6 +6,8 @@ from functools import cache
 from typing import Any
 from zoneinfo import ZoneInfo, available_timezones
 
+from serving.workers.programs.clock import TIME
+from serving.workers.programs.date_text import MONTH
 from serving.workers.programs.process import NotForProgram
 from serving.workers.programs.rules import load
 
@@ -22,6 +24,26 @@ _MORE_CITIES = {
     "Europe/Istanbul": "ankara", "Africa/Casablanca": "marrakesh, rabat",
 }  # fmt: skip
 """Cities that the IANA database does not name, and countries with one time on the mainland, by their zone."""
+
+_PLACE = r"(?!a\b|an\b|the (?!uk|us|usa)|my|it|what)[^\W\d_][^\W\d_ .'-]*(?:[ -](?!is\b|and\b|when\b|what\b|but\b|if\b|time\b|on\b|in\b|for\b)[^\W\d_][^\W\d_.'-]*){0,3}"
+_AT, _IN, _THERE = (
+    rf"(?P<time>{TIME})",
+    rf"(?:in )?(?P<place>{_PLACE})(?: time)?",
+    rf"(?:in )?(?P<other>{_PLACE})(?: time)?",
+)
+_DAY = rf"(?: (?:on (?:a|an) |in )(?P<month>{MONTH})(?: day)?)?"
+_ASK_TIME = r"(?:what time|what|when) (?:is it|is that|is this|would it be|will it be|would that be|will that be|is|does that make it)"
+OTHER_TIMES = (
+    rf"(?:if|when) (?:it's|it is|its) {_AT} {_IN}{_DAY}[,.]? {_ASK_TIME} {_THERE}",
+    rf"(?:it's|it is|its) {_AT} {_IN}{_DAY}[,.;]? (?:so )?{_ASK_TIME} {_THERE}",
+    rf"{_ASK_TIME} {_THERE} (?:when|if|at) (?:(?:it's|it is|its) )?{_AT} {_IN}{_DAY}",
+    rf"{_ASK_TIME} {_AT} {_IN}{_DAY} {_THERE}",
+    rf"(?:convert |change )?{_AT} {_IN}{_DAY} (?:to|into|is what time|is when|is) {_THERE}",
+    rf"(?:i have|i've got|we have|there is|there's) (?:a|an|my|our) [a-z]+(?: [a-z]+)? at {_AT} {_IN}{_DAY}[,.]? (?:but |and )?(?:i'm|i am|im|we are|we're) in (?P<other>{_PLACE})[.,]? {_ASK_TIME}(?: for (?:me|us)| here)?",
+    rf"(?:i have|i've got|we have|there is|there's) (?:a|an|my|our) [a-z]+(?: [a-z]+)? at {_AT} {_IN}{_DAY}[,.]? (?:and |so )?{_ASK_TIME}(?: it)? {_THERE}",
+    rf"(?:i'm|i am|im|we are|we're|i live) in (?P<other>{_PLACE})[.,]? {_ASK_TIME}(?: it)?(?: here| for me)? (?:when|if|at) (?:(?:it's|it is|its) )?{_AT} {_IN}{_DAY}",
+)
+"""Questions for the time at another place."""
 
 
 @cache

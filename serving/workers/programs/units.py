@@ -253,6 +253,7 @@ def _by_quantities(match: re.Match[str]) -> ExactAnswer:
         len(reading.amounts) != 1
         or not 1 <= len(reading.targets) <= 2
         or not is_only(reading.frame.replace("@ and @", "@ @"))
+        or _is_converted(reading)
     ):
         raise NotForProgram("The program does not understand every word around the amount.")
     (amount,) = reading.amounts
@@ -276,6 +277,14 @@ def _by_quantities(match: re.Match[str]) -> ExactAnswer:
         raise NotForProgram("The first unit must be the larger one.")
     text = f"{n_large} {large.name(Fraction(n_large))} and {_shown(rest)} {small.name(rest)}"
     return ExactAnswer(f"{name} {'is' if value == 1 else 'are'} {text}.", text)
+
+
+def _is_converted(reading: Reading) -> bool:
+    """Return whether the question asks for the unit that its amount already has, as in "What day is in 10 days?"."""
+    amount = reading.amounts[0]
+    return len(amount) == len(reading.targets) == 1 and _meanings(amount[0][1]) == _meanings(
+        reading.targets[0]
+    )
 
 
 def _single(name: str) -> Unit:

@@ -113,6 +113,10 @@ async def test_the_guide_describes_the_teams_abilities():
             "The capital of Japan is Tokyo.\n17 % of 2,450 is 416.5.",
         ),
         (
+            "What is the currency of Japan, and how many days has February 2028?",
+            "The currency of Japan is the Japanese Yen (JPY).\nFebruary 2028 has 29 days.",
+        ),
+        (
             "Convert 10 miles to kilometres, convert 70 kg to pounds, and then list both.",
             "10 miles are 16.09344 kilometres.\n70 kilograms are about 154.324 pounds.",
         ),
