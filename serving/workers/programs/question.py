@@ -147,7 +147,9 @@ def _without_politeness(text: str) -> str:
         text = text[before.end() :] if before and before.end() < len(text) else text
     for _ in range(3):
         text = text if text.endswith("...") else _CLOSING.sub("", text)
-        shorter = _CHECK.sub("", _AFTER.sub("", text))
+        shorter = _AFTER.sub("", text)
+        if not _TEXT_START.search(shorter):  # "Translate: wait and check"
+            shorter = _CHECK.sub("", shorter)
         text = shorter if " " in shorter else text
     return text
 

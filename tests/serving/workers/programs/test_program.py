@@ -158,6 +158,10 @@ def test_a_wish_for_a_check_does_not_change_the_question(raw: str):
     assert CALCULATOR.reply(read_question(raw)) == "64 x 27 is 1,728."
 
 
+def test_words_of_a_given_text_are_not_a_wish_for_a_check():
+    assert read_question("Translate to Spanish: wait and check").text.endswith("wait and check")
+
+
 @pytest.mark.parametrize(
     "raw", ["2 + 3? Just the number.", "2 + 3. Answer with one word", "2 + 3? Only the result, please."]
 )
