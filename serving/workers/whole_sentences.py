@@ -13,7 +13,6 @@ from msgspec.structs import replace
 from conductor.model.call import Call
 from conductor.model.reply import Delta, FinishReason
 
-LEAST_TOKENS = 32
 END = re.compile(r"""[.!?…]["'”’)\]*_]*(?=\s)|[。！？]|\n""")
 """End of a sentence or a line, unless `NO_END` matches before it. A number such as 3.14 is none."""
 LAST_END = re.compile(END.pattern.replace(r"\s", r"\s|$"))
@@ -37,7 +36,7 @@ async def whole_sentences(deltas: AsyncGenerator[Delta], most_tokens: int) -> As
     An answer without a complete sentence in its last quarter, or with an open code block, is left as it is.
     """
     rest, n_fences, has_ended = "", 0, False
-    first_late = most_tokens - max(LEAST_TOKENS, most_tokens // 4)
+    first_late = most_tokens - most_tokens // 4
     async with aclosing(deltas):
         async for delta in deltas:
             text, is_cut = rest + delta.text, delta.finish is FinishReason.LENGTH
